@@ -11,11 +11,10 @@ from inference_core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from inference_core.agents.identity import MemoryContext, resolve_user
+    from inference_core.agents.middleware.calls import MemoryState, MemoryStatus
     from inference_core.agents.middleware.capture import CaptureMiddleware
     from inference_core.agents.middleware.memory import (
         MemoryMiddleware,
-        MemoryState,
-        MemoryStatus,
         create_memory_middleware,
     )
     from inference_core.agents.middleware.review import MemoryReviewMiddleware, is_procedural
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from inference_core.context.relevance import Pruning
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
-    from inference_core.ingestion.extraction import ModelExtractor
-    from inference_core.ingestion.rules import RuleExtractor
+    from inference_core.ingestion.extraction.extractor import ModelExtractor
+    from inference_core.ingestion.extraction.rules import RuleExtractor
     from inference_core.ingestion.worker import Worker
     from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy
-    from inference_core.memory.document import MemoryStoreDocument
+    from inference_core.memory.document import MemoryStoreDocument, PendingMemory
     from inference_core.memory.namespaces import MemoryNamespaceBuilder, Space
     from inference_core.memory.quota import Quota
     from inference_core.memory.record import MemoryRecord
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory
     from inference_core.services.context_builder.builder import ContextBuilder
     from inference_core.services.context_builder.source import ContextRequest, ContextSource, OwnSource
-    from inference_core.services.operations.review import PendingMemory
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
     from inference_core.short_term.agent_memory import AgentMemory, MemoryContent
     from inference_core.short_term.blocks.extractive import ExtractiveMemory
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from inference_core.stores.store import MemoryStore
     from inference_core.transfer.migrate import migrate_memories
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 _HOMES = {
     "AgentMemory": "inference_core.short_term.agent_memory",
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
@@ -87,19 +85,19 @@ _HOMES = {
     "MemoryReviewMiddleware": "inference_core.agents.middleware.review",
     "MemorySettings": "inference_core.settings",
     "MemorySource": "inference_core.memory.trust",
-    "MemoryState": "inference_core.agents.middleware.memory",
-    "MemoryStatus": "inference_core.agents.middleware.memory",
+    "MemoryState": "inference_core.agents.middleware.calls",
+    "MemoryStatus": "inference_core.agents.middleware.calls",
     "MemoryStore": "inference_core.stores.store",
     "MemoryStoreDocument": "inference_core.memory.document",
     "MemoryType": "inference_core.memory.types",
-    "ModelExtractor": "inference_core.ingestion.extraction",
+    "ModelExtractor": "inference_core.ingestion.extraction.extractor",
     "Origin": "inference_core.memory.trust",
     "OwnSource": "inference_core.services.context_builder.source",
-    "PendingMemory": "inference_core.services.operations.review",
+    "PendingMemory": "inference_core.memory.document",
     "Pruning": "inference_core.context.relevance",
     "Quota": "inference_core.memory.quota",
     "Redactor": "inference_core.memory.redaction",
-    "RuleExtractor": "inference_core.ingestion.rules",
+    "RuleExtractor": "inference_core.ingestion.extraction.rules",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
     "Space": "inference_core.memory.namespaces",

@@ -11,7 +11,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from inference_core.effects import Effect, Operation, in_thread
-from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, in_one_line, raised_as
+from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, raised_as
+from inference_core.memory.redaction import told_error
 
 MODEL_TIMEOUT_S: Final = 30.0
 _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
@@ -25,7 +26,7 @@ def ask(
     call = partial(model.invoke, list(messages), _UNHEARD)
     wait: Effect[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
     with raised_as(
-        lambda error: ModelError(f"The chat model failed: {type(error).__name__}: {in_one_line(error)}"),
+        lambda error: ModelError(f"The chat model failed: {type(error).__name__}: {told_error(error)}"),
         but=InferenceCoreError,
     ):
         try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, tzinfo
 from functools import lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from inference_core.errors import ConfigurationError
+
+_MILLISECONDS_FROM: Final = 1e11
+"""From here on, a number is taken as milliseconds: as seconds, it would be the year 5138."""
 
 
 class Clock(Protocol):
@@ -54,3 +57,17 @@ def in_zone(moment: datetime, zone: tzinfo) -> datetime:
 def local_day(moment: datetime, zone: tzinfo) -> date:
     """The calendar day of ``moment`` for somebody in ``zone`` (at the ends of the calendar: the UTC day)."""
     return in_zone(moment, zone).date()
+
+
+def moment_of(found: object) -> datetime | None:
+    """A datetime, a text in ISO 8601, or a number of seconds or milliseconds since 1970 as a UTC instant, else None."""
+    try:
+        if isinstance(found, datetime):
+            return aware(found)
+        if isinstance(found, str):
+            return aware(datetime.fromisoformat(found.strip()))
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            return datetime.fromtimestamp(found / 1000 if abs(found) >= _MILLISECONDS_FROM else found, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None

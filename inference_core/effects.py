@@ -24,6 +24,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
+from inference_core.observing import carried
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -117,7 +118,7 @@ class WorkerPool:
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         """Runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
-        task = partial(function, *args, **kwargs)
+        task = carried(partial(function, *args, **kwargs))
         result: T = yield Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
         return result
 

@@ -22,6 +22,7 @@ InferenceCoreError
 └── StoreError                           the store could not do what was asked
     ├── VersionConflict                  the memory is not at the expected version
     ├── SealError                        a sealed row was moved, swapped or changed, or its key is unknown
+    ├── Held                             a legal hold keeps it; nothing was removed
     ├── UserErased                       the user is being erased, or was while this was under way
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
@@ -37,7 +38,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -95,14 +96,14 @@ class UntrustedWrite(InvalidInput):
 
 
 class ConfirmationNeeded(UntrustedWrite):
-    """The memory is not stored, but waits for the user's confirmation under ``pending_id``.
+    """The memory is not stored, but waits under ``pending_id`` until the user, or an admin of its space, confirms it.
 
-    ``is_external``: because its text comes from a tool, a document or the web.
+    ``is_external``: because its text comes from a tool, a document or the web, and the user has not said it.
     """
 
-    def __init__(self, pending_id: str, why: str, *, is_external: bool) -> None:
+    def __init__(self, pending_id: str, why: str, *, is_external: bool, reviewer: str = "the user") -> None:
         super().__init__(
-            f"Not saved yet: {why}. It waits until the user confirms it, with inference-core review or in the "
+            f"Not saved yet: {why}. It waits until {reviewer} confirms it, with inference-core review or in the "
             "application; no tool can do that. Do not retry"
         )
         self.pending_id = pending_id
@@ -169,6 +170,17 @@ class SealError(StoreError):
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason or message
+
+
+class Held(StoreError):
+    """A legal hold keeps what was to be removed; nothing was changed. ``holds`` are the ids of the holds.
+
+    It says nothing of why: who sees it may be whom the hold is about.
+    """
+
+    def __init__(self, holds: Sequence[str]) -> None:
+        super().__init__(f"Not removed: a legal hold keeps it ({', '.join(holds)}); do not retry")
+        self.holds = tuple(holds)
 
 
 class UserErased(StoreError):

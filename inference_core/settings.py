@@ -23,6 +23,8 @@ STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 RECALL_TIMEOUT_S: Final = 0.3
 """Seconds that a reply may wait for its memories, unless it is set otherwise."""
 _SHORTEST_KEY: Final = 32
+_YEAR_S: Final = 31_536_000.0
+"""No thread can wait for ever."""
 _NO_EMBEDDINGS: Final = ("", "none", "off")
 _LOG = logging.getLogger(__name__)
 _told: Final = set[str]()
@@ -106,6 +108,11 @@ class MemorySettings(_Settings):
     audit_key: SecretStr | None = Field(
         default=None, description="Key of the audit trail, at least 16 characters. By default one that the store keeps."
     )
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="How the command line logs: text, or json, a document a line, with the trace and without any text "
+        "of errors.",
+    )
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
     max_results: int = Field(default=5, ge=1, le=50, description="Memories of each category in a prompt, at most.")
@@ -154,11 +161,22 @@ class MemorySettings(_Settings):
         description="Chat models that find memories in what is said, as provider:model, separated by commas; each is "
         "asked when the one before fails. None: rules for plain statements in English.",
     )
+    model_temperature: float | None = Field(
+        default=None,
+        ge=0,
+        le=2,
+        description="Temperature of these models. None: their own. Models that reason may have none.",
+    )
+    model_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens that an answer of these models may take. None: their own limit."
+    )
     batch_messages: int = Field(
         default=10, ge=1, le=100, description="Messages in a batch from which memories are extracted."
     )
     batch_tokens: int = Field(default=4_000, ge=1, description="Tokens in such a batch.")
-    worker_interval: float = Field(default=30.0, gt=0, description="Seconds between two checks of the outbox.")
+    worker_interval: float = Field(
+        default=30.0, gt=0, le=_YEAR_S, description="Seconds between two checks of the outbox."
+    )
     summaries: bool = Field(
         default=False, description="Sum up each session that was captured, by the models, or else in its own sentences."
     )
@@ -206,6 +224,16 @@ class MemorySettings(_Settings):
     forgotten_days: float = Field(
         default=90.0, ge=0, description="Days in which what was forgotten can be restored; then it is erased."
     )
+
+    retention: str | None = Field(
+        default=None,
+        description="Days after which the worker removes rows for good, by memory type, category, all, archive, "
+        "versions, receipts or conversations, as in interaction=365,archive=30. None: nothing.",
+    )
+    retention_basis: Literal["created", "last_used", "valid_to"] = Field(
+        default="created", description="From when memories count for that: created, last_used or valid_to."
+    )
+    retention_hours: float = Field(default=24.0, gt=0, description="Hours between two times at which the worker does.")
 
     @property
     def embeddings_spec(self) -> str | None:
@@ -293,6 +321,11 @@ class ServerSettings(_Settings):
 
     host: str = Field(default="127.0.0.1", description="The address to listen on; any but loopback needs a key.")
     port: int = Field(default=8765, ge=0, le=65_535, description="The port to listen on.")
+    root_path: str = Field(
+        default="",
+        pattern=r"^(/[^/?#\s]+)*$",
+        description="The prefix, such as /memory, that a proxy takes off the paths before it passes requests on.",
+    )
     user: str | None = Field(
         default=None,
         description="Serve this user alone: on loopback, requests without a key are this user's, unless there is a "
@@ -318,6 +351,9 @@ class ServerSettings(_Settings):
         default=None, description="Where the issuer's keys are. None: as its OpenID configuration says."
     )
     airi: bool = Field(default=False, description="Also answer on the routes of AIRI's memory service, under /api.")
+    ledger: Path | None = Field(
+        default=None, description="The file where erasures are noted. None: beside the store's files, else here."
+    )
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
     burst: int = Field(default=100, ge=1, description="Requests at once, above that rate.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -19,7 +18,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from inference_core.effects import WorkerPool, arun
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.stores.backends.sqlite_connections import translated
-from inference_core.stores.locks import FileLock
+from inference_core.stores.locks import FileLock, make_private
 from inference_core.stores.urls import parse_url, shown_url
 
 _BUSY_TIMEOUT_S: Final = 30.0
@@ -93,7 +92,7 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with closing(FileLock(path.with_name(path.name + ".lock"))) as turns, turns:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # a new file is its owner's alone
+                make_private(path)
                 connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
                 super().__init__(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
                 self.pool = WorkerPool(self.workers, "checkpoints")

@@ -31,6 +31,7 @@ from inference_core.ingestion.periodic.insights import ModelInsights
 from inference_core.ingestion.periodic.sessions import Summarizer
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor
+from inference_core.memory.redaction import told_error
 from inference_core.outbox.outbox import Limits
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings
@@ -63,9 +64,9 @@ def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None =
     return _named(chosen) if isinstance(chosen, str) else chosen
 
 
-def make_chat_models(names: Sequence[str]) -> list[BaseChatModel]:
-    """The chat models with these names. Raises what `make_chat_model` raises."""
-    return [_named(name) for name in names]
+def make_chat_models(names: Sequence[str], **options: Any) -> list[BaseChatModel]:
+    """The chat models with these names and LangChain's ``options``. Raises what `make_chat_model` raises."""
+    return [_named(name, **options) for name in names]
 
 
 def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
@@ -153,7 +154,7 @@ def explain(model: BaseChatModel, error: Exception) -> str:
             address = key.replace("_API_KEY", "_BASE_URL") or "its address"
             failure = f"cannot be reached: is its server running, and {address} right?"
         else:
-            what = f"{type(error).__name__}: {in_one_line(error)}"
+            what = f"{type(error).__name__}: {told_error(error)}"
             failure = f"failed or answered nonsense; is that the right server? ({what})"
     elif status in _REFUSED:
         failure = f"refused the key ({status}): check {key or 'that of its provider'}"
@@ -162,18 +163,19 @@ def explain(model: BaseChatModel, error: Exception) -> str:
     elif status >= _SERVER_FAULT:
         failure = f"failed at its server: try again, or set AGENT_MODEL_FALLBACKS ({status})"
     else:
-        failure = f"refused the request ({status}): {in_one_line(error)}"
+        failure = f"refused the request ({status}): {told_error(error)}"
     return f"The chat model {name} {failure}"
 
 
-def _named(name: str, *, shares_connections: bool = True) -> BaseChatModel:
+def _named(name: str, *, shares_connections: bool = True, **options: Any) -> BaseChatModel:
     from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
 
     provider = name.partition(":")[0]
     unknown = f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini"
     if not _NAME.fullmatch(name):
         raise ConfigurationError(unknown)
-    options: dict[str, Any] = {}
+    if provider == "ollama" and "max_tokens" in options:
+        options["num_predict"] = options.pop("max_tokens")
     if provider == "openai" and not shares_connections:  # LangChain shares one client among all models
         from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - an extra
 
@@ -200,12 +202,17 @@ def _named(name: str, *, shares_connections: bool = True) -> BaseChatModel:
 def make_extractor(settings: MemorySettings) -> Extractor:
     """A language model's if ``settings`` name one, else one of rules. Raises ConfigurationError, MissingExtra."""
     if settings.model:
-        from inference_core.ingestion.extraction import ModelExtractor  # noqa: PLC0415 - only for those who have one
+        from inference_core.ingestion.extraction.extractor import ModelExtractor  # noqa: PLC0415 - only for those who have one
 
-        return ModelExtractor(make_chat_models(settings.model))
-    from inference_core.ingestion.rules import RuleExtractor  # noqa: PLC0415 - slow to import
+        return ModelExtractor(_models_of(settings))
+    from inference_core.ingestion.extraction.rules import RuleExtractor  # noqa: PLC0415 - slow to import
 
     return RuleExtractor()
+
+
+def _models_of(settings: MemorySettings) -> list[BaseChatModel]:
+    options = {"temperature": settings.model_temperature, "max_tokens": settings.model_tokens}
+    return make_chat_models(settings.model, **{name: one for name, one in options.items() if one is not None})
 
 
 def make_periodic(settings: MemorySettings) -> PeriodicWork:
@@ -217,12 +224,12 @@ def make_periodic(settings: MemorySettings) -> PeriodicWork:
     if settings.summaries and settings.model:
         from inference_core.ingestion.periodic.summaries import ModelSummarizer  # noqa: PLC0415 - only for those who have one
 
-        summarizer = ModelSummarizer(make_chat_models(settings.model))
+        summarizer = ModelSummarizer(_models_of(settings))
     elif settings.summaries:
         from inference_core.ingestion.periodic.summaries import ExtractiveSummarizer  # noqa: PLC0415 - slow to import
 
         summarizer = ExtractiveSummarizer()
-    insights = ModelInsights(make_chat_models(settings.model or ())) if settings.insights else None
+    insights = ModelInsights(_models_of(settings)) if settings.insights else None
     return PeriodicWork(summarizer, insights, settings.session_quiet, settings.insights_hours * _HOUR_S)
 
 

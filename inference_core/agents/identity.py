@@ -22,6 +22,7 @@ from inference_core.errors import ConfigurationError, IdentityError, InvalidInpu
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
+from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import validate_memory_category
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
@@ -112,6 +113,12 @@ def thread_of(config: Mapping[str, Any] | None = None) -> str | None:
     return None if thread is None else str(thread)
 
 
+def is_subagent(config: Mapping[str, Any] | None = None) -> bool:
+    """Whether a tool of another agent makes the run of ``config``, by default the current one."""
+    *outer, _ = str(configurable_of(config).get("checkpoint_ns") or "").split("|")
+    return any(node.startswith("tools:") for node in outer)
+
+
 def agent_of() -> str | None:
     """The name that `create_agent` was given for the agent of the current run; None without one."""
     metadata: Mapping[str, Any] = current_config().get("metadata") or {}
@@ -175,6 +182,8 @@ class BindingOptions(TypedDict, total=False):
     """So long what the tools delete can be restored; 7 by default."""
     confirm: Collection[str]
     """Names of categories; what the model writes into them waits for the user's confirmation. By default none."""
+    spaces: Spaces | None
+    """Adds the memories that users share, as far as the user has roles; None, the default: they are not read."""
     clock: Clock | None
 
 
@@ -204,6 +213,7 @@ class MemoryBinding:
             "deleted_days": options.get("deleted_days", DEFAULT_DELETED_DAYS),
             "confirm": frozenset(map(validate_memory_category, options.get("confirm", ()))),
         }
+        self._spaces = options.get("spaces") if service is None else service.scope.spaces
         self._is_scoped = options.get("agent_scope_enabled", True)
         self._name_of = (lambda: options["agent_name"]) if "agent_name" in options else agent_of
         MemoryNamespaceBuilder(agent_name=options.get("agent_name"))  # refuses a bad name before the first run
@@ -213,8 +223,8 @@ class MemoryBinding:
 
     @property
     def has_spaces(self) -> bool:
-        """Whether the service has memories that users share."""
-        return self._scope is not None and self._scope.spaces is not None
+        """Whether there are memories that users share."""
+        return self._spaces is not None
 
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""
@@ -245,5 +255,5 @@ class MemoryBinding:
                 engine = engine_of(store, self._embeddings, self._guard, self._quota, audit=self._audit)
                 self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
                 namespaces = MemoryNamespaceBuilder(agent_name=name, agent_scope_enabled=self._is_scoped)
-                known[name] = MemoryScope(engine=engine, namespaces=namespaces, **self._parts)
+                known[name] = MemoryScope(engine=engine, namespaces=namespaces, spaces=self._spaces, **self._parts)
             return known[name]

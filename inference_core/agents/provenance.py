@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, Final, NamedTuple, NotRequired
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from inference_core.agents.identity import field_of
+from inference_core.agents.identity import field_of, is_subagent
 from inference_core.effects import Operation
 from inference_core.errors import StoreError
 from inference_core.memory.document import MemoryStoreDocument
@@ -96,19 +97,68 @@ def grounding_of(runtime: Any) -> Grounding | None:
 
     Outside text is what tools other than the memory tools returned, what the user pasted or attached, summaries, and
     memories of external trust that stand in the prompt or that a memory tool showed. ``memory_outside`` in the state
-    says that there was some which has left the conversation since.
+    says that there was some which has left the conversation since. In a subagent, the conversation of the agent that
+    called it counts as well.
     """
-    state = getattr(runtime, "state", None)
+    spoken = _spoken(getattr(runtime, "state", None), getattr(runtime, "config", None))
+    return spoken and Grounding(spoken.messages, spoken.others)
+
+
+class _Spoken(NamedTuple):
+    """The messages of a conversation, and other texts from outside in it."""
+
+    messages: list[Message]
+    others: list[str]
+
+
+_OUTER: Final[ContextVar[_Spoken | None]] = ContextVar("_OUTER", default=None)
+"""The conversation of the agent whose tool runs now."""
+
+
+def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
+    """What was said in a run; None if ``state`` has no messages.
+
+    The messages that a subagent gets as a user's are the words of the agent that called it; the user's are in that
+    agent's conversation. If nobody knows that one, something from outside may have spoken in it.
+    """
     messages: Sequence[Any] | None = field_of(state, "messages")
     if not isinstance(messages, list | tuple):
         return None
-    said = [_message(one) for one in messages if isinstance(one, BaseMessage)]
+    said = [
+        Message(session_id=None, role=role, text=one.text or _UNREADABLE)
+        for one in messages
+        if isinstance(one, BaseMessage) and (role := _role(one)) is not None
+    ]
     recalled: Any = field_of(state, "memory_context")
     others = [recalled] if _is_marked(recalled) else []
     others += [blocks] if _is_marked(blocks := field_of(state, "short_term_recalled")) else []
     if field_of(state, "memory_outside") or any(map(_has_file, messages)):
         others.append(_UNREADABLE)
-    return Grounding([one for one in said if one], others)
+    outer = _OUTER.get()
+    if outer is None and not is_subagent(config):
+        return _Spoken(said, others)
+    before, more = outer or _Spoken([], [_UNREADABLE])
+    inner = [replace(one, role=Role.ASSISTANT) if one.role is Role.USER else one for one in said]
+    return _Spoken([*before, *inner], [*more, *others])
+
+
+@contextmanager
+def delegating(tool: str, state: Any, config: Mapping[str, Any] | None) -> Generator[None]:
+    """While ``tool`` runs, an agent that it runs knows whose words this agent's conversation is made of."""
+    token = None if tool in MEMORY_TOOLS else _OUTER.set(_spoken(state, config))
+    try:
+        yield
+    finally:
+        if token:
+            _OUTER.reset(token)
+
+
+def told_by_agent() -> bool | None:
+    """Whether text from outside may stand in what the agent says that calls this run's; None if the user speaks."""
+    outer = _OUTER.get()
+    if outer is None:
+        return True if is_subagent() else None
+    return bool(outer.others) or any(one.role is Role.TOOL for one in outer.messages)
 
 
 class OutsideState(AgentState[Any]):
@@ -133,11 +183,6 @@ def noted_outside(state: Mapping[str, Any]) -> dict[str, Any]:
     """The change to ``state`` that remembers that something from outside has spoken, also when it has left."""
     is_news = not state.get("memory_outside") and first_outside(state) is not None
     return {"memory_outside": True} if is_news else {}
-
-
-def _message(message: BaseMessage) -> Message | None:
-    role = _role(message)
-    return None if role is None else Message(session_id=None, role=role, text=message.text or _UNREADABLE)
 
 
 def _role(message: BaseMessage) -> Role | None:

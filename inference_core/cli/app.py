@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,19 +19,15 @@ from inference_core.cli import (
     backups,
     chat,
     doctor,
-    encryption,
     erasing,
+    governing,
     maintenance,
-    mcp,
     memories,
     serve,
-    spaces,
-    trail,
     transfer,
 )
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
-from inference_core.cli.review import review
 from inference_core.errors import InferenceCoreError, MemoryNotFound
 
 _FAILED: Final = 1
@@ -53,30 +50,31 @@ for _name, _command in {
     "import": transfer.import_,
     "copy": transfer.copy,
     "migrate": transfer.migrate,
-    "mcp": mcp.mcp,
-    "spaces": spaces.spaces,
+    "mcp": serve.mcp,
+    "spaces": governing.spaces,
     "doctor": doctor.doctor,
     "repair": maintenance.repair,
     "scan": maintenance.scan,
-    "eval": evaluate,
     "reembed": maintenance.reembed,
-    "encryption": encryption.encryption,
+    "encryption": maintenance.encryption,
     "history": memories.history,
     "why": memories.why,
-    "audit": trail.audit,
+    "audit": governing.audit,
     "worker": background.worker,
     "queue": background.queue,
     "undo": background.undo,
     "stats": background.stats,
     "summarize": background.summarize,
     "insights": background.insights,
-    "review": review,
+    "review": governing.review,
     "pin": maintenance.pin,
     "unpin": maintenance.unpin,
     "forget": maintenance.forget,
     "restore": maintenance.restore,
     "retention": maintenance.retention,
+    "hold": governing.hold,
     "serve": serve.serve,
+    "inspect": serve.inspect,
     "keys": serve.keys,
     "backup": backups.backup,
     "verify": backups.verify,
@@ -85,6 +83,7 @@ for _name, _command in {
     "erasures": erasing.erasures,
 }.items():
     app.command(_name)(_command)
+app.add_typer(evaluate, name="eval")
 
 
 def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inference-core") -> int:
@@ -92,10 +91,9 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    program.rich_markup_mode = None if is_plain() else "rich"
     try:
         try:
-            get_command(program).main(args=None if argv is None else list(argv), prog_name=name)
+            command_of(program, is_plain())(args=None if argv is None else list(argv), prog_name=name)
         finally:
             sys.stdout.flush()
     except SystemExit as end:
@@ -108,6 +106,13 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
         fail(str(error))
         return _NOT_FOUND if isinstance(error, MemoryNotFound) else _FAILED
     return 0
+
+
+@cache  # Typer reads the signatures of all commands, which takes longer than most of them run
+def command_of(program: typer.Typer, plain: bool) -> Callable[..., object]:
+    """What runs ``program``; ``plain``: its help without colours and boxes."""
+    program.rich_markup_mode = None if plain else "rich"
+    return get_command(program)
 
 
 def _print_version(wanted: bool) -> None:

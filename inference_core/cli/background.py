@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -15,14 +16,18 @@ from inference_core.cli.options import Opened, Target, held_back, on_store, one_
 from inference_core.cli.output import note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
-from inference_core.errors import InvalidInput, ModelError
+from inference_core.errors import InvalidInput, ModelError, only_warned
 from inference_core.ingestion import FORMATS
 
 if TYPE_CHECKING:
-    from inference_core.ingestion.periodic.on_demand import Done
-    from inference_core.ingestion.pipeline import Pipeline
+    from inference_core.ingestion.pipeline import Done, Pipeline
     from inference_core.ingestion.verbatim import IngestReport
+    from inference_core.ingestion.worker import Worker
+    from inference_core.settings import MemorySettings
 
+LOOK_S: Final = 10.0
+"""So often a worker looks whether its settings were changed."""
+_LOG = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _INTERRUPTED: Final = 130
 _SHOWN: Final = 60
@@ -53,7 +58,7 @@ def ingest(
     Besides the exports it reads JSON Lines with role and content, LangGraph checkpointers (an SQLite file or a
     postgresql:// URL), LoCoMo files and BEAM folders.
     """
-    from inference_core.ingestion.formats import format_of
+    from inference_core.ingestion.formats.transcripts import format_of
 
     ingest_conversations(target, file, format_of(file) if form == _AUTO else form, threads or (), queue=queue)
 
@@ -97,6 +102,9 @@ def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: b
         "sessions": len(report.sessions),
         "seconds": round(report.seconds, 2),
     }
+    if report.waiting:
+        figures["waiting"] = report.waiting
+        note(f"{report.waiting} memories wait for the user: inference-core review")
     if target.json:
         print_json(figures | {"without_vector": report.without_vector})
     else:
@@ -116,25 +124,30 @@ def worker(
 ) -> None:
     """Extract memories from the messages that wait, with the models of AGENT_MEMORY_MODEL or by rules.
 
-    Also summarizes sessions, maintains higher-level memories and forgets (AGENT_MEMORY_FORGET_HOURS), where the
-    settings say so. Ctrl-C and SIGTERM stop it after the current batches. Any number of workers may share a store.
+    Also summarizes sessions, maintains higher-level memories, forgets (AGENT_MEMORY_FORGET_HOURS) and removes what is
+    older than it may be kept (AGENT_MEMORY_RETENTION), where the settings say so. Ctrl-C and SIGTERM
+    stop it after the current batches. Any number of workers may share a store.
     """
-    from inference_core.agents.from_settings import limits_of, make_extractor, make_periodic
-    from inference_core.ingestion.pipeline import Pipeline
-    from inference_core.ingestion.worker import Worker
     from inference_core.lifecycle.forgetting import ForgettingRounds
     from inference_core.lifecycle.policy import ForgettingPolicy
+    from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds
+    from inference_core.services.operations.tuning import tuned
 
     with target.open(embeds=True, creates=True) as memory:
         settings, scope = memory.settings, memory.service.scope
         forgetting = ForgettingRounds(scope, ForgettingPolicy.from_settings(settings), settings.forget_hours)
-        pipeline = Pipeline(
-            scope, make_extractor(settings), limits=limits_of(settings), periodic=make_periodic(settings)
-        )
-        made = Worker(pipeline, interval_s=settings.worker_interval, threads=threads, chore=forgetting.run_if_due)
+        policy = RetentionPolicy.parse(settings.retention or "", settings.retention_basis)
+        retaining = RetentionRounds(scope, policy, settings.retention_hours)
+
+        def tidy() -> None:
+            retaining.run_if_due()
+            forgetting.run_if_due()
+
+        now = run(tuned(scope.engine, settings))
+        made = _worker(memory, now, threads, tidy)
         if once:
             made.drain()
-            forgetting.run_if_due()
+            tidy()
         else:
             stopped = threading.Event()
 
@@ -145,10 +158,31 @@ def worker(
                 signal.signal(number, stop)
             made.start()
             note("Working; Ctrl-C stops after the current batches")
-            stopped.wait()
+            while not stopped.wait(LOOK_S):
+                with only_warned(_LOG, "Whether settings were changed is not known: %s"):
+                    found = run(tuned(scope.engine, settings))
+                    if found != now:
+                        following = _worker(memory, found, threads, tidy)
+                        made.close()
+                        following.progress, made, now = made.progress, following, found
+                        made.start()
             made.close()
         figures = asdict(made.progress)
     _print_figures(target, figures)
+
+
+def _worker(memory: Opened, settings: MemorySettings, threads: int, chore: Callable[[], object]) -> Worker:
+    from inference_core.agents.from_settings import limits_of, make_extractor, make_periodic
+    from inference_core.ingestion.pipeline import Pipeline
+    from inference_core.ingestion.worker import Worker
+
+    pipeline = Pipeline(
+        memory.service.scope,
+        make_extractor(settings),
+        limits=limits_of(settings),
+        periodic=make_periodic(settings),
+    )
+    return Worker(pipeline, interval_s=settings.worker_interval, threads=threads, chore=chore)
 
 
 @on_store("url", "json")
@@ -220,7 +254,8 @@ def undo(
             )
         )
     figures = {name: len(ids) for name, ids in asdict(report).items() if ids or name == "removed"}
-    _print_figures(target, figures | ({"ids": asdict(report)} if dry_run and target.json else {}))
+    listed = {name: ", ".join(ids) for name, ids in asdict(report).items() if ids} if dry_run else {}
+    _print_figures(target, figures | ({"ids": asdict(report)} if target.json and dry_run else listed))
     if dry_run:
         note("Nothing was changed: without --dry-run it is")
     if report.lost:
@@ -251,7 +286,8 @@ def summarize(
 
     Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Memories stay as they are.
     """
-    from inference_core.ingestion.periodic.on_demand import summarize_now, unsummarized_sessions
+    from inference_core.ingestion.periodic.sessions import unsummarized_sessions
+    from inference_core.ingestion.pipeline import summarize_now
 
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"summaries": True})
@@ -271,7 +307,7 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
     Each cites its sources, which stay as they are. Without a model, none are drawn.
     """
-    from inference_core.ingestion.periodic.on_demand import insights_to_do, look_after_insights_now
+    from inference_core.ingestion.pipeline import insights_to_do, look_after_insights_now
 
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"insights": True})
@@ -285,8 +321,8 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
 def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:
     from inference_core.agents.from_settings import make_periodic
+    from inference_core.ingestion.extraction.rules import RuleExtractor
     from inference_core.ingestion.pipeline import Pipeline
-    from inference_core.ingestion.rules import RuleExtractor
 
     periodic = make_periodic(memory.settings.model_copy(update=tasks))
     return Pipeline(memory.service.scope, RuleExtractor(), periodic=periodic)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inference_core.cli.erasing import LedgerPath, ledger_path
+from inference_core.cli.erasing import LedgerPath
 from inference_core.cli.options import Target, on_store
 from inference_core.cli.output import counted, progress_bar
 from inference_core.errors import InvalidInput
@@ -56,7 +56,7 @@ def recover(
 
     --drill restores it for a moment, compares it, recalls memories from it, and ends with exit code 1 if that fails.
     """
-    from inference_core.lifecycle.ledger import Ledger
+    from inference_core.lifecycle.ledger import Ledger, ledger_of
     from inference_core.transfer.backup import drill as rehearse
     from inference_core.transfer.backup import restore
 
@@ -66,7 +66,7 @@ def recover(
             found = rehearse(folder, advance, **settings.encryption)
         _print(target, found, f"{folder} can be restored: {_held(found)}.")
         return
-    path = ledger_path(settings.store_url, ledger)
+    path = ledger or ledger_of(settings.store_url)
     if ledger and not path.exists():
         raise InvalidInput(f"There is no ledger at {path}")
     with progress_bar("Rows") as advance:

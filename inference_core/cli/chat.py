@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from inference_core.cli.options import Target, on_store, wait_ready
-from inference_core.cli.output import console, fail, harmless, note, one_line, print_json
+from inference_core.cli.output import console, fail, note, one_line, print_json
 from inference_core.errors import InferenceCoreError
+from inference_core.memory.text import harmless
 
 _PROMPT: Final = "you: "
 _HELP: Final = "/memory shows what was recalled for the last answer, /quit leaves (Ctrl-D too)"
@@ -157,7 +158,7 @@ class Turn:
             sys.stdout.flush()
 
     def _recall(self, update: Mapping[str, Any]) -> None:
-        from inference_core.agents.middleware.memory import profile_text
+        from inference_core.agents.middleware.calls import profile_text
 
         self.memory_status = update["memory_status"]
         self.memory_status_reason = update.get("memory_status_reason")

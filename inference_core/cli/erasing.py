@@ -8,7 +8,7 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Final
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from inference_core.lifecycle.ledger import ErasureReceipt
     from inference_core.stores.backend import Backend
 
-_DEFAULT: Final = "inference-core-erasures.jsonl"
 LedgerPath = Annotated[
     Path | None,
     typer.Option(
-        "--ledger", metavar="FILE", help=f"The ledger; by default beside the store's files, else {_DEFAULT} here."
+        "--ledger",
+        metavar="FILE",
+        help="The ledger; by default beside the store's files, else inference-core-erasures.jsonl here.",
     ),
 ]
 Outboxes = Annotated[
@@ -35,12 +36,6 @@ Checkpoints = Annotated[
     list[str] | None,
     typer.Option("--checkpoints", metavar="URL", help="A checkpointer's database; may be given several times."),
 ]
-
-
-def ledger_path(url: str, given: Path | None) -> Path:
-    """Where the ledger of the store at ``url`` lies."""
-    path = parse_url(url).path
-    return given or (path.with_name(path.name + ".erasures.jsonl") if path else Path(_DEFAULT))
 
 
 @contextmanager
@@ -84,10 +79,10 @@ def erase(
     Exit code 1 says that something is left; run it again.
     """
     from inference_core.lifecycle.erasing import erase as erase_user
-    from inference_core.lifecycle.ledger import Ledger
+    from inference_core.lifecycle.ledger import Ledger, ledger_of
 
     with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), ExitStack() as written:
-        book = Ledger(ledger_path(target.settings().store_url, ledger))
+        book = Ledger(ledger or ledger_of(target.settings().store_url))
         if not dry_run and not yes:
             confirm(f"Erase everything of {one_line(target.user)}, for good?")
         file = written.enter_context(_new_file(receipt)) if receipt else None
@@ -124,10 +119,10 @@ def erasures(
 ) -> None:
     """List the erasures of a ledger, or replay them on a restored store."""
     from inference_core.lifecycle.erasing import replay as replay_erasures
-    from inference_core.lifecycle.ledger import Ledger
+    from inference_core.lifecycle.ledger import Ledger, ledger_of
 
     if replay is None:
-        entries = Ledger(ledger_path(target.settings().store_url, ledger)).entries
+        entries = Ledger(ledger or ledger_of(target.settings().store_url)).entries
         for entry in [] if target.json else entries:
             note(f"{entry['ended']} {entry['id']}: {entry['found']} removed, {entry['left']} left")
         target.print({"erasures": entries}, f"{len(entries) or 'No'} erasures")
@@ -153,5 +148,7 @@ def _show(receipt: ErasureReceipt, *, is_done: bool) -> None:
             note(f"{path}: {counted(count, 'trace', 'traces')} left")
     searched = f", searched {counted(len(receipt.files), 'file', 'files')}" if receipt.files else ""
     note(f"Erased {counted(receipt.found, 'row', 'rows')}, {receipt.left} left{searched}. Receipt {receipt.id}")
+    for copy in receipt.copies:
+        note(f"Still holds the user: {copy}")
     for place in (*receipt.remains, *receipt.not_ours):
         note(f"Not erased: {place}")

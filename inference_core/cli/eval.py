@@ -1,4 +1,7 @@
-"""``eval``: how well systems find what answers the questions of a data set, or of a file about the user's own store."""
+"""``eval``: how well systems find what answers the questions of a data set, or of a file about the user's own store.
+
+``eval qa``: how well a model then answers them.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,40 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from inference_core.cli.options import Target, on_store, one_of, wait_ready
 from inference_core.cli.output import console, is_plain, print_json, progress_bar
-from inference_core.evaluation import DATASETS, STORE, SYSTEMS, WITH_MODEL, WITH_RERANKER
+from inference_core.clock import time_zone
+from inference_core.evaluation import DATASETS, JUDGE_PROMPTS, MODES, STORE, SYSTEMS, WITH_MODEL, WITH_RERANKER
 
 if TYPE_CHECKING:
     from inference_core.evaluation.conversations import Conversation
-    from inference_core.evaluation.report import RetrievalReport
+    from inference_core.evaluation.report import AnswerReport, RetrievalReport
     from inference_core.evaluation.systems import System
 
+CONVERSATIONS: Final = "conversations"
+"""In place of a format: the user's own conversations, with a file of questions."""
+NO_JUDGE: Final = "none"
 
+
+class RetrievalUnlessNamed(TyperGroup):
+    """A group whose first command is meant where none is named: ``eval locomo`` is ``eval retrieval locomo``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Names the command."""
+        return super().parse_args(ctx, args if args[:1] in (["qa"], ["retrieval"]) else ["retrieval", *args])
+
+
+evaluate: Final = typer.Typer(cls=RetrievalUnlessNamed, help="Measure retrieval, or with qa answers, with questions.")
+
+
+@evaluate.command("retrieval")
 @on_store("agent", "url", "json")
-def evaluate(
+def retrieval(
     target: Target,
     dataset: Annotated[
         str, typer.Argument(help="The format of the data; store: your own store.", **one_of((*DATASETS, STORE)))
@@ -59,7 +80,10 @@ def evaluate(
         Path | None, typer.Option("--plot", metavar="FILE", help="Write the result as a picture, e.g. r.png.")
     ] = None,
 ) -> None:
-    """Measure retrieval on a data set, or on your own store, with questions. Nothing in your store changes."""
+    """Measure retrieval on a data set, or on your own store, with questions. Nothing in your store changes.
+
+    To measure the answers of a model: inference-core eval qa --help.
+    """
     from inference_core.evaluation.experiment import run_experiment, summarize
     from inference_core.evaluation.formats import load_dataset
     from inference_core.evaluation.report import Comparison, RetrievalReport
@@ -67,13 +91,11 @@ def evaluate(
     with ExitStack() as opened:
         runs: list[tuple[str, Callable[[], System]]] = []
         if dataset == STORE:
-            if data or not (questions and user):
-                raise typer.BadParameter("store needs --questions FILE and --user ID, and no --data")
-            conversations, runs = _own_store(opened, replace(target, user=user), questions, reranker or [])
+            conversations, runs = _own_store(
+                opened, target, user, _given(dataset, data, questions, user), reranker or []
+            )
         else:
-            if questions or data is None:
-                raise typer.BadParameter(f"{dataset} needs --data PATH; --questions is for store")
-            conversations = load_dataset(dataset, data, split, limit)
+            conversations = load_dataset(dataset, _given(dataset, data, questions), split, limit)
         if dataset != STORE or system or embeddings:
             runs += _runs(target, system or ["ours"], embeddings or [], reranker or [])
         total = len(runs) * sum(len(one.turns) + len(one.questions) for one in conversations)
@@ -86,18 +108,150 @@ def evaluate(
     report = reports[0] if len(reports) == 1 else Comparison(reports)
     if plot:
         report.plot(plot)
+    _print(target, report.to_json, report.to_markdown())
+
+
+def _print(target: Target, document: Callable[[], object], text: str) -> None:
     if target.json:
-        print_json(report.to_json())
+        print_json(document())
     elif is_plain():
-        sys.stdout.write(report.to_markdown())
+        sys.stdout.write(text)
     else:
         from rich.markdown import Markdown
 
-        console().print(Markdown(report.to_markdown()))
+        console().print(Markdown(text))
+
+
+@evaluate.command("qa")
+@on_store("agent", "url", "json")
+def answers(
+    target: Target,
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="The format of the data; store: your own store; conversations: your own, in any format of ingest.",
+            **one_of((*DATASETS, STORE, CONVERSATIONS)),
+        ),
+    ],
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="What answers: provider:model.")],
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", metavar="NAME", help="What judges: provider:model, or none; by default what answers."),
+    ] = None,
+    judge_prompt: Annotated[
+        str | None,
+        typer.Option("--judge-prompt", help="By which published rules.", **one_of(JUDGE_PROMPTS)),
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The file or folder.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="For conversations: by default what the file is.")
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option("--questions", metavar="FILE", help="For store and conversations: one JSON object a line."),
+    ] = None,
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="For store: whose memories these are.")] = "",
+    system: Annotated[
+        list[str] | None,
+        typer.Option("--system", help="What recalls; may be given several times.", **one_of(MODES)),
+    ] = None,
+    embeddings: Annotated[
+        str | None, typer.Option("--embeddings", metavar="NAME", help="Embedding model of ours and dense.")
+    ] = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="Turns or memories for each question.")] = 20,
+    split: Annotated[str, typer.Option("--split", help="As in eval.")] = "all",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first conversations.")] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="Only so many questions, drawn, the same ones each time.")
+    ] = None,
+    calls: Annotated[int, typer.Option("--calls", min=1, help="Calls of models at a time.")] = 4,
+    price: Annotated[
+        list[str] | None,
+        typer.Option("--price", metavar="MODEL=IN/OUT", help="Dollars per million tokens, such as m=0.25/2."),
+    ] = None,
+    cache: Annotated[
+        Path, typer.Option("--cache", metavar="FILE", help="Keeps every reply, so that a run can be resumed.")
+    ] = Path("eval-replies.jsonl"),
+) -> None:
+    """Let a model answer questions from what systems recall, and another judge the answers. Costs what the models cost.
+
+    Nothing in your store changes. A run that was interrupted goes on where it was; --json also prints all answers.
+    """
+    from inference_core.agents.from_settings import make_chat_models
+    from inference_core.evaluation.answers import JUDGES, USUAL, Asked, Everything, Nothing, Replies, answered, sampled
+    from inference_core.evaluation.formats import conversations_with, load_dataset
+    from inference_core.evaluation.report import AnswerReport, answers_compared
+    from inference_core.ingestion.formats.transcripts import format_of
+
+    prices = _prices(price or [])
+    rules = None if judge == NO_JUDGE else JUDGES[judge_prompt or USUAL.get(dataset, "longmemeval")]
+    with ExitStack() as opened:
+        runs: list[tuple[str, Callable[[], System]]] = []
+        if dataset == STORE:
+            conversations, runs = _own_store(opened, target, user, _given(dataset, data, questions, user), [])
+        elif dataset == CONVERSATIONS:
+            place, zone = _given(dataset, data, questions), target.settings(creates=True).timezone
+            conversations = conversations_with(form or format_of(place), place, questions or place, time_zone(zone))
+        else:
+            conversations = load_dataset(dataset, _given(dataset, data, questions), split, limit)
+        conversations = sampled(conversations, sample)
+        names = [*dict.fromkeys(system or ([] if runs else ["ours"]))]
+        whole: dict[str, Callable[[], System]] = {"none": Nothing, "full": Everything}
+        runs += [(name, whole[name]) for name in names if name in whole]
+        models = [embeddings] if embeddings else []
+        runs += _runs(target, [name for name in names if name not in whole], models, [])
+        replies = opened.enter_context(Replies(cache))
+        done, total = count(1), len(runs) * sum(len(one.turns) + len(one.questions) for one in conversations)
+        judge_name = None if rules is None else judge or model
+        chat_models = dict(zip([model, judge_name], make_chat_models([model, judge_name or model]), strict=True))
+
+        async def measured() -> list[AnswerReport]:
+            gate = asyncio.Semaphore(calls)
+            asked = {name: Asked(name, made, replies, gate) for name, made in chat_models.items() if name is not None}
+            judging = None if rules is None or judge_name is None else (rules, asked[judge_name])
+            reports: list[AnswerReport] = []
+            for name, make in runs:
+                outcomes = await answered(
+                    conversations, make(), asked[model], judging, k, lambda: show(next(done), total)
+                )
+                reports.append(AnswerReport(name, model, judge_name, outcomes, prices))
+            return reports
+
+        with progress_bar("Memories and questions") as show:
+            reports = asyncio.run(measured())
+    facts = {"dataset": dataset, "split": split, "k": k, "sample": sample, "model": model, "judge_model": judge_name}
+    facts |= {"judge": None if rules is None else {"name": rules.name, "source": rules.source}}
+    runs_found = [report.figures() | {"answers": report.answers()} for report in reports]
+    _print(target, lambda: facts | {"runs": runs_found}, answers_compared(reports, dataset, rules))
+
+
+def _given(dataset: str, data: Path | None, questions: Path | None, user: str = "") -> Path:
+    """The file that ``dataset`` needs first. Raises BadParameter where its options do not fit."""
+    if dataset == STORE:
+        if data or questions is None or not user:
+            raise typer.BadParameter("store needs --questions FILE and --user ID, and no --data")
+        return questions
+    if data is None or (questions is None) == (dataset == CONVERSATIONS):
+        needed = "--data PATH and --questions FILE" if dataset == CONVERSATIONS else "--data PATH"
+        raise typer.BadParameter(f"{dataset} needs {needed}; --questions is for {STORE} and {CONVERSATIONS}")
+    return data
+
+
+def _prices(given: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Dollars per million tokens, in and out, by model."""
+    found: dict[str, tuple[float, float]] = {}
+    for text in given:
+        name, _, both = text.rpartition("=")
+        try:
+            cost_in, cost_out = map(float, both.split("/"))
+        except ValueError as error:
+            raise typer.BadParameter(f"--price must be MODEL=IN/OUT, such as openai:m=0.25/2, not {text!r}") from error
+        found[name] = (cost_in, cost_out)
+    return found
 
 
 def _own_store(
-    opened: ExitStack, target: Target, questions: Path, rerankers: Sequence[str]
+    opened: ExitStack, target: Target, user: str, questions: Path, rerankers: Sequence[str]
 ) -> tuple[list[Conversation], list[tuple[str, Callable[[], System]]]]:
     """The user's memories with the questions, and the store as it is, then with each re-ranker."""
     from inference_core.evaluation.formats import questions_about
@@ -113,7 +267,7 @@ def _own_store(
         wait_ready(store.engine.embedder)
         services.append(AgentMemoryStoreService(store, agent_name=target.agent, counts_access=False, timeout=None))
     runs = [(name, partial(OwnStore, service)) for name, service in zip(judges, services, strict=True)]
-    return [questions_about(services[0], target.user, questions)], [*runs]
+    return [questions_about(services[0], user, questions)], [*runs]
 
 
 def _runs(

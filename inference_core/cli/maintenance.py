@@ -1,27 +1,28 @@
-"""``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``reembed``: the upkeep of a store."""
+"""The upkeep of a store: ``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``reembed``, …."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 import typer
 
 from inference_core.cli.options import Id, Target, Users, on_store, one_of
 from inference_core.cli.output import counted, note, print_json, print_numbered, progress_bar
-from inference_core.errors import MemoryNotFound
+from inference_core.errors import ConfigurationError, MemoryNotFound
 
 _SHOWN: Final = 50
 
 
-@on_store("user", "agent", "url", "json")
+@on_store("user", "space", "agent", "url", "json")
 def pin(target: Target, memory_id: Id) -> None:
     """Keep a memory from ever being forgotten."""
     _pin(target, memory_id, pinned=True)
 
 
-@on_store("user", "agent", "url", "json")
+@on_store("user", "space", "agent", "url", "json")
 def unpin(target: Target, memory_id: Id) -> None:
     """Let a pinned memory be forgotten like any other."""
     _pin(target, memory_id, pinned=False)
@@ -29,7 +30,7 @@ def unpin(target: Target, memory_id: Id) -> None:
 
 def _pin(target: Target, memory_id: str, *, pinned: bool) -> None:
     with target.open(embeds=True) as memory:
-        done = memory.sync.update_memory(target.user, memory_id, pinned=pinned)
+        done = memory.sync.update_memory(target.owner, memory_id, pinned=pinned)
     if not done:
         raise MemoryNotFound(memory_id)
     target.print({"id": memory_id, "pinned": pinned}, f"{'Pinned' if pinned else 'Unpinned'} {memory_id}")
@@ -96,36 +97,48 @@ def forget(
 def retention(
     target: Target,
     days: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--days",
             metavar="RULES",
             help="Days by memory type, category, all, archive, versions, receipts or conversations, as in "
-            "interaction=365,archive=30.",
+            "interaction=365,archive=30 (default: AGENT_MEMORY_RETENTION).",
         ),
-    ],
+    ] = None,
     basis: Annotated[
-        str, typer.Option("--basis", help="From when memories count.", **one_of(("created", "last_used", "valid_to")))
-    ] = "created",
+        str | None,
+        typer.Option("--basis", help="From when memories count.", **one_of(("created", "last_used", "valid_to"))),
+    ] = None,
     users: Users = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
     """Remove for good what is older than it may be kept, of all users or of some; pinned memories too."""
     from inference_core.effects import run
-    from inference_core.lifecycle.forgetting import users_of
-    from inference_core.lifecycle.retention import RetentionPolicy, retain
+    from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
+    from inference_core.memory.namespaces import Owner, Space
 
-    policy = RetentionPolicy.parse(days, cast("Any", basis))
     with target.open() as memory:
-        scope = memory.service.scope
-        found = {user: run(retain(scope, user, policy, dry_run=dry_run)) for user in users or run(users_of(scope))}
+        settings, scope = memory.settings, memory.service.scope
+        rules = days or settings.retention
+        if not rules:
+            raise typer.BadParameter("Give --days, or set AGENT_MEMORY_RETENTION")
+        policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
+        owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
+        found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
+    names = {one: ("space", one.name) if isinstance(one, Space) else ("user_id", str(one)) for one in found}
     if target.json:
-        removed = [{"user_id": user, **one.to_json()} for user, rows in found.items() for one in rows]
+        removed = [{names[owner][0]: names[owner][1], **one.to_json()} for owner, rows in found.items() for one in rows]
         print_json({"dry_run": dry_run, "removed": removed})
         return
     print_numbered(
-        (one.key, [f"user {user}", f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days"])
-        for user, rows in found.items()
+        (
+            one.key,
+            [
+                f"{names[owner][0].removesuffix('_id')} {names[owner][1]}",
+                f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days",
+            ],
+        )
+        for owner, rows in found.items()
         for one in rows
     )
     total = sum(map(len, found.values()))
@@ -250,3 +263,50 @@ def reembed(
     with progress_bar("Embedding texts") as advance:
         done = embed_anew(settings.store_url, settings.embeddings_spec, advance, **settings.encryption)
     target.print({"embedded": done}, f"Embedded {done} texts.")
+
+
+@on_store("url", "json")
+def encryption(
+    target: Target,
+    action: Annotated[
+        str,
+        typer.Argument(
+            help="status; rotate: new keys for all rows, or for a user's; rewrap: another master key.",
+            **one_of(("status", "rotate", "rewrap")),
+        ),
+    ] = "status",
+    users: Users = None,
+    new_key: Annotated[
+        Path | None, typer.Option("--new-key", metavar="FILE", help="For rewrap: a file with the new master key.")
+    ] = None,
+) -> None:
+    """Show or replace the keys of a store that is encrypted with AGENT_MEMORY_KEYS.
+
+    A rotation that was interrupted is finished by the next. To destroy a user's key, erase the user.
+    """
+    from inference_core.lifecycle.rotation import key_status, rotate
+    from inference_core.stores.encryption.keyring import StoredKeyRing
+    from inference_core.stores.encryption.sealed import SealedBackend
+    from inference_core.stores.opening import open_backend
+
+    settings = target.settings()
+    with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
+        if not isinstance(backend, SealedBackend):
+            raise ConfigurationError("The store is not encrypted with a key for each user: set AGENT_MEMORY_KEYS")
+        if action == "status":
+            found = key_status(backend, users or ())
+            text = (
+                f"{counted(found.users, 'user', 'users')}, {found.destroyed} without a key, {found.rotating} with two"
+            )
+            target.print(asdict(found), f"{text}; key store {settings.keys}")
+        elif action == "rotate":
+            with progress_bar("Rows") as advance:
+                done = rotate(backend, users or (), advance)
+            rest = ". This finished a rotation that was interrupted; run it again for the others" * done.is_resumed
+            target.print(asdict(done), f"{counted(done.rows, 'row', 'rows')} under {done.labels} new keys{rest}")
+        else:
+            if new_key is None or not isinstance(backend.keyring, StoredKeyRing):
+                raise typer.BadParameter("Name the file with the new master key: --new-key FILE")
+            backend.keyring.rewrap(new_key.read_text(encoding="utf-8"))
+            text = "All keys are wrapped by the new master key: set AGENT_MEMORY_ENCRYPTION_KEY to it now"
+            target.print({"rewrapped": True}, text)

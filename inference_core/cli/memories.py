@@ -28,7 +28,6 @@ from inference_core.cli.output import (
     confirm,
     counted,
     draw,
-    harmless,
     note,
     one_line,
     print_figures,
@@ -38,7 +37,8 @@ from inference_core.cli.output import (
     print_numbered,
     shares,
 )
-from inference_core.errors import InvalidInput, MemoryNotFound
+from inference_core.errors import ConfirmationNeeded, InvalidInput, MemoryNotFound
+from inference_core.memory.text import harmless
 from inference_core.memory.types import MemoryType
 
 _SHOWN: Final = 60
@@ -54,7 +54,7 @@ _Before = Annotated[datetime | None, typer.Option("--created-before", metavar="D
 _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
 
 
-@on_store("user", "agent", "url", "embeddings", "json")
+@on_store("user", "space", "agent", "url", "embeddings", "json")
 def save(
     target: Target,
     content: _Content,
@@ -78,32 +78,36 @@ def save(
     ] = None,
     metadata: Metadata = None,
 ) -> None:
-    """Save a memory durably and print its id."""
+    """Save a memory durably and print its id; with --space, it may wait for an admin."""
     given = json_object(metadata)
     text = _text(content)
     with target.open(embeds=True, creates=True) as memory:
-        saved = memory.sync.save_memory(
-            target.user,
-            text,
-            kind,
-            session_id=session,
-            topic=topic,
-            extra_metadata=given,
-            memory_id=memory_id,
-            category=category,
-            importance=importance,
-            pinned=pinned,
-            tags=tags or (),
-            valid_from=valid_from and valid_from.replace(tzinfo=memory.zone),
-            expires_at=expires_at and expires_at.replace(tzinfo=memory.zone),
-        )
+        try:
+            saved = memory.sync.save_memory(
+                target.owner,
+                text,
+                kind,
+                session_id=session,
+                topic=topic,
+                extra_metadata=given,
+                memory_id=memory_id,
+                category=category,
+                importance=importance,
+                pinned=pinned,
+                tags=tags or (),
+                valid_from=valid_from and valid_from.replace(tzinfo=memory.zone),
+                expires_at=expires_at and expires_at.replace(tzinfo=memory.zone),
+            )
+        except ConfirmationNeeded as waits:  # a proposal to a space
+            target.print({"pending_id": waits.pending_id}, str(waits))
+            return
     if target.json:
         print_json({"id": saved})
     else:
         sys.stdout.write(f"{saved}\n")
 
 
-@on_store("user", "agent", "url", "embeddings", "json")
+@on_store("user", "space", "agent", "url", "embeddings", "json")
 def recall(
     target: Target,
     query: Annotated[str, typer.Argument(help="The question; an empty one gives the newest memories.")],
@@ -133,7 +137,7 @@ def recall(
     with target.open(embeds=True) as memory:
         started = time.perf_counter()
         found = memory.sync.recall_memories(
-            target.user,
+            target.owner,
             query,
             limit,
             kind,
@@ -165,7 +169,7 @@ def recall(
     note(f"{_counted(len(found))} in {took:.0f} ms, {means}")
 
 
-@on_store("user", "agent", "url", "embeddings", "json")
+@on_store("user", "space", "agent", "url", "embeddings", "json")
 def context(
     target: Target,
     query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
@@ -175,7 +179,7 @@ def context(
     """Print the block that an agent's prompt would get."""
     with target.open(embeds=query is not None) as memory:
         block = memory.sync.format_context_for_prompt(
-            target.user, query, kinds or None, limit, memory.settings.categories
+            target.owner, query, kinds or None, limit, memory.settings.categories
         )
     if target.json:
         print_json({"context": block})
@@ -185,7 +189,7 @@ def context(
         note(_counted(0))
 
 
-@on_store("user", "agent", "url", "json")
+@on_store("user", "space", "agent", "url", "json")
 def list_memories(
     target: Target,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many on a page.")] = 20,
@@ -205,7 +209,7 @@ def list_memories(
     """List memories, the newest first."""
     with target.open() as memory:
         page, total = memory.sync.list_memories(
-            target.user,
+            target.owner,
             category=category,
             memory_type=kind,
             search=search,
@@ -230,7 +234,7 @@ def list_memories(
     note(_counted(total) + more)
 
 
-@on_store("user", "agent", "url", "embeddings", "json")
+@on_store("user", "space", "agent", "url", "embeddings", "json")
 def update(
     target: Target,
     memory_id: Id,
@@ -266,7 +270,7 @@ def update(
     text = None if content is None else _text(content)
     with target.open(embeds=True) as memory:
         done = memory.sync.update_memory(
-            target.user,
+            target.owner,
             memory_id,
             text,
             kind,
@@ -284,11 +288,11 @@ def update(
     target.print({"id": memory_id, "updated": True}, f"Updated {memory_id}")
 
 
-@on_store("user", "agent", "url", "json")
+@on_store("user", "space", "agent", "url", "json")
 def history(target: Target, memory_id: Id) -> None:
     """Show the earlier and later versions of a memory, the oldest first, and which words each of them changed."""
     with target.open() as memory:
-        found = memory.sync.get_memory_history(target.user, memory_id)
+        found = memory.sync.get_memory_history(target.owner, memory_id)
     if not found:
         raise MemoryNotFound(memory_id)
     if target.json:
@@ -297,7 +301,7 @@ def history(target: Target, memory_id: Id) -> None:
         print_history(found, memory.zone)
 
 
-@on_store("user", "agent", "url", "json")
+@on_store("user", "space", "agent", "url", "json")
 def why(
     target: Target,
     memory_id: Id,
@@ -305,7 +309,7 @@ def why(
 ) -> None:
     """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
     with target.open() as memory:
-        found = memory.sync.why(target.user, memory_id, limit=limit)
+        found = memory.sync.why(target.owner, memory_id, limit=limit)
     if found.memory is None and found.removed is None and not found.receipts:
         raise MemoryNotFound(memory_id)
     removed = found.removed
@@ -355,7 +359,7 @@ def _text(given: str) -> str:
         raise InvalidInput(f"Standard input is not text in UTF-8: {error}") from error
 
 
-@on_store("user", "agent", "url", "json")
+@on_store("user", "space", "agent", "url", "json")
 def delete(
     target: Target,
     memory_id: Annotated[str | None, typer.Argument(help="The id that save, recall and list print.")] = None,
@@ -376,21 +380,21 @@ def delete(
         raise typer.BadParameter("--type and --category choose among --all")
     with target.open() as memory:
         if memory_id is None:
-            _, removed = memory.sync.list_memories(target.user, memory_type=kind, category=category, limit=0)
+            _, removed = memory.sync.list_memories(target.owner, memory_type=kind, category=category, limit=0)
             if removed and not yes:
-                confirm(f"Delete {counted(removed, 'memory', 'memories')} of {one_line(target.user)}?")
+                confirm(f"Delete {counted(removed, 'memory', 'memories')} of {one_line(target.space or target.user)}?")
             if removed or yes:
-                removed = memory.sync.delete_user_memories(target.user, kind, category)
+                removed = memory.sync.delete_user_memories(target.owner, kind, category)
         else:
             if not yes:
-                found = memory.sync.get_memory(target.user, memory_id)
-                removed = memory.sync.why(target.user, memory_id, limit=0).removed if erase and not found else None
+                found = memory.sync.get_memory(target.owner, memory_id)
+                removed = memory.sync.why(target.owner, memory_id, limit=0).removed if erase and not found else None
                 shown = found or (removed and removed.document)
                 if shown is None:
                     raise MemoryNotFound(memory_id)
                 text = one_line(shown.content)
                 confirm(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
-            if not memory.sync.delete_memory(target.user, memory_id, erase=erase):
+            if not memory.sync.delete_memory(target.owner, memory_id, erase=erase):
                 raise MemoryNotFound(memory_id)
             removed = 1
     target.print({"deleted": removed}, f"Deleted {counted(removed, 'memory', 'memories')}")

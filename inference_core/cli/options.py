@@ -29,6 +29,7 @@ from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder
+    from inference_core.memory.namespaces import Owner
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
     from inference_core.settings import MemorySettings
 
@@ -109,6 +110,10 @@ class Target:
     """Whose memories in which store a command works on, and whether it prints JSON."""
 
     user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
+    space: Annotated[
+        str | None,
+        typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role there goes."),
+    ] = None
     agent: Annotated[
         str | None,
         typer.Option("--agent", metavar="NAME", help="Also read and write this agent's own memories."),
@@ -121,6 +126,13 @@ class Target:
         typer.Option("--embeddings", metavar="NAME", help="Embedding model (default: AGENT_MEMORY_EMBEDDINGS)."),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+    @property
+    def owner(self) -> Owner:
+        """Whose memories: the user's, or those of the space, as this member. Raises InvalidId."""
+        from inference_core.memory.namespaces import Space
+
+        return self.user if self.space is None else Space(self.space, member=self.user)
 
     def settings(self, *, creates: bool = False) -> MemorySettings:
         """The settings of the environment, after the options.
@@ -144,15 +156,20 @@ class Target:
 
         Raises what `settings` and `open_store` raise.
         """
+        from inference_core.json_logs import use_json_logs
         from inference_core.memory.audit import Actor
+        from inference_core.memory.spaces import Spaces
         from inference_core.services.agent_memory_service import AgentMemoryStoreService
         from inference_core.stores.factory import open_configured_store
 
         settings = self.settings(creates=creates)
+        if settings.log_format == "json":
+            use_json_logs()
         with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
             by_meaning = embeds and waits and wait_ready(store.engine.embedder)
             actor = Actor(kind="admin", id=os.environ.get("USER"))
-            service = AgentMemoryStoreService.from_settings(settings, store, agent_name=self.agent, actor=actor)
+            options: dict[str, Any] = {"agent_name": self.agent, "actor": actor, "spaces": Spaces()}
+            service = AgentMemoryStoreService.from_settings(settings, store, **options)
             yield Opened(settings, service, by_meaning)
 
     def print(self, document: Any, text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 from inference_core.errors import InvalidInput
+from inference_core.memory.text import ADDED, REMOVED, SAME, harmless, word_changes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,29 +18,11 @@ if TYPE_CHECKING:
     from inference_core.memory.document import MemoryStoreDocument
 
 
-_STEERING: Final = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-_TAB: Final = 4
-_UNCHANGED: Final = 12
-"""So many unchanged words in a row are shown; of more, the first and the last."""
-_MOST_WORDS: Final = 3_000
-"""Longer texts are not compared word by word, which would take seconds."""
 _ALWAYS: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
 _IF_SET: Final = (
     *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
     *("supersedes", "superseded_by"),
 )
-
-
-def _escape(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1]
-
-
-def harmless(text: str) -> str:
-    """``text`` with control and invisible characters other than line ends as visible escapes."""
-    return _STEERING.sub(_escape, text.replace("\r\n", "\n").expandtabs(_TAB))
 
 
 def one_line(text: str) -> str:
@@ -77,7 +59,7 @@ def is_plain(*, stderr: bool = False) -> bool:
 def print_json(document: Any) -> None:
     """Prints one JSON document, which is all that a command with ``--json`` writes to standard output."""
     text = json.dumps(document, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None, default=str)
-    sys.stdout.write(_STEERING.sub(_escape, text) + "\n")
+    sys.stdout.write(harmless(text) + "\n")
 
 
 def note(text: str, style: str = "dim") -> None:
@@ -119,6 +101,7 @@ def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
         "version": document.version,
         "content": document.content,
         **{name: value.get(name) for name in _ALWAYS},
+        **({"space": document.space} if document.space else {}),
         "metadata": document.metadata,
         "created_at": document.created_at_iso,
         "updated_at": document.updated_at_iso,
@@ -141,24 +124,12 @@ def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None
 
 def word_diff(old: str, new: str) -> str:
     """``new`` with the words of ``old`` that it lacks as [-old-], and those that it adds as {+new+}."""
-    from difflib import SequenceMatcher
-
-    before, after = old.split(), new.split()
-    if max(len(before), len(after)) > _MOST_WORDS:
-        return f"{len(before)} words replaced by {len(after)}"
-    parts: list[str] = []
-    for operation, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if operation == "equal":
-            is_short = end - start <= _UNCHANGED
-            parts += before[start:end] if is_short else [*before[start : start + 3], "…", *before[end - 3 : end]]
-        else:
-            parts += [f"[-{' '.join(before[start:end])}-]"] if end > start else []
-            parts += [f"{{+{' '.join(after[first:last])}+}}"] if last > first else []
-    return " ".join(parts)
+    marks = {SAME: "{}", REMOVED: "[-{}-]", ADDED: "{{+{}+}}"}
+    return " ".join(marks[kind].format(words) for kind, words in word_changes(old, new))
 
 
 def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:
-    """Each memory with its number and text; below, its type, date, relevance, topic, id and score."""
+    """Each memory with its number and text; below, its type, date, relevance, topic, space, id and score."""
     from inference_core.memory.document import WEAK_RELEVANCE
 
     rows: list[tuple[str, list[str]]] = []
@@ -171,7 +142,8 @@ def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first
             case share:
                 relevance = f"relevance {share:.0%}"
         topic = f"about {document.topic}" if document.topic else ""
-        facts = [document.memory_type or "", stamp(document.created_at, zone), relevance, topic]
+        space = f"space {document.space}" if document.space else ""
+        facts = [document.memory_type or "", stamp(document.created_at, zone), relevance, topic, space]
         line = " · ".join(filter(None, facts))
         rows.append((document.content, [line, f"id {document.id}", *shares(document.explanation)]))
     print_numbered(rows, first)

@@ -1,7 +1,9 @@
-"""``serve`` and ``keys``: the memory over HTTP, and who may use it."""
+"""``serve``, ``keys``, ``mcp``, ``inspect``: memories for other programs and for browsers, and who may use them."""
 
 from __future__ import annotations
 
+import sys
+import webbrowser
 from typing import Annotated
 
 import typer
@@ -23,8 +25,12 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Default: AGENT_SERVER_HOST, 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Default: AGENT_SERVER_PORT, 8765.")] = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, also each request.")] = False,
 ) -> None:
     """Serve memories over HTTP, to programs with a key, until Ctrl-C or SIGTERM."""
+    import logging
+
+    from inference_core.json_logs import use_json_logs
     from inference_core.settings import ServerSettings, read_settings
 
     try:
@@ -34,8 +40,12 @@ def serve(
     given = {"user": user, "host": host, "port": port}
     settings = read_settings(ServerSettings, **{name: one for name, one in given.items() if one is not None})
     with target.open(embeds=True, creates=True, waits=False) as memory:
+        logs = "json" if json_logs else memory.settings.log_format
+        if logs == "json":
+            use_json_logs(run(memory.service.scope.engine.content_key()))
+        logging.basicConfig(format="%(levelname)s:     %(message)s")  # the SDK of MCP would log in columns
         note(f"Serving http://{settings.host}:{settings.port}/v1 (Ctrl-C ends)")
-        answer(memory.service, settings, memory.settings)
+        answer(memory.service, settings, memory.settings.model_copy(update={"log_format": logs}))
 
 
 @on_store("url", "json")
@@ -58,7 +68,7 @@ def keys(
 
     With act-as it opens the memories of any user that a request names, for a program that knows who its users are.
     """
-    from inference_core.server.auth import Permission, create_key, list_keys, revoke_key
+    from inference_core.server.identity.auth import Permission, create_key, list_keys, revoke_key
 
     if (action == "revoke") != bool(ids):
         raise typer.BadParameter("revoke takes the ids that list shows; create and list take none")
@@ -82,3 +92,60 @@ def keys(
                 print_figures({one["id"]: one["user"] or "any user", "may": may, "until": until})
             if not found and not target.json:
                 note("No keys")
+
+
+@on_store("user", "agent", "url", "embeddings")
+def mcp(
+    target: Target,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Offer no tool that saves, updates or deletes.")
+    ] = False,
+) -> None:
+    """Serve a user's memory to an agent in another program, by the Model Context Protocol.
+
+    The other program starts this command and speaks with it over standard input and output. It ends when they close.
+    """
+    from inference_core.services.agent_memory_service import AgentMemoryStoreService
+    from inference_core.stores.factory import open_configured_store
+
+    try:
+        from inference_core.server.mcp import Caller, MemoryServer
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("inference_core"):
+            raise
+        raise MissingExtra("The MCP server", "mcp") from error
+    settings = target.settings(creates=True)
+    # The model loads meanwhile: a client does not wait long for the list of tools, and until then recall is by words.
+    with open_configured_store(settings) as store:
+        service = AgentMemoryStoreService.from_settings(settings, store, agent_name=target.agent)
+        caller = Caller(target.user, may_write=not read_only)
+        service.scope.namespaces.read_scopes(caller.user_id)  # refuses what is no user before anybody connects
+        MemoryServer(service, lambda: caller).run("stdio")
+
+
+@on_store("agent", "url", "embeddings")
+def inspect(
+    target: Target,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Begin with this user.")] = None,
+    port: Annotated[int, typer.Option("--port", help="By default any that is free.", min=0, max=65_535)] = 0,
+    opens: Annotated[bool, typer.Option("--open", help="Open the link in a browser.")] = False,
+) -> None:
+    """Look at memories in a browser: print a link that works once, and serve it until Ctrl-C.
+
+    The pages show what each memory says and where it comes from, what a search finds and why, and which prompts had it.
+    Looking changes nothing. Only this machine reaches them.
+    """
+    try:
+        from inference_core.server.running import inspect as answer
+    except ModuleNotFoundError as error:
+        raise MissingExtra("inference-core inspect", "server") from error
+
+    def tell(link: str) -> None:
+        sys.stdout.write(f"{link}\n")
+        sys.stdout.flush()
+        note("The link works once. Ctrl-C ends.")
+        if opens:
+            webbrowser.open(link)
+
+    with target.open(embeds=True, waits=False) as memory:
+        answer(memory.service, memory.settings, user, port, tell)

@@ -13,9 +13,10 @@ import typer
 
 from inference_core.cli.background import Queued, Threads, ingest_conversations
 from inference_core.cli.options import Target, Users, on_store, one_of
-from inference_core.cli.output import counted, harmless, print_json, progress_bar
+from inference_core.cli.output import counted, print_json, progress_bar
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import FORMATS
+from inference_core.memory.text import harmless
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ def import_(
     Knows what export wrote, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
     LangGraph threads (an SQLite file or a postgresql:// URL) and mem0's memories. For langmem, see migrate.
     """
-    from inference_core.ingestion.formats import format_of
-    from inference_core.ingestion.json_values import json_values
+    from inference_core.ingestion.formats.json_values import json_values
+    from inference_core.ingestion.formats.transcripts import format_of
     from inference_core.transfer.mem0 import mem0_items
     from inference_core.transfer.migrate import import_items
 
@@ -99,6 +100,7 @@ def import_(
             **settings.encryption,
             secrets=settings.guard,
             quota=settings.quota,
+            confirm=settings.confirm,
         )
     _show(target, report)
 
@@ -146,6 +148,7 @@ def migrate(
             **settings.encryption,
             secrets=settings.guard,
             quota=settings.quota,
+            confirm=settings.confirm,
         )
     _show(target, report)
 
@@ -162,7 +165,7 @@ def _show(target: Target, report: MigrationReport) -> None:
 
 def _form_of_memories(file: str) -> str | None:
     """Whether the file holds memories: what export wrote, or mem0's; None if it is something else."""
-    from inference_core.ingestion.json_values import json_values
+    from inference_core.ingestion.formats.json_values import json_values
     from inference_core.transfer.json_lines import FORMAT
     from inference_core.transfer.mem0 import is_mem0
 
@@ -179,7 +182,7 @@ def _form_of_memories(file: str) -> str | None:
 
 
 def _import_export(target: Target, file: Path, settings: MemorySettings, conflicts: str) -> None:
-    from inference_core.stores.quotas import limited
+    from inference_core.stores.governance.quotas import limited
     from inference_core.transfer.copying import ConflictPolicy
     from inference_core.transfer.json_lines import import_store
 
@@ -198,7 +201,7 @@ def copy(
     conflicts: Conflicts = "newer",
 ) -> None:
     """Copy a store into another one. Safe to repeat: existing memories are not written again."""
-    from inference_core.stores.quotas import limited
+    from inference_core.stores.governance.quotas import limited
     from inference_core.transfer.copying import ConflictPolicy, copy_store
 
     settings, policy = Target(url=source).settings(), ConflictPolicy(conflicts)
@@ -224,6 +227,7 @@ def _summary(report: TransferReport, source: str, target: str) -> str:
     kept = f", skipped {report.kept} (id already in use)" if report.kept else ""
     full = f", left out {report.full} (the user's quota has no room)" if report.full else ""
     there = f", {report.already_there} were there already" if report.already_there else ""
+    there += f", {report.waiting} wait for the user (see inference-core review)" if report.waiting else ""
     wrote = f"wrote {report.written} to {shown_url(target)}"
     return f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{full}{_left_out(report)}."
 

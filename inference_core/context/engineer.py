@@ -11,8 +11,14 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from inference_core.asking import ask
-from inference_core.context.comparing import DEFAULT_OVERLAP, alike_newest_first, asks_for_history, collapsed, resolved
-from inference_core.context.doubts import doubted
+from inference_core.context.comparing import (
+    DEFAULT_OVERLAP,
+    alike_newest_first,
+    asks_for_history,
+    collapsed,
+    doubted,
+    resolved,
+)
 from inference_core.context.items import STANDING, AssembledContext, ContextItem, Dropped, DropReason, section_of
 from inference_core.context.relevance import (
     Pruning,
@@ -149,7 +155,7 @@ class ContextEngineer:
         return replace(context, dropped=[*dropped, *over])
 
     def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:
-        """What is given if there is room, the most valuable first, and what is dropped."""
+        """The candidates for the prompt, the most valuable first, and the items dropped for other reasons than room."""
         once, dropped = collapsed(doubted(given, query), self.min_overlap)
         history = asks_for_history(query)
         if not history:

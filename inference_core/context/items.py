@@ -19,7 +19,7 @@ STANDING: Final = (MemoryType.INSTRUCTION, MemoryType.PREFERENCES)
 
 
 class Doubt(str, Enum):
-    """What speaks against a memory when a prompt is filled (`inference_core.context.doubts`)."""
+    """What speaks against a memory when a prompt is filled (`inference_core.context.comparing`)."""
 
     FROM_WEB = "from the web"
     HYPOTHETICAL = "hypothetical"
@@ -38,7 +38,7 @@ class ContextItem:
     source. ``relevance`` is from 0 to 1, or None if the source does not rate its items; such an item is not pruned.
     ``score`` orders the items of a source, higher is better; ``signals`` are the parts of the score. ``cut`` is how
     many characters of ``text`` are shown, None for all that fit on a line. ``replaces`` is the profile's line that this
-    item corrects. ``doubts`` are what speaks against it, None until that was asked (`inference_core.context.doubts`).
+    item corrects. ``doubts`` are what speaks against it, None until that was asked (`doubted` in `context.comparing`).
     """
 
     id: str

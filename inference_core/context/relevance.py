@@ -146,7 +146,7 @@ def _is_in_english(query: str, items: Sequence[ContextItem]) -> bool:
 
 
 def is_question(query: str) -> bool:
-    """Whether ``query`` asks for something to be told, in English, not for something to be done."""
+    """Whether ``query`` is a question in English, not a request to do something."""
     return query.rstrip().endswith("?") or _ASKS.match(query) is not None
 
 

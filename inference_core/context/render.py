@@ -256,7 +256,7 @@ def contents_in(block: str) -> frozenset[str]:
 
 
 def numbered(documents: Iterable[MemoryStoreDocument], first: int = 1) -> list[str]:
-    """A line a memory for who may change it: with number, id, category, type, date, relevance, topic and source.
+    """One line per memory, for readers who may change it: number, id, category, type, date, relevance, topic, source.
 
     The longer the list, the shorter its lines.
     """
@@ -289,7 +289,7 @@ def _listed(document: MemoryStoreDocument, max_characters: int) -> str:
 
 
 def _origin(document: MemoryStoreDocument) -> str:
-    """The origin that a reader has to be told of ``document``; "" if none."""
+    """The origin with which ``document`` is marked for a reader; "" for the user's own words."""
     return origin_shown(MemorySource.from_value(mapping_field(document.value, "source")), trust_of(document.value))
 
 

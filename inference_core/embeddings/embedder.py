@@ -27,6 +27,7 @@ from langchain_core.embeddings import Embeddings
 from inference_core.effects import Effect, Operation, WorkerPool, settle
 from inference_core.embeddings.models import Encodings, Passage, SpacedEmbeddings, TextEncoding, TokenEmbeddings
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, raised_as
+from inference_core.memory.redaction import told_error
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -313,7 +314,7 @@ class Embedder:
 
 
 def _failure(error: Exception) -> EmbeddingError:
-    return EmbeddingError(f"The embedding model failed: {error}")
+    return EmbeddingError(f"The embedding model failed: {told_error(error)}")
 
 
 def _readable(passages: Sequence[Passage]) -> list[Passage]:

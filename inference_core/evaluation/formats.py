@@ -6,8 +6,8 @@
   with ``chat.json`` (batches of user and assistant messages with ids) and ``probing_questions.json`` (questions by
   ability, with the ids of their messages in ``source_chat_ids``).
 - atomic: an object with ``users``; a user has ``user_id``, ``memories`` (``id``, ``content``, ``memory_type``,
-  ``created_at``, ``source``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``kind``,
-  ``harmful`` and ``useless``: ids).
+  ``created_at``, ``source``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``answer``,
+  ``kind``, ``harmful`` and ``useless``: ids).
 
 Malformed evidence is read leniently; what cannot be resolved is counted.
 """
@@ -31,11 +31,10 @@ from inference_core.evaluation.conversations import (
     conversation_of,
     parse_json,
 )
-from inference_core.ingestion.formats import read_conversations
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.ingestion.formats.transcripts import read_conversations
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_type
-from inference_core.outbox.messages import Transcript
+from inference_core.outbox.messages import Role, Transcript
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 _FORM: Final = '{"query": "…", "relevant": ["an id, or a distinct part of the content"], "kind": "…"}'
@@ -47,6 +46,7 @@ _BEAM_CHAT: Final = "a BEAM chat, a list of batches with 'turns' of messages tha
 _BEAM_QUESTIONS: Final = "a file of BEAM questions, an object of lists by ability, each entry with a 'question'"
 _LOCOMO: Final = "in LoCoMo's format, a list of samples with 'sample_id', 'conversation' and 'qa'"
 _HALVES: Final = ("all", "first-half", "second-half")
+_BEAM_ANSWERS: Final = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expected_compliance")
 _MARKER: Final = re.compile(r"\s*->->[^\n>]*\Z")
 _DAYS: Final = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
 _SESSION: Final = re.compile(r"session_(\d+)\Z")
@@ -111,13 +111,15 @@ def load_atomic(path: Path) -> list[Conversation]:
             for query in user["queries"]:
                 relevant = tuple(map(str, query["relevant"]))
                 kind = str(query.get("kind", "unclassified"))
+                answer = query.get("answer")
                 questions.append(
                     Question(
                         text=str(query["query"]),
-                        answer=None,
+                        answer=None if answer is None else str(answer),
                         category=kind,
                         evidence=relevant,
                         names_evidence=bool(relevant),
+                        unanswerable=answer is None and not relevant,
                         harmful=tuple(map(str, query.get("harmful", ()))),
                         useless=tuple(map(str, query.get("useless", ()))),
                     )
@@ -162,9 +164,17 @@ def _chat(folder: Path, *, with_questions: bool) -> Conversation:
                 given = cast("dict[str, Any]", sources)
                 newer = set(_ids(given.get("updated_info")))
                 superseded = (name for name in _ids(given.get("original_info")) if name not in newer)
-            answer = entry.get("answer", entry.get("ideal_answer"))
-            text, answered = str(entry["question"]), None if answer is None else str(answer)
-            yield Question(text, answered, ability, named, bool(named), superseded=tuple(superseded))
+            answer = next((str(entry[name]) for name in _BEAM_ANSWERS if entry.get(name) is not None), None)
+            rubric = tuple(map(str, entry.get("rubric") or ()))
+            yield Question(
+                text=str(entry["question"]),
+                answer=answer,
+                category=ability,
+                evidence=named,
+                names_evidence=bool(named),
+                superseded=tuple(superseded),
+                rubric=rubric,
+            )
 
     questions: list[Question] = []
     if with_questions:
@@ -229,6 +239,7 @@ def load_locomo(path: Path) -> list[Conversation]:
                         evidence=tuple(f"D{int(session)}:{int(turn)}" for ids in named for session, turn in ids),
                         names_evidence=bool(named),
                         in_overall=str(category) != ADVERSARIAL,
+                        unanswerable=answer is None and (str(category) == ADVERSARIAL or not named),
                     )
                 )
             yield conversation_of(str(sample["sample_id"]), _spoken(sample["conversation"]), questions, unreadable)
@@ -255,6 +266,43 @@ def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> 
     memories, _ = service.sync.list_memories(user, limit=None)
     if not memories:
         raise InvalidInput(f"{user!r} has no memories in this store; name another --user or --url")
+    turns: list[ConversationTurn] = []
+    for memory in memories:
+        value = memory.value
+        happened = value.get("valid_from")
+        origin = MemorySource.from_value(value.get("source") or {}).origin
+        turns.append(
+            ConversationTurn(
+                id=memory.id,
+                session=value.get("session_id"),
+                at=datetime.fromisoformat(happened) if happened else memory.created_at,
+                speaker=None,
+                text=memory.content,
+                # What was allowed once, is so again.
+                origin=Origin.AGENT if origin is Origin.AGENT else Origin.APPLICATION,
+                memory_type=str(value["memory_type"]),
+            )
+        )
+    return conversation_of(user, reversed(turns), _questions(path, turns))
+
+
+def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -> list[Conversation]:
+    """All that was said in ``place``, in any of FORMATS, as one conversation, and the questions in ``path``.
+
+    Raises InvalidInput as `load_transcript` and `questions_about` do.
+    """
+    said = load_transcript(name, place, zone=zone).messages
+    turns = [
+        ConversationTurn(str(at), one.session_id, one.at, one.author or one.role.value, one.text, one.origin)
+        for at, one in enumerate(said, 1)
+        if one.role is not Role.TOOL and one.text.strip()
+    ]
+    if not turns:
+        raise InvalidInput(f"{place} holds no messages with text")
+    return [conversation_of(place.stem, turns, _questions(path, turns))]
+
+
+def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Question]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -269,29 +317,33 @@ def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> 
             raise InvalidInput(f"{path}, line {number} is not JSON ({error}); write {_FORM}") from error
         where = f"{path}, line {number}"
         fields: dict[str, Any] = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
-        query, relevant, kind = fields.get("query"), fields.get("relevant"), fields.get("kind", "unclassified")
+        query, kind, answer = fields.get("query"), fields.get("kind", "unclassified"), fields.get("answer")
+        relevant = fields.get("relevant", None if answer is None else [])
         parts = cast("list[Any]", relevant) if isinstance(relevant, list) else [None]
         texts = [one for one in (query, kind, *parts) if isinstance(one, str) and one.strip()]
-        if len(texts) < len(parts) + 2:
+        if len(texts) < len(parts) + 2 or not isinstance(answer, str | None):
             raise InvalidInput(f"{where} is no question; write {_FORM}, with an empty list if no memory answers it")
-        evidence = tuple(_id_of(where, part, memories) for part in map(str, parts))
-        questions.append(Question(str(query), None, str(kind), evidence, names_evidence=bool(evidence)))
+        evidence = tuple(_id_of(where, part, turns) for part in map(str, parts))
+        is_open = answer is None and not evidence
+        questions.append(
+            Question(str(query), answer, str(kind), evidence, names_evidence=bool(evidence), unanswerable=is_open)
+        )
     if not questions:
         raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")
-    return conversation_of(user, map(_turn, reversed(memories)), questions)
+    return questions
 
 
-def _id_of(where: str, part: str, memories: Sequence[MemoryStoreDocument]) -> str:
-    """The id of the memory that ``part`` means: its id, or text that is in its content alone."""
-    if any(memory.id == part for memory in memories):
+def _id_of(where: str, part: str, turns: Sequence[ConversationTurn]) -> str:
+    """The id of the turn that ``part`` means: its id, or text that is in it alone."""
+    if any(turn.id == part for turn in turns):
         return part
     wanted = _plain(part)
-    found = [memory for memory in memories if wanted in _plain(memory.content)]
+    found = [turn for turn in turns if wanted in _plain(turn.text)]
     if len(found) == 1:
         return found[0].id
     if not found:
         raise InvalidInput(f"{where}: no memory has the id or contains the text {part!r:.{_SHOWN}}")
-    ids = ", ".join(memory.id for memory in found[:3])
+    ids = ", ".join(turn.id for turn in found[:3])
     raise InvalidInput(
         f"{where}: {len(found)} memories contain {part!r:.{_SHOWN}}; write more of the text, or an id ({ids})"
     )
@@ -299,18 +351,3 @@ def _id_of(where: str, part: str, memories: Sequence[MemoryStoreDocument]) -> st
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def _turn(memory: MemoryStoreDocument) -> ConversationTurn:
-    value = memory.value
-    happened = value.get("valid_from")
-    origin = MemorySource.from_value(value.get("source") or {}).origin
-    return ConversationTurn(
-        id=memory.id,
-        session=value.get("session_id"),
-        at=datetime.fromisoformat(happened) if happened else memory.created_at,
-        speaker=None,
-        text=memory.content,
-        origin=Origin.AGENT if origin is Origin.AGENT else Origin.APPLICATION,  # what was allowed once, is so again
-        memory_type=str(memory.value["memory_type"]),
-    )

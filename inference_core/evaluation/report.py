@@ -1,18 +1,32 @@
-"""A summary, or several beside each other, as Markdown, as JSON data, and as a picture."""
+"""What was measured, of one system or several beside each other, as Markdown, as JSON data, and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, cast
 
 from inference_core.errors import InvalidInput, MissingExtra
-from inference_core.evaluation.experiment import HEADLINE, MEASURES, SESSIONS, Figures, RetrievalSummary
+from inference_core.evaluation.answers import Answered, Judge, Reply
+from inference_core.evaluation.experiment import (
+    HEADLINE,
+    MEASURES,
+    SESSIONS,
+    Figures,
+    RetrievalSummary,
+    confidence_interval,
+    percentile,
+)
 
 _FRACTION_DIGITS: Final = 4
 _MS_DIGITS: Final = 3
 _BLUE: Final = "#4477aa"
+_Z: Final = 1.959964
+"""The normal quantile of 95 %."""
+_MILLION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +196,157 @@ class Comparison:
             axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
 
         save_picture(path, draw)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A mean from 0 to 1 of ``count`` questions, with its 95 % interval; None without questions."""
+
+    count: int
+    mean: float | None
+    interval: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, scores: Sequence[float]) -> Share:
+        """The mean of ``scores``, with the interval of Wilson (JASA 22, 1927); for half points it is too wide."""
+        if not scores:
+            return cls(0, None, None)
+        n, mean = len(scores), fmean(scores)
+        middle, spread = mean + _Z**2 / (2 * n), _Z * math.sqrt(mean * (1 - mean) / n + _Z**2 / (4 * n * n))
+        whole = 1 + _Z**2 / n
+        return cls(n, mean, (max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReport:
+    """What came out with one system. ``prices`` are dollars per million tokens in and out, by model."""
+
+    system: str
+    model: str
+    judge_model: str | None
+    outcomes: Sequence[Answered]
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+
+    @property
+    def by_category(self) -> dict[str, Share]:
+        """The scores of each category of questions that were judged."""
+        names = sorted({one.question.category for one in self.outcomes if one.score is not None})
+        return {name: Share.of(self._scores(lambda one, of=name: one.question.category == of)) for name in names}
+
+    @property
+    def overall(self) -> Share:
+        """The scores of the categories that belong to the data set's headline figure."""
+        return Share.of(self._scores(lambda one: one.question.in_overall))
+
+    def _scores(self, chosen: Callable[[Answered], bool]) -> list[float]:
+        return [one.score for one in self.outcomes if one.score is not None and chosen(one)]
+
+    def than(self, other: AnswerReport) -> tuple[float, tuple[float, float] | None] | None:
+        """How much better than ``other`` on the questions that both judged, with its interval (by question)."""
+        theirs = {(one.conversation, one.question): one.score for one in other.outcomes if one.question.in_overall}
+        pairs = [(one.score, theirs.get((one.conversation, one.question))) for one in self.outcomes]
+        gaps = [mine - their for mine, their in pairs if mine is not None and their is not None]
+        return (fmean(gaps), confidence_interval([[gap] for gap in gaps])) if gaps else None
+
+    def figures(self) -> dict[str, Any]:
+        """All figures as JSON data: shares from 0 to 1, milliseconds, tokens, and dollars where prices are known."""
+        answers = [one.answer for one in self.outcomes if one.answer is not None]
+        f1 = [one.f1 for one in self.outcomes if one.f1 is not None and one.question.in_overall]
+        verdicts = [reply for one in self.outcomes for reply in one.verdicts]
+        recalls, seconds = [one.recall_ms for one in self.outcomes], [one.seconds for one in answers]
+        return {
+            "system": self.system,
+            "accuracy": asdict(self.overall),
+            "by_category": {name: asdict(share) for name, share in self.by_category.items()},
+            "token_f1": {"count": len(f1), "mean": fmean(f1) if f1 else None},
+            "failures": sum(one.failure is not None for one in self.outcomes),
+            "unjudged": sum(one.score is None and one.failure is None for one in self.outcomes),
+            "notes_tokens_mean": fmean([one.notes_tokens for one in self.outcomes]) if self.outcomes else None,
+            "recall_ms": {"p50": percentile(recalls, 50), "p95": percentile(recalls, 95)},
+            "answer_s": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
+            "answering": self._cost(self.model, answers),
+            "judging": self._cost(self.judge_model or "", verdicts),
+        }
+
+    def _cost(self, model: str, replies: Sequence[Reply]) -> dict[str, Any]:
+        """Calls, tokens and dollars of all replies, and of those that this run asked for."""
+        price = self.prices.get(model)
+
+        def told(some: Iterable[Reply]) -> dict[str, Any]:
+            counted = list(some)
+            given, made = sum(one.tokens_in for one in counted), sum(one.tokens_out for one in counted)
+            dollars = None if price is None else (given * price[0] + made * price[1]) / _MILLION
+            return {"calls": len(counted), "tokens_in": given, "tokens_out": made, "dollars": dollars}
+
+        return {"model": model or None} | told(replies) | {"new": told(one for one in replies if one.is_new)}
+
+    def notes(self, *, is_judged: bool) -> list[str]:
+        """Calls, tokens and cost, and what is not counted, as lines of a list."""
+        found, lines = self.figures(), list[str]()
+        for what in ("answering", "judging"):
+            cost, new = found[what], found[what]["new"]
+            dollars = "" if cost["dollars"] is None else f", ${cost['dollars']:.2f} (${new['dollars']:.2f} now)"
+            if cost["calls"]:
+                lines.append(
+                    f"- {self.system}, {what}: {cost['calls']} calls, {cost['tokens_in']} tokens in, "
+                    f"{cost['tokens_out']} out{dollars}; {new['calls']} calls are new"
+                )
+        if failed := found["failures"]:
+            lines.append(f"- {self.system}: {failed} questions failed and are not counted; run it again")
+        if is_judged and (left := found["unjudged"]):
+            lines.append(f"- {self.system}: {left} questions have no expected answer and are not counted")
+        return lines
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Each question with its answer and verdict, to be read."""
+        return [
+            {
+                "conversation": one.conversation,
+                "question": one.question.text,
+                "category": one.question.category,
+                "expected": one.question.answer,
+                "answer": None if one.answer is None else one.answer.text,
+                "score": one.score,
+                "f1": one.f1,
+                "verdicts": [reply.text for reply in one.verdicts],
+                "notes": one.notes,
+                "failure": one.failure,
+            }
+            for one in self.outcomes
+        ]
+
+
+def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge | None) -> str:
+    """The systems beside each other, as Markdown: what is right, the gain over the first, tokens and cost."""
+    first = reports[0]
+    by = "words alone (token F1)" if judge is None else f"judge {judge.name} ({judge.source}), {first.judge_model}"
+    lines = [f"{dataset}: answers of {first.model}; {by}; percent, with 95 % intervals", ""]
+    heads = ["questions", "right", "than the first", "token F1", "tokens of notes", "recall p50", "answer p50"]
+    lines += [_row(["system", *heads]), _row(["---", *["---:"] * len(heads)])]
+    for report in reports:
+        found, overall = report.figures(), report.overall
+        gap = None if report is first else report.than(first)
+        tokens, recall, answer = found["notes_tokens_mean"], found["recall_ms"]["p50"], found["answer_s"]["p50"]
+        cells = [report.system, str(overall.count), _share(overall), "-" if gap is None else _signed(*gap)]
+        cells += [_percent(found["token_f1"]["mean"]), f"{tokens:.0f}", f"{recall:.1f} ms"]
+        lines.append(_row([*cells, "-" if answer is None else f"{answer:.1f} s"]))
+    if first.by_category:
+        lines += ["", _row(["right by category", "questions", *(one.system for one in reports)])]
+        lines.append(_row(["---", *["---:"] * (len(reports) + 1)]))
+        for name, share in first.by_category.items():
+            shares = (_share(one.by_category.get(name, Share.of([]))) for one in reports)
+            lines.append(_row([name, str(share.count), *shares]))
+    return "\n".join([*lines, "", *(note for one in reports for note in one.notes(is_judged=judge is not None)), ""])
+
+
+def _share(share: Share) -> str:
+    bounds = "" if share.interval is None else " ({:.0f}-{:.0f})".format(*(100 * one for one in share.interval))
+    return _percent(share.mean) + bounds
+
+
+def _signed(gap: float, interval: tuple[float, float] | None) -> str:
+    bounds = "" if interval is None else " ({:+.0f} to {:+.0f})".format(*(100 * one for one in interval))
+    return f"{100 * gap:+.1f}{bounds}"
 
 
 def save_picture(path: Path, draw: Callable[[Any], None]) -> None:

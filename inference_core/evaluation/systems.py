@@ -23,7 +23,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 from numpy.typing import NDArray
 
-from inference_core.embeddings.factory import make_embedder
+from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, EmbeddingError, InvalidInput, MissingExtra, raised_as
 from inference_core.evaluation import SYSTEMS
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
@@ -32,8 +32,8 @@ from inference_core.memory.trust import MemorySource
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.stores.factory import open_store
-from inference_core.stores.search import Reranker
-from inference_core.stores.snapshot import RERANKED
+from inference_core.stores.indexing.search import Reranker
+from inference_core.stores.indexing.snapshot import RERANKED
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -97,6 +97,8 @@ def make_system(name: str, embeddings: str | None = "auto", reranker: Any = None
         "langgraph-inmemory": LangGraphInMemory,
         "dense": lambda: Dense(embeddings),
         "bm25": BM25,
+        "mem0": lambda: _peer("Mem0"),
+        "langmem": lambda: _peer("LangMem"),
     }
     if name not in makers:
         raise InvalidInput(f"Unknown system {name!r}; known: {', '.join(SYSTEMS)}")
@@ -106,13 +108,16 @@ def make_system(name: str, embeddings: str | None = "auto", reranker: Any = None
 class MemoryService(System):
     """AgentMemoryStoreService over a new SQLite file, one memory a turn, one user a conversation.
 
-    ``links`` is that of `recall_memories`; it may be changed between two questions.
+    ``links`` is that of `recall_memories`; it may be changed between two questions. The file is in ``place``, or in a
+    folder that `close` deletes.
     """
 
-    def __init__(self, embeddings: str | None, *, links: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self, embeddings: EmbeddingsSpec, *, links: bool | None = None, place: Path | None = None, **options: Any
+    ) -> None:
         self.links = links
         with ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            folder = place or stack.enter_context(tempfile.TemporaryDirectory())
             self._store = open_store(f"sqlite:///{folder}/memory.db", embeddings=embeddings, **options)
             stack.callback(self._store.close)
             self._opened = stack.pop_all()
@@ -197,7 +202,7 @@ class LangGraphInMemory(System):
 class Dense(System):
     """Exact cosine between the question and the plain content. Raises MissingExtra, ConfigurationError."""
 
-    def __init__(self, embeddings: str | None) -> None:
+    def __init__(self, embeddings: EmbeddingsSpec) -> None:
         self._model = _model(embeddings, "dense")
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
@@ -251,7 +256,12 @@ class BM25(System):
         return recall
 
 
-def _model(spec: str | None, system: str) -> Embeddings:
+def _peer(name: str) -> System:
+    """The system of that class over the local model, as its import needs what it wraps."""
+    return getattr(import_module("inference_core.evaluation.peers"), name)(_model("local", name.lower()))
+
+
+def _model(spec: EmbeddingsSpec, system: str) -> Embeddings:
     """The model that ``spec`` names. Raises MissingExtra if ``system`` cannot have one."""
     embedder = make_embedder(spec)
     if embedder is None:

@@ -9,8 +9,9 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 from inference_core.effects import Operation
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.jobs import count_jobs, jobs
 from inference_core.lifecycle.forgetting import by_use, usages_beside
+from inference_core.memory.document import Bar, table
 from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
 from inference_core.memory.record import why_invalid
 from inference_core.memory.types import MEMORY_TYPES
@@ -62,40 +63,74 @@ class MemoryStatistics:
     oldest_unused: list[NamedUsage] = field(default_factory=list["NamedUsage"])
     forgotten: int = 0
 
+    def _repr_html_(self) -> str:
+        """Tables for notebooks."""
+        figures = {
+            "memories": self.memories,
+            "no longer hold": self.over,
+            "recalled": self.used,
+            "never recalled": self.never_used,
+            "can be restored": self.forgotten,
+        }
+        parts = [table("Memories", ["", ""], figures.items())]
+        for caption, counts in (("By type", self.by_type), ("By age", self.by_age), ("By month", self.by_month)):
+            most = max([1, *counts.values()])
+            parts.append(table(caption, ["", ""], [[name, Bar(str(n), n / most)] for name, n in counts.items()]))
+        used = [[one.content, one.recalls, one.last] for one in (*self.most_used, *self.oldest_unused)]
+        return "".join([*parts, table("Use", ["memory", "recalls", "last"], used)])
 
-def statistics(scope: MemoryScope, user_id: UserId) -> Operation[MemoryStatistics]:
-    """The statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError."""
+
+def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -> Operation[MemoryStatistics]:
+    """The statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError.
+
+    With ``newest``, only so many of the newest memories and jobs are read, and the database counts how many memories
+    (by type), forgotten ones and jobs there are; all other figures are of those that were read.
+    """
     scopes = scope.namespaces.read_scopes(user_id)
-    rows = yield from scope.engine.scan(scopes, accepts=is_known)
-    records = list(map(record_of, rows))
-    figures = by_use(records, (yield from usages_beside(scope.engine, scopes)))
-    used = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if use.count]
-    unused = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if not use.count]
+    rows = yield from scope.engine.scan(scopes, accepts=is_known, limit=newest)
+    usages = yield from usages_beside(scope.engine, scopes, None if newest is None else rows)
     archives = [sidecar_namespace(one, FORGOTTEN) for one in scopes]
     forgotten = yield from scope.engine.count(archives, kinds=frozenset(MEMORY_TYPES))  # and no earlier texts
-    done = yield from jobs(scope, user_id)
+    done = yield from jobs(scope, user_id, limit=newest)
+    types, all_jobs = Counter[str](), len(done)
+    if newest is not None:
+        for one in (yield from scope.engine.tally(scopes)):
+            types[one.kind] += one.rows
+        all_jobs = yield from count_jobs(scope, user_id)
     now = scope.clock.now()
-    days = Counter(record.created_at.date() for record in records)
-    ages = (now - record.created_at for record in records)
-    names = (next((name for name, limit in _AGES.items() if age < limit), _OLDER) for age in ages)
-    listed = {name: sum(len(job.value[name]) for job in done) for name in _LISTED}
-    summed = {name: sum(job.value[name] for job in done) for name in _SUMMED}
-    return MemoryStatistics(
-        memories=len(records),
-        by_type=dict(Counter(record.memory_type.value for record in records).most_common()),
-        by_age=dict(Counter(names).most_common()),
-        by_month=_by_day(days, "%Y-%m"),
-        by_week=_by_day(days, "%G-W%V"),
-        used=len(used),
-        never_used=len(unused),
-        most_used=used[:_NAMED],
-        oldest_unused=unused[:_NAMED],
-        forgotten=forgotten,
-        over=sum(why_invalid(row.value, now) is not None for row in rows),
-        jobs=len(done),
-        **listed,
-        **summed,
-    )
+
+    def summed_up() -> MemoryStatistics:
+        records = list(map(record_of, rows))
+        figures = by_use(records, usages)
+        by_type = types or Counter(record.memory_type.value for record in records)
+        used = [NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if use.count]
+        unused = [
+            NamedUsage(record.id, record.content, use.count, use.last) for record, use in figures if not use.count
+        ]
+        days = Counter(record.created_at.date() for record in records)
+        ages = (now - record.created_at for record in records)
+        names = (next((name for name, limit in _AGES.items() if age < limit), _OLDER) for age in ages)
+        listed = {name: sum(len(job.value[name]) for job in done) for name in _LISTED}
+        summed = {name: sum(job.value[name] for job in done) for name in _SUMMED}
+        return MemoryStatistics(
+            memories=by_type.total(),
+            by_type=dict(by_type.most_common()),
+            by_age=dict(Counter(names).most_common()),
+            by_month=_by_day(days, "%Y-%m"),
+            by_week=_by_day(days, "%G-W%V"),
+            used=len(used),
+            never_used=len(unused),
+            most_used=used[:_NAMED],
+            oldest_unused=unused[:_NAMED],
+            forgotten=forgotten,
+            over=sum(why_invalid(row.value, now) is not None for row in rows),
+            jobs=all_jobs,
+            **listed,
+            **summed,
+        )
+
+    # On a worker: of a user with many memories it would keep a server's event loop busy for a second.
+    return (yield from scope.engine.pool.call(summed_up))
 
 
 def _by_day(days: Mapping[date, int], form: str) -> dict[str, int]:

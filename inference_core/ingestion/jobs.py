@@ -12,6 +12,7 @@ from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.undo import UndoReport, undo_events
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
+from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import mended, session_label, session_name
@@ -54,10 +55,19 @@ def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Operation[bool]
     return row is not None
 
 
-def jobs(scope: MemoryScope, user_id: UserId, session_id: str | None = None) -> Operation[list[Row]]:
-    """The jobs on the user's messages (of one session, if given), the newest first."""
+def jobs(
+    scope: MemoryScope, user_id: UserId, session_id: str | None = None, limit: int | None = None
+) -> Operation[list[Row]]:
+    """The jobs on the user's messages (of one session, if given), the newest first; at most ``limit``, if given."""
     name = session_name(session_id)
-    return scope.engine.scan([_jobs(user_id)], accepts=lambda row: name is None or row.value["session"] == name)
+    return scope.engine.scan(
+        [_jobs(user_id)], accepts=lambda row: name is None or row.value["session"] == name, limit=limit
+    )
+
+
+def count_jobs(scope: MemoryScope, user_id: UserId) -> Operation[int]:
+    """How many jobs there are on the user's messages."""
+    return scope.engine.count([_jobs(user_id)])
 
 
 def undo(
@@ -90,7 +100,7 @@ def undo_changes(
     changed or deleted is back, also by tools. Later changes of others stay. A pinned memory is never removed. With a
     session its waiting and dead messages and the memories of its messages word for word are removed as well, and with a
     session or job what waits for the user's confirmation. ``dry_run`` only reports. Earlier states are kept for the
-    service's ``deleted_days``. Raises InvalidInput if nothing is given, StoreError.
+    service's ``deleted_days``. Raises InvalidInput if nothing is given, Held if the user has a legal hold, StoreError.
     """
     if all(given is None for given in (job_id, session_id, agent, since, until)):
         raise InvalidInput("Say what to undo: a job, a session, an agent or a time")
@@ -106,37 +116,33 @@ def undo_changes(
             and (end is None or event.at < end)
         )
 
+    if not dry_run:
+        yield from scope.engine.check_holds(encode_label(user_id))
     notes = list[Row]()
     if job_id is not None or session_id is not None:
         notes = [row for row in (yield from jobs(scope, user_id, session_id)) if job_id in (None, row.key)]
     is_whole = agent is None and start is None and end is None
+    added = {key for row in notes for key in row.value["added"]}
+
+    def is_left(memory: MemoryRecord) -> bool:
+        # No event of the session added it: kept word for word outside a run, or by an earlier version of this package.
+        source = memory.source
+        is_said = session_id is not None and bool(source.message_ids or source.thread_id)
+        return is_whole and (memory.id in added or (is_said and bool(sessions & {memory.session_id, source.thread_id})))
+
     if session_id is not None and is_whole and not dry_run:
         yield from _drop_waiting(scope, user_id, session_id)
     also = [Delete(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
-    report = yield from undo_events(scope, user_id, is_chosen, dry_run=dry_run, also=also)
+    report = yield from undo_events(scope, user_id, is_chosen, drops=is_left, dry_run=dry_run, also=also)
     if not is_whole or (job_id is None and session_id is None):
         return report
     for row in (yield from pending_rows(scope, user_id, session_id=session_id, job_id=job_id)) if not dry_run else ():
         with suppress(VersionConflict):  # somebody has just decided
-            yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key, expected=row.version)])
-    # What was written without events: word for word by `ingest`, or by an earlier version of this package.
+            yield from scope.write([Delete(namespace=row.namespace, key=row.key, expected=row.version)], "undo")
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
     done = {*report.removed, *report.restored, *report.kept, *report.lost}
-    added = {key for row in notes for key in row.value["added"]}
-    left = [
-        one
-        for one in records_of(rows)
-        if one.id not in done
-        and (
-            one.id in added
-            or (
-                session_id is not None
-                and (one.source.message_ids or one.source.thread_id)
-                and sessions & {one.session_id, one.source.thread_id}
-            )
-        )
-    ]
+    left = [one for one in records_of(rows) if one.id not in done and is_left(one)]
     gone = [one for one in left if not one.pinned]
     if gone and not dry_run:
         yield from scope.write([Delete(namespace=one.namespace, key=one.id) for one in gone], "undo")

@@ -1,8 +1,9 @@
-"""How messages of the outbox become memories: claim, extract, consolidate, settle."""
+"""How messages of the outbox become memories: claim, extract, consolidate, settle; and periodic work on demand."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,9 +23,12 @@ from inference_core.errors import (
 )
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
 from inference_core.ingestion.jobs import is_done, job_put
-from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler
+from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
+from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler, insight_work, session_work
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
+from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin
+from inference_core.observing import DIRECTION, OPERATION, TOKENS, processing, record
 from inference_core.outbox.candidates import Extraction, KnownMemory
 from inference_core.outbox.messages import Message, session_name
 from inference_core.outbox.outbox import Claim, Limits, Outbox
@@ -50,10 +54,10 @@ class Extractor(Protocol):
 
 
 class BatchOutcome(str, Enum):
-    """What came of an attempt to work on a partition.
+    """The outcome of an attempt to work on a partition.
 
-    ALONE: nothing yet, since a worker died at these messages. This one is to do nothing else meanwhile, so that others'
-    messages do not suffer if it dies too.
+    ALONE: not tried, because a worker died while it had these messages. Try again while this worker does nothing else:
+    if it dies too, no other messages are affected.
     """
 
     NOTHING = "nothing"
@@ -65,7 +69,7 @@ class BatchOutcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What an attempt did: the messages that left the outbox, those of them that died, whether there is more to do now.
+    """The messages that left the outbox in an attempt, how many of them are dead letters, and whether more is due now.
 
     ``periodic`` counts pieces of periodic work instead of messages; ``dead`` counts those that died, too.
     """
@@ -132,9 +136,9 @@ class Pipeline:
         return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
 
     def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[BatchReport]:
-        """Works on one batch of ``partition``. Raises StoreError; what was claimed is worked on again then.
+        """Works on one batch of ``partition``. Raises StoreError; the claimed messages are then retried later.
 
-        ``alone``: the caller does nothing else meanwhile, as is required for messages at which a worker died.
+        ``alone``: the caller does nothing else meanwhile. Messages that a worker had when it died are tried only so.
         """
         fence: Sequence[Check] = ()
         if self.outbox.engine is not self.scope.engine:  # else the claim's own says whether the user was erased since
@@ -147,7 +151,15 @@ class Pipeline:
         if found.is_interrupted and not alone:
             return BatchReport(BatchOutcome.ALONE)
         claim = yield from self.outbox.claim(found)
-        return BatchReport(BatchOutcome.NOTHING) if claim is None else (yield from self._work_on(claim, fence))
+        if claim is None:
+            return BatchReport(BatchOutcome.NOTHING)
+        began = time.perf_counter()
+        with processing([one.trace for one in claim.batch], len(claim.batch)):
+            report = yield from self._work_on(claim, fence)
+        record("inference_core.worker.duration", time.perf_counter() - began, {"outcome": report.outcome.value})
+        for outcome, count in (("done", report.messages - report.dead), ("dead", report.dead)):
+            record("inference_core.worker.messages", max(0, count), {"outcome": outcome})
+        return report
 
     def _work_on(self, claim: Claim, fence: Sequence[Check]) -> Operation[BatchReport]:
         # The agent's view, and the time zone in which the messages were written.
@@ -164,6 +176,9 @@ class Pipeline:
             if extraction is None:
                 yield from scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
                 extraction = yield from work.extracted(scope, claim)
+                tokens = {"input": extraction.input_tokens, "output": extraction.output_tokens}
+                for kind, count in tokens.items() if extraction.model_calls else ():
+                    record(TOKENS, count, {OPERATION: "chat", DIRECTION: kind})
                 claim = yield from self.outbox.keep(claim, extraction)
             yield from self._apply(scope, work, claim, extraction, fence)
         except QuotaExceeded as error:
@@ -179,7 +194,7 @@ class Pipeline:
             yield from self.outbox.release(claim)
             raise
         except Exception as error:  # noqa: BLE001 - whatever an extractor raises must not end the worker
-            _LOG.warning("Messages of one user could not be made memories: %s", error)
+            _LOG.warning("Messages of one user could not be made memories: %s", told_error(error))
             outcome = BatchOutcome.MODEL_FAILED if isinstance(error, ModelError) else BatchOutcome.LATER
             return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
         return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=True)
@@ -227,3 +242,43 @@ class Pipeline:
 def _report(claim: Claim, outcome: BatchOutcome, count: int, *, has_more: bool) -> BatchReport:
     messages, periodic = (0, count) if claim.partition.task else (count, 0)
     return BatchReport(outcome, messages, has_more=has_more, periodic=periodic)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Counts the pieces of periodic work that were done, and those that failed: they are retried later, or died."""
+
+    done: int = 0
+    failed: int = 0
+
+
+def insights_to_do(pipeline: Pipeline, user_id: str) -> Operation[tuple[Beliefs, list[str]]]:
+    """What is known of the user, and the names of the groups that a model would be asked about."""
+    found = yield from beliefs(pipeline.scope, user_id)
+    answered = yield from groups_answered(pipeline.outbox, insight_work(user_id)[0])
+    return found, [group.name for group in changed_groups(found, answered)]
+
+
+def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Operation[Done]:
+    """Summarizes these sessions of the user, which are over. Raises StoreError; a session that fails waits."""
+    partition = Partition.of(user_id, pipeline.scope.namespaces)
+    works = [session_work(partition, session_name(session) or "") for session in sessions]
+    return (yield from _done_now(pipeline, works))
+
+
+def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Operation[Done]:
+    """Makes and ends higher-level memories of the user. Raises StoreError; what fails waits."""
+    return (yield from _done_now(pipeline, [insight_work(user_id)]))
+
+
+def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Message]]) -> Operation[Done]:
+    outbox, scope = pipeline.outbox, pipeline.scope
+    for partition, work in works:
+        writes = yield from outbox.schedule_writes(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
+        yield from outbox.engine.write(writes)
+    done = failed = 0
+    for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends
+        report = yield from pipeline.process(partition, 0)
+        done += report.periodic - report.dead
+        failed += report.dead or report.outcome not in (BatchOutcome.DONE, BatchOutcome.NOTHING)
+    return Done(done, failed)

@@ -21,7 +21,7 @@ from inference_core.memory.text import encode_json, moment_field
 from inference_core.services.operations.audit import events_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Check, Delete, Key, Put, Row, Write
-from inference_core.stores.versions import State, place_of, states_in, versions_key
+from inference_core.stores.governance.versions import State, is_versioned, place_of, states_in, versions_key
 
 UNDO: Final = "undo"
 _MOVES: Final = frozenset({"forget", "restore"})
@@ -47,20 +47,23 @@ def undo_events(
     user_id: UserId,
     is_chosen: Callable[[AuditEvent], bool],
     *,
+    drops: Callable[[MemoryRecord], bool],
     dry_run: bool = False,
     also: Sequence[Write] = (),
 ) -> Operation[UndoReport]:
     """Takes back the chosen events, in one transaction with the writes ``also``; what was undone before is passed over.
 
-    ``dry_run`` only reports. Raises VersionConflict if others keep changing the memories, StoreError.
+    A memory goes as well if ``drops`` is true of what it would be again. ``dry_run`` only reports. Raises
+    VersionConflict if others keep changing the memories, StoreError.
     """
-    return retried(partial(_undone, scope, user_id, is_chosen, dry_run=dry_run, also=also))
+    return retried(partial(_undone, scope, user_id, is_chosen, drops, dry_run=dry_run, also=also))
 
 
 def _undone(
     scope: MemoryScope,
     user_id: UserId,
     is_chosen: Callable[[AuditEvent], bool],
+    drops: Callable[[MemoryRecord], bool],
     *,
     dry_run: bool,
     also: Sequence[Write],
@@ -70,6 +73,7 @@ def _undone(
     chosen = {event.id for event in events if event.operation != UNDO and event.id not in before and is_chosen(event)}
     label = encode_label(user_id)
     touched = {_key(label, one) for event in events if event.id in chosen for one in event.changes}
+    touched = {key for key in touched if is_versioned(key[0])}  # what waits is not undone, but decided
     since = _forgotten_since(events, chosen)
     if not dry_run and (yield from _unforgotten(scope, user_id, {key for _, key in touched}, since)):
         events = yield from events_of(scope.engine, user_id)
@@ -79,6 +83,7 @@ def _undone(
     current = dict(zip(histories, rows, strict=False))
     kept = dict(zip(homes, rows[len(histories) :], strict=True))
     report = UndoReport()
+    staying: dict[Key, Row] = {}
     targets: dict[Key, State | None] = {}
     for key, history in histories.items():
         states = {(one.place, one.version): one for one in states_in(kept[versions_key(key)], scope.clock.now())}
@@ -87,6 +92,8 @@ def _undone(
         except LookupError:
             report.lost.append(key[1])
             continue
+        if target and holds_memories(key[0]) and is_known(again := _row(key, target)) and drops(record_of(again)):
+            target = None
         targets[key] = target
     there = {key for (place, key), target in targets.items() if target and holds_memories(place)}
     for (place, key), target in targets.items():
@@ -94,6 +101,7 @@ def _undone(
         is_removed = target is None and row is not None and holds_memories(place) and key not in there
         if is_removed and row and row.value.get("pinned") is True:
             report.kept.append(key)
+            staying[place, key] = row
     lost = {*report.lost, *report.kept}
     targets = {key: target for key, target in targets.items() if key[1] not in lost}
     writes = [write for key, target in targets.items() if (write := _write(key, target, current[key]))]
@@ -106,7 +114,9 @@ def _undone(
     gone = [row for key, row in current.items() if row and key in changed and targets[key] is None]
     links = yield from _relinked(scope, user_id, gone, changed)
     named = {(link.namespace, link.key) for link in links}
-    batch: list[Write] = [*(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
+    # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
+    checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
+    batch: list[Write] = [*checks, *(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
     batch += yield from _spared(scope, gone, targets)
     cause = Cause(
         at=scope.clock.now(),
@@ -114,6 +124,7 @@ def _undone(
         actor=scope.actor,
         keep_until=scope.kept_until,
         undone=tuple(sorted(chosen)),
+        is_told=True,
     )
     if batch:
         yield from scope.engine.write(batch, cause=cause, ages=False)
@@ -187,9 +198,9 @@ def _target(
 
     def before(at: int) -> State | None:
         version = history[at][1].before
-        if not version:
+        if version == 0:
             return None
-        return states[place, version]
+        return states[place, -1 if version is None else version]  # of what has expired no state is kept
 
     def after(at: int) -> State | None:
         if at + 1 < len(history):
@@ -208,7 +219,8 @@ def _target(
     for at in range(start, len(history)):
         if ids[at] in skipped or history[at][0].operation == UNDO or at in leaves:
             continue
-        target = _patched(target, before(at), after(at))
+        new = after(at)
+        target = _patched(target, new and before(at), new)
     return target
 
 
@@ -250,15 +262,7 @@ def _write(key: Key, target: State | None, row: Row | None) -> Put | Delete | No
         return Delete(namespace=key[0], key=key[1], expected=row.version) if row else None
     if row and replace(target, version=0, kind="") == replace(State.of(row), version=0, kind=""):
         return None
-    found = Row(
-        namespace=key[0],
-        key=key[1],
-        value=dict(target.value),
-        version=target.version,
-        seq=0,
-        created_at=target.created_at,
-        updated_at=target.updated_at,
-    )
+    found = _row(key, target)
     is_memory = holds_memories(key[0]) and is_known(found) and bool(target.value.get("content"))
     return Put(
         namespace=key[0],
@@ -311,3 +315,16 @@ def _holding(record: MemoryRecord) -> MemoryRecord:
 
 def _key(label: str, change: Changed) -> Key:
     return (label, *change.place), change.key
+
+
+def _row(key: Key, state: State) -> Row:
+    """The row at ``key`` in ``state``."""
+    return Row(
+        namespace=key[0],
+        key=key[1],
+        value=dict(state.value),
+        version=state.version,
+        seq=0,
+        created_at=state.created_at,
+        updated_at=state.updated_at,
+    )

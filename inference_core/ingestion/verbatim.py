@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from time import perf_counter
 from typing import Any, Final
 
@@ -19,16 +19,27 @@ from inference_core.effects import Operation, run
 from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
-from inference_core.memory.trust import MemorySource
+from inference_core.memory.trust import Decision, MemorySource, Origin, decide
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Transcript, mended, session_label, split_text
+from inference_core.outbox.messages import (
+    EMPTY,
+    OTHER_PARTS,
+    Message,
+    Transcript,
+    mended,
+    quotes,
+    session_label,
+    split_text,
+)
 from inference_core.outbox.outbox import Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
+from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, retried
-from inference_core.stores.backend import Put
-from inference_core.stores.embedding import embed_texts_now
+from inference_core.stores.backend import Put, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing.embedding import embed_texts_now
 
+NOT_OFFERED: Final = "rejected by the user, or too much waits"
 _MESSAGES_AT_ONCE: Final = 32
 _HANDED_OVER_AT_ONCE: Final = 100
 _CHARACTERS_AT_ONCE: Final = 4_000
@@ -58,6 +69,8 @@ class Drafts:
         self._namespace = scope.namespaces.namespace_for(user_id, MemoryCategory.EPISODIC)
         self._marks = marks_of(user_id)
         self._last: datetime | None = None
+        self.offered: dict[str, Decision] = {}
+        """What became of the memories that may not be stored at once, by id."""
 
     def of(self, message: Message) -> Draft | None:
         """The draft of ``message``; None if it has no text.
@@ -92,18 +105,44 @@ class Drafts:
         was faster, StoreError.
         """
         known = {draft.key: draft for draft in drafts}
-        keys = yield from unmarked(self._scope.engine, self._marks, known)
-        puts = [put_of(record) for key in keys for record in known[key].records]
+        fresh = yield from unmarked(self._scope.engine, self._marks, known)
+        keys, records, waiting = yield from self.stored_or_offered([known[key] for key in fresh])
+        puts = [put_of(record) for record in records]
         if keys:
             puts = embed(puts) if embed else puts
             marks = [mark(self._marks, key, self._scope.clock) for key in keys]
-            yield from self._scope.write([*puts, *marks], "ingest", embeds=False)
-        return len(keys), puts
+            yield from self._scope.write([*puts, *waiting, *marks], "ingest", embeds=False)
+        return len(fresh), puts
+
+    def stored_or_offered(
+        self, drafts: Sequence[Draft]
+    ) -> Operation[tuple[list[str], list[MemoryRecord], list[Write]]]:
+        """The keys of those of ``drafts`` that can be done, their memories, and the writes that have others wait.
+
+        What the user did not state waits if its category is to be confirmed. Where the user has rejected it, or too
+        much waits, the message is left out, without a mark, so that it can be offered again. Raises StoreError.
+        """
+        scope = self._scope
+        keys: list[str] = []
+        records: list[MemoryRecord] = []
+        waiting: dict[str, list[Write]] = {}  # two of the same words wait once
+        for draft in drafts:
+            for one in draft.records:
+                if decide(one.source, one.category, None, scope.confirm) is Decision.YES:
+                    records.append(one)
+                else:
+                    self.offered[one.id], name, writes = yield from proposal(scope, one)
+                    waiting.setdefault(name, writes)
+            if not any(self.offered.get(one.id) is Decision.NO for one in draft.records):
+                keys.append(draft.key)
+        return keys, records, list(chain.from_iterable(waiting.values()))
 
     def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()
         self._last = now = now if self._last is None else max(now, self._last + _TICK)
-        source = MemorySource(origin=message.origin, message_ids=() if message.id is None else (mended(message.id),))
+        is_quoting = message.origin is Origin.USER and quotes(message.text)
+        origin = Origin.DOCUMENT if is_quoting else message.origin
+        source = MemorySource(origin=origin, message_ids=() if message.id is None else (mended(message.id),))
         return MemoryRecord(
             id=memory_id,
             content=canonical_text(content, max_bytes=self._scope.max_content_bytes),
@@ -125,13 +164,15 @@ class Drafts:
 class IngestReport:
     """What became of the messages so far. ``written`` counts memories; a long message makes several.
 
-    ``already_there`` are messages of an earlier run, even if their memories were deleted since. ``without_vector`` are
+    ``already_there`` are messages of an earlier run, even if their memories were deleted since; ``waiting`` are
+    memories that wait for the user, of categories to confirm. ``without_vector`` are
     memories for which the embedding model failed; they get their vectors in the background once it works.
     """
 
     messages: int = 0
     written: int = 0
     already_there: int = 0
+    waiting: int = 0
     skipped: Counter[str] = field(default_factory=Counter[str])
     sessions: set[str] = field(default_factory=set[str])
     without_vector: int = 0
@@ -159,6 +200,9 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
         report.messages += len(batch)
         report.already_there += len(batch) - fresh
         report.written += len(puts)
+        report.waiting = sum(one is Decision.PENDING for one in drafts.offered.values())
+        if refused := sum(one is Decision.NO for one in drafts.offered.values()):
+            report.skipped[NOT_OFFERED] = refused
         if scope.engine.embedder:
             report.without_vector += sum(put.document is not None and put.document.vector is None for put in puts)
         report.sessions.update(draft.session for draft in batch)
@@ -176,8 +220,7 @@ def hand_over(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> It
     check_outbox(scope.engine, "Use a store that open_store made")
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
-    namespaces = scope.namespaces
-    partition = Partition(str(user_id), namespaces.agent_name, namespaces.is_agent_scoped)
+    partition = Partition.of(user_id, scope.namespaces)
     outbox, messages = Outbox(scope.engine, scope.clock), iter(transcript.messages)
     while batch := list(islice(messages, _HANDED_OVER_AT_ONCE)):
         fresh = run(outbox.put(partition, batch, str(scope.zone)))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from inference_core.effects import Operation
+from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
     Namespace,
     encode_label,
@@ -16,7 +17,7 @@ from inference_core.memory.namespaces import (
 )
 from inference_core.memory.text import canonical_id
 from inference_core.retrieval.documents import Document
-from inference_core.services.operations.archive import (
+from inference_core.services.operations.delete import (
     DELETED,
     ForgottenMemory,
     forgotten_of,
@@ -25,6 +26,7 @@ from inference_core.services.operations.archive import (
 )
 from inference_core.services.operations.scope import MemoryScope, UserId, retried
 from inference_core.stores.backend import Key, Row, Write
+from inference_core.stores.codec import Cursor
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
@@ -46,6 +48,21 @@ def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMe
     places = yield from archives(scope.engine, user_id)
     rows = yield from scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
     return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
+
+
+def forgotten_page(
+    scope: MemoryScope, user_id: UserId, *, limit: int = 50, after: str | None = None
+) -> Operation[MemoryPage[ForgottenMemory]]:
+    """A page of what `forgotten` gives, by when the memories were first stored, the newest first.
+
+    Raises InvalidInput, StoreError.
+    """
+    now, cursor = scope.clock.now(), None if after is None else Cursor.decode(after)
+    places = yield from archives(scope.engine, user_id)
+    rows = yield from scope.engine.scan(
+        places, accepts=lambda row: is_archived(row, now), limit=limit + 1, after=cursor
+    )
+    return MemoryPage(map(forgotten_of, rows[:limit]), Cursor.of(rows[limit - 1]).encode() if rows[limit:] else None)
 
 
 def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Operation[RestoreReport]:

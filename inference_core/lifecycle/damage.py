@@ -19,7 +19,7 @@ from inference_core.memory.namespaces import decode_label, encode_label, holds_m
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Delete, Put, Row, Unreadable, Write
-from inference_core.stores.journal import Journal
+from inference_core.stores.governance.journal import Journal
 
 Progress = Callable[[int, int], None]
 """Is called with how many rows are done, and of how many."""
@@ -71,9 +71,10 @@ def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progre
 def mend(backend: Backend, damages: Iterable[Damage]) -> int:
     """Removes ``damages``; of rows of which only the index entry is damaged, rebuilds that.
 
-    Returns how many were still as they were found. Raises StoreError.
+    Returns how many were still as they were found. Raises Held for a user with a legal hold, StoreError.
     """
-    mended, journal = 0, Journal(backend)
+    journal, cause = Journal(backend), Cause(at=datetime.now(UTC), operation="repair")
+    mended, backend = 0, journal.backend
     for damage in damages:
         found = damage.found
         if isinstance(found, Row):
@@ -81,9 +82,9 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
         elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
             write = reindexed(backend, row)
         else:
-            mended += backend.discard([found])
+            mended += journal.discard([found], cause)
             continue
-        (outcome,) = journal.apply([[write]], Cause(at=datetime.now(UTC), operation="repair"))
+        (outcome,) = journal.apply([[write]], cause)
         mended += isinstance(outcome, list)
     return mended
 

@@ -8,7 +8,6 @@ next call with the same ledger, which gives the same counts.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import random
 import secrets
@@ -21,13 +20,24 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from inference_core.errors import InvalidId, StoreError
+from inference_core.errors import Held, InvalidId, StoreError
+from inference_core.lifecycle.copies import copies_with, forget_in_copies
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
-from inference_core.memory.namespaces import Namespace, agent_in, decode_label, encode_label
-from inference_core.memory.places import ITEMS, LISTED, PLACES, ROOTS
+from inference_core.memory.namespaces import (
+    ITEMS,
+    LISTED,
+    PLACES,
+    ROOTS,
+    Namespace,
+    agent_in,
+    decode_label,
+    encode_label,
+)
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row, Unreadable
-from inference_core.stores.fence import fences_of
+from inference_core.stores.governance.fence import Fences, fences_of
+from inference_core.stores.governance.holds import Holding, holding
+from inference_core.stores.locks import read_at
 
 Progress = Callable[[int, int], None]
 """Is called with how many steps are done, and of how many."""
@@ -36,7 +46,7 @@ NOT_OURS: Final = (
     "what model providers, traces and logs have kept of prompts",
     "the memory of running programs, which shows it to nobody",
 )
-_NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
+NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
 _MOST_TRACES: Final = 64
 _TRACE: Final = 40
 """Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
@@ -44,6 +54,7 @@ _SHORTEST: Final = 8
 _NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
+_BLOCK: Final = 8 * 1024 * 1024
 
 
 class Threads(Protocol):
@@ -120,15 +131,12 @@ def erase(
 
     ``threads`` are the conversations that belong to it. ``fully`` also reclaims space by means that hold up others.
     With ``dry_run`` nothing is changed, and the receipt says what there is. Safe beside readers and writers, who get
-    UserErased for this user meanwhile; safe to repeat. Raises InvalidId, StoreError; then call it again.
+    UserErased for this user meanwhile; safe to repeat. Raises InvalidId; Held if the user has a legal hold;
+    StoreError, then call it again.
     """
-    label = encode_label(user_id)
+    label, stores = encode_label(user_id), [holding(store) for store in stores]
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
-    fences = [fences_of(store) for store in stores]
-    if not dry_run:
-        ledger.make()
-        for fence in fences:
-            fence.put_up(label)
+    fences = _fenced(stores, label, ledger, dry_run=dry_run)
     found = [_Found(store, user_id) for store in stores]
     named = {thread for one in found for thread in one.threads}
     shared = set[str]()
@@ -137,9 +145,10 @@ def erase(
     held = [place.of(label, named - shared) for place in threads]
     counts = {store.name: dict(one.rows) for store, one in zip(stores, found, strict=True)}
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
-    known = _resumed(plan, {"id": secrets.token_hex(16), "began": began, "counts": counts})
+    copies = [copy for store in stores for copy in copies_with(store, user_id)]
+    known = _resumed(plan, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
     known["traces"] = [*known.get("traces", ()), *(trace for one in found for trace in one.traces)][: 2 * _MOST_TRACES]
-    not_ours = NOT_OURS if threads else (*NOT_OURS, _NO_CHECKPOINTS)
+    not_ours = NOT_OURS if threads else (*NOT_OURS, NO_CHECKPOINTS)
     files: dict[str, int] = {}
     remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(sorted(shared)))] if shared else []
     left = counts
@@ -147,6 +156,7 @@ def erase(
         _write_plan(plan, known)
         for store, one in zip(stores, found, strict=True):
             _remove(store, label, one.also)
+            forget_in_copies(store, user_id)
         for place, ids in zip(threads, held, strict=True):
             remains += place.erase(ids)
         for store in stores:
@@ -173,6 +183,7 @@ def erase(
         files=files,
         remains=tuple(remains),
         not_ours=not_ours,
+        copies=tuple(known.get("copies", ())),
     )
     if not dry_run:
         ledger.append(receipt)
@@ -188,15 +199,19 @@ def replay(
     *,
     threads: Sequence[Threads] = (),
     by: str = "",
+    labels: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> list[ErasureReceipt]:
     """Erases again who was erased, where ``stores`` hold a state from before: a restored backup. Their new receipts.
 
-    A store that knows of an erasure is left alone: what it has of the user came later.
+    ``labels`` are of users who may have no rows any more, because this was interrupted.
+    A store that knows of an erasure is left alone: what it has of the user came later. One that was interrupted is
+    completed. Raises Held for who has a legal hold in the store, after all others were erased; StoreError.
     """
     erased: dict[str, dict[str, Any]] = {entry["subject"]: entry for entry in ledger.entries}
     receipts: list[ErasureReceipt] = []
-    users = sorted({user for store in stores for user in _users(store)})
+    held: list[str] = []
+    users = sorted({user for store in stores for user in _users(store, labels)})
     for done, user_id in enumerate(users, 1):
         if progress:
             progress(done, len(users))
@@ -207,7 +222,12 @@ def replay(
         stale = [store for store in stores if fences_of(store).since(encode_label(user_id)) < since]
         if stale:
             reason = f"replay of {entry['id']}"
-            receipts.append(erase(stale, user_id, ledger, threads=threads, by=by, reason=reason))
+            try:
+                receipts.append(erase(stale, user_id, ledger, threads=threads, by=by, reason=reason))
+            except Held as error:
+                held += error.holds
+    if held:
+        raise Held(held)
     return receipts
 
 
@@ -225,9 +245,9 @@ def _threads_of_others(store: Backend, label: str) -> set[str]:
     return {thread for row in rows for thread in _threads(row)}
 
 
-def _users(store: Backend) -> set[str]:
-    """The ids of all users that the store has anything of."""
-    users: set[str] = set()
+def _users(store: Backend, labels: Iterable[str]) -> set[str]:
+    """The ids of all users that the store has anything of, and of those with ``labels``."""
+    users, labels = set[str](), set(labels)
     for one in store.inspect():
         root = one.root if isinstance(one, Unreadable) else one.namespace[0]
         if root is not None and root in ROOTS:
@@ -235,9 +255,30 @@ def _users(store: Backend) -> set[str]:
             user = one.value.get(name) if name and isinstance(one, Row) else None
             users |= {user} if isinstance(user, str) else set()
         elif root is not None:
-            with suppress(InvalidId):  # an application's own
-                users.add(decode_label(root))
+            labels.add(root)
+    for label in labels - ROOTS.keys():
+        with suppress(InvalidId):  # an application's own
+            users.add(decode_label(label))
     return users
+
+
+def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: bool) -> list[Fences]:
+    """Keeps out writers of the user. Raises Held for one with a legal hold, also if that has begun just now."""
+    fences = [fences_of(store) for store in stores]
+    for store in stores:
+        cast("Holding", store).check(label)
+    if not dry_run:
+        ledger.make()
+        for fence in fences:
+            fence.put_up(label)
+        try:
+            for store in stores:
+                cast("Holding", store).check(label)
+        except Held:  # it began in between; no other one can begin now
+            for fence in fences:
+                fence.take_down(label)
+            raise
+    return fences
 
 
 def _remove(store: Backend, label: str, also: Sequence[Key]) -> None:
@@ -310,8 +351,10 @@ def _joined(namespace: Namespace) -> str:
 
 
 def _traces_in(path: Path, patterns: dict[str, list[bytes]]) -> set[str]:
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return {trace for trace, forms in patterns.items() if any(content.find(form) >= 0 for form in forms)}
-    return set()
+    overlap = max((len(form) for forms in patterns.values() for form in forms), default=0)
+    found, at = set[str](), 0
+    with suppress(FileNotFoundError):
+        while block := read_at(path, at, _BLOCK + overlap):
+            found |= {trace for trace, forms in patterns.items() if any(form in block for form in forms)}
+            at += _BLOCK
+    return found

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from inference_core.effects import Operation, run
 from inference_core.errors import InferenceCoreError, InvalidId
@@ -34,12 +34,13 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.record import MemoryRecord
 from inference_core.retrieval.documents import Document
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase, asynchronous, synchronous
-from inference_core.services.operations.archive import archive_writes, forgotten_of, is_over
+from inference_core.services.operations.delete import archive_writes, forgotten_of, is_over
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of, retried
+from inference_core.stores.access_counts import Usage
 from inference_core.stores.backend import Delete, Key, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.maintenance import Usage
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _PORTION: Final = 100
 _READ_AT_ONCE: Final = 2_000
@@ -84,17 +85,22 @@ def forget(
     usages = yield from usages_beside(engine, scopes)
     archived = yield from engine.scan([name for name in names if holds_forgotten(name)], accepts=is_known)
     memories = [row for row in found if row.value.get("content")]
-    leaving = list(Choice(list(map(record_of, memories)), usages, chosen, now).leaving.values())
+    held = yield from engine.held([*memories, *archived])
+    choice = Choice(list(map(record_of, memories)), usages, chosen, now).leaving.values()
+    leaving = [one for one in choice if one.key not in held]
     since = now - timedelta(days=chosen.keep_days)
     # An archived memory that is also in its namespace is left from a move or a restoration that was interrupted.
     # What somebody deleted, and earlier texts, have an end of their own.
     overdue = [
         row
         for row in archived
-        if is_over(row, now)
-        or (
-            (one := forgotten_of(row)).until is None
-            and (one.forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows)
+        if (row.namespace, row.key) not in held
+        and (
+            is_over(row, now)
+            or (
+                (one := forgotten_of(row)).until is None
+                and (one.forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows)
+            )
         )
     ]
     if dry_run:
@@ -114,7 +120,7 @@ def forget(
     if not engine.backend.capabilities.change_feed:  # such a store does not remove by itself what has ended
         versions = [sidecar_namespace(name, VERSIONS) for name in scopes]
         over = yield from engine.scan(versions, accepts=lambda row: is_over(row, now))
-        engine.later.put(*(Delete(namespace=row.namespace, key=row.key) for row in over))
+        yield from engine.remove_later(over)
     kept = [one.record.id for one in leaving if one.key not in forgotten]
     return ForgettingReport(list(forgotten.values()), kept, erased, len(memories) - len(forgotten))
 
@@ -203,42 +209,63 @@ def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> lis
     return found
 
 
-def usages_beside(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[dict[Key, Usage]]:
-    """How often the memories of exactly ``scopes`` were recalled; those that never were are left out."""
+def usages_beside(
+    engine: StoreEngine, scopes: Sequence[Namespace], only: Sequence[Row] | None = None
+) -> Operation[dict[Key, Usage]]:
+    """How often the memories of exactly ``scopes``, or ``only`` these, were recalled; not those that never were."""
     yield from engine.pool.call(engine.accesses.flush)
-    rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
+    if only is None:
+        rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
+    else:
+        found = yield from engine.get([(sidecar_namespace(one.namespace, USAGE), one.key) for one in only])
+        rows = [row for row in found if row]
     return {(memory_namespace(row.namespace), row.key): Usage.of(row) for row in rows}
 
 
-class ForgettingRounds:
-    """Applies ``policy`` to each user of the store of ``scope``, at once and then every ``hours``; None: never.
+class Rounds(Generic[T]):
+    """Has ``apply`` work on each of ``users``, at once and then every ``hours``; None: never.
 
     Several processes may do so at the same time.
     """
 
-    def __init__(self, scope: MemoryScope, policy: ForgettingPolicy, hours: float | None) -> None:
-        self._scope = scope
-        self._policy = policy
+    def __init__(
+        self,
+        users: Callable[[], Operation[Sequence[T]]],
+        apply: Callable[[T], Operation[int]],
+        hours: float | None,
+    ) -> None:
+        self._users = users
+        self._apply = apply
         self._every_s = (hours or 0.0) * _HOUR_S
         self._due = 0.0 if hours else float("inf")
 
     def run_if_due(self) -> int:
-        """How many memories were forgotten; 0 if it is not time yet. A user whose run fails waits for the next one."""
+        """The sum of what ``apply`` returns; 0 if it is not time yet. A user whose run fails waits for the next one."""
         if time.monotonic() < self._due:
             return 0
         self._due = time.monotonic() + self._every_s
-        forgotten = 0
+        done = 0
         try:
-            users = run(users_of(self._scope))
+            users = run(self._users())
         except InferenceCoreError as error:
-            _LOG.warning("Nothing is forgotten this time: %s", error)
+            _LOG.warning("Nothing is forgotten or removed this time: %s", error)
             return 0
         for user_id in users:
             try:
-                forgotten += len(run(forget(self._scope, user_id, self._policy)).forgotten)
+                done += run(self._apply(user_id))
             except InferenceCoreError as error:
-                _LOG.warning("Nothing of a user is forgotten this time: %s", error)
-        return forgotten
+                _LOG.warning("Nothing of a user is forgotten or removed this time: %s", error)
+        return done
+
+
+class ForgettingRounds(Rounds[str]):
+    """Applies ``policy`` to each user of the store of ``scope``, at once and then every ``hours``; None: never."""
+
+    def __init__(self, scope: MemoryScope, policy: ForgettingPolicy, hours: float | None) -> None:
+        def apply(user_id: str) -> Operation[int]:
+            return len((yield from forget(scope, user_id, policy)).forgotten)
+
+        super().__init__(lambda: users_of(scope), apply, hours)
 
 
 def users_of(scope: MemoryScope) -> Operation[list[str]]:

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_core.errors import ConfigurationError
+from inference_core.stores.urls import parse_url
 
 _FORMAT: Final = "inference-core-erasures"
+DEFAULT: Final = f"{_FORMAT}.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,9 @@ class Place:
 class ErasureReceipt:
     """What an erasure found and removed. ``places`` by store, then by place; ``files`` counts traces left in each file.
 
-    A trace is a piece of an erased text, or an id. ``remains`` says where freed bytes may still be, ``not_ours`` what
-    this package cannot reach. ``began`` and ``ended`` are instants in ISO 8601.
+    A trace is a piece of an erased text, or an id. ``remains`` says where freed bytes may still be, ``copies`` which
+    backups and exports still hold the user, ``not_ours`` what this package cannot reach. ``began`` and ``ended`` are
+    instants in ISO 8601.
     """
 
     id: str
@@ -48,6 +51,7 @@ class ErasureReceipt:
     files: Mapping[str, int] = field(default_factory=dict[str, int])
     remains: tuple[str, ...] = ()
     not_ours: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
     @property
     def found(self) -> int:
@@ -124,6 +128,12 @@ class Ledger:
     def plan(self, user_id: str) -> Path:
         """The file beside the ledger that keeps what an erasure has found until it is complete."""
         return self.path.with_name(f"{self.path.name}.{self.subject(user_id)[:16]}")
+
+
+def ledger_of(url: str) -> Path:
+    """Where the ledger of the store at ``url`` lies unless another place is given: beside its files, else here."""
+    path = parse_url(url).path
+    return path.with_name(path.name + ".erasures.jsonl") if path else Path(DEFAULT)
 
 
 def _is_sound(entry: dict[str, Any]) -> bool:

@@ -21,8 +21,8 @@ from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import text_tokens
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_category
 from inference_core.settings import MemorySettings
+from inference_core.stores.access_counts import Usage
 from inference_core.stores.backend import Key
-from inference_core.stores.maintenance import Usage
 
 EVERY_TYPE: Final = "all"
 """The key of a budget for all of a user's memories together."""

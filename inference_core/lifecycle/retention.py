@@ -7,28 +7,31 @@ reports exactly what a run at the same time removes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidId, InvalidInput
 from inference_core.lifecycle.archive import portions
-from inference_core.lifecycle.forgetting import usages_beside
+from inference_core.lifecycle.forgetting import Rounds, usages_beside
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import (
     FORGOTTEN,
     VERSIONS,
     Namespace,
+    Owner,
     encode_label,
     holds_memories,
     is_sidecar,
+    owner_in,
 )
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.stores.access_counts import Usage
 from inference_core.stores.backend import Delete, Row
-from inference_core.stores.maintenance import Usage
 
 Basis = Literal["created", "last_used", "valid_to"]
 BASES: Final = ("created", "last_used", "valid_to")
@@ -63,7 +66,7 @@ class RetentionPolicy:
             raise InvalidInput(f"basis is one of {', '.join(BASES)}, not {self.basis!r:.40}")
         for kind, days in self.days.items():
             if kind not in _KINDS:
-                raise InvalidInput(f"{kind!r:.60} is none of {', '.join(_KINDS)}")
+                raise InvalidInput(f"Retention: {kind!r:.60} is none of {', '.join(_KINDS)}")
             if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days <= _MOST_DAYS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
                 raise InvalidInput(f"days of {kind} are from 0 to {_MOST_DAYS:g}, not {days!r:.40}")
 
@@ -76,7 +79,7 @@ class RetentionPolicy:
             try:
                 days[kind.strip()] = float(number)
             except ValueError:
-                raise InvalidInput(f"{part!r:.60} says no days; write interaction=365,archive=30") from None
+                raise InvalidInput(f"Retention: {part!r:.60} says no days; write interaction=365,archive=30") from None
         return cls(days=days, basis=basis)
 
 
@@ -102,15 +105,17 @@ def retain(
     """Removes the user's rows of all agents that are older than ``policy`` allows; returns them, the oldest first.
 
     ``dry_run`` only returns them. What changes meanwhile stays for the next run. A memory goes with its recall counts,
-    its earlier versions and what the archive keeps of it. Raises InvalidInput, StoreError.
+    its earlier versions and what the archive keeps of it. What a legal hold keeps stays. Raises InvalidInput,
+    StoreError.
     """
     engine, now = scope.engine, scope.clock.now()
     names = yield from engine.namespaces((encode_label(user_id),))
-    found: list[Overdue] = []
+    found, rows = list[Overdue](), list[Row]()
     memories = [name for name in names if holds_memories(name)]
     if policy.days.keys() - BESIDE.keys():
         usages = yield from usages_beside(engine, memories) if policy.basis == "last_used" else _none()
         for row in (yield from engine.scan(memories, accepts=is_known)):
+            rows.append(row)
             found += _overdue_memory(row, usages.get((row.namespace, row.key)), policy, now)
     for kind, labels in BESIDE.items():
         if (days := policy.days.get(kind)) is None:
@@ -119,23 +124,51 @@ def retain(
         own = [name for name in names if name[1:2] and name[1] in labels]
         scopes = [name for name in own if is_sidecar(name) or kind not in ("archive", "versions")]
         for row in (yield from engine.scan(scopes)):
+            rows.append(row)
             if row.updated_at + timedelta(days=days) <= now:
                 found.append(Overdue(kind, row.namespace, row.key, row.updated_at, days, row.version))
+    held = yield from engine.held(rows)
+    found = [one for one in found if (one.namespace, one.key) not in held]
     found.sort(key=lambda one: (one.since, one.namespace, one.key))
     if dry_run:
         return found
     removed: list[Overdue] = []
     for portion in portions(found, _PORTION):
-        rows = yield from engine.get([(one.namespace, one.key) for one in portion])
-        same = [one for one, row in zip(portion, rows, strict=True) if row and row.version == one.version]
+        there = yield from engine.get([(one.namespace, one.key) for one in portion])
+        same = [one for one, row in zip(portion, there, strict=True) if row and row.version == one.version]
         if same:
-            cause = Cause(at=now, operation="retention", actor=scope.actor)
+            beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
+            cause = Cause(at=now, operation="retention", actor=scope.actor, removed=beside)
             yield from engine.write([Delete(namespace=one.namespace, key=one.key) for one in same], cause)
         removed += same
         # What lies beside a memory has gone with it.
         gone = {one.key for one in removed if holds_memories(one.namespace)}
-        removed += [one for one, row in zip(portion, rows, strict=True) if row is None and one.key in gone]
+        removed += [one for one, row in zip(portion, there, strict=True) if row is None and one.key in gone]
     return removed
+
+
+def owners_with_rows(scope: MemoryScope) -> Operation[list[Owner]]:
+    """The users and spaces with anything that a policy may name, also with receipts or conversations alone."""
+    kinds = {*MEMORY_CATEGORIES, *(label for labels in BESIDE.values() for label in labels)}
+    names = yield from scope.engine.namespaces()
+    owners: list[Owner] = []
+    for label in dict.fromkeys(name[0] for name in names if name[1:2] and name[1] in kinds):
+        with suppress(InvalidId):  # an application's own namespace may look like one of ours
+            owners.append(owner_in((label,)))
+    return owners
+
+
+class RetentionRounds(Rounds[Owner]):
+    """Applies ``policy`` to all of the store of ``scope``, at once and then every ``hours``; never if it names nothing.
+
+    What goes leaves an audit event in the same transaction: which memories, or how many rows of each other kind.
+    """
+
+    def __init__(self, scope: MemoryScope, policy: RetentionPolicy, hours: float = 24.0) -> None:
+        def apply(owner: Owner) -> Operation[int]:
+            return len((yield from retain(scope, owner, policy)))
+
+        super().__init__(lambda: owners_with_rows(scope), apply, hours if policy.days else None)
 
 
 def _none() -> Operation[Mapping[Any, Usage]]:

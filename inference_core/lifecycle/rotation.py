@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inference_core.memory.namespaces import encode_label
-from inference_core.memory.places import ROOTS
-from inference_core.stores.sealed import GRACE_S, OF_STORE, SealedBackend
+from inference_core.memory.namespaces import ROOTS, encode_label
+from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBackend
 
 Progress = Callable[[int, int], None]
 """Is called with how many rows are done, and of how many."""

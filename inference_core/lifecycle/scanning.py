@@ -15,8 +15,8 @@ from inference_core.memory.redaction import Guard
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Row
-from inference_core.stores.journal import Journal
-from inference_core.stores.redacting import redacted
+from inference_core.stores.governance.journal import Journal
+from inference_core.stores.governance.redacting import redacted
 
 Progress = Callable[[int, int], None]
 """Is called with how many rows are done, and of how many."""

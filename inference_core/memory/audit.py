@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -45,7 +45,9 @@ class Cause:
 
     ``keep_until`` is how long the earlier states of what it changes are kept; None: not at all, and those that were
     kept of what it removes are removed too. ``job`` is the work on messages that it belongs to, and ``undone`` the
-    events that it takes back.
+    events that it takes back. ``is_told``: it leaves an event also if no memory gets another version.
+    ``removed`` are kinds and keys of rows that are no memories and go: the event tells how many of each kind, and a
+    commitment of the keys.
     """
 
     at: datetime
@@ -55,6 +57,8 @@ class Cause:
     reason: str | None = None
     job: str | None = None
     undone: tuple[str, ...] = ()
+    is_told: bool = False
+    removed: tuple[tuple[str, str], ...] = ()
 
 
 def actor_of(source: MemorySource, agent: str | None) -> Actor:
@@ -66,14 +70,15 @@ def actor_of(source: MemorySource, agent: str | None) -> Actor:
 class Changed:
     """One row that a write has changed: where, from which version to which, and what its value was and is.
 
-    ``place`` are the labels of its namespace after the user's. ``before`` is 0 if there was nothing, ``after`` if there
-    is nothing any more, and None for a new row, whose number goes on if its key was used before. The commitments are
-    HMACs of the values under the user's key: they prove what stood there to who shows the value, and tell nothing.
+    ``place`` are the labels of its namespace after the user's. ``before`` is 0 if there was nothing and None for a row
+    that has expired, ``after`` is 0 if there is nothing any more and None for a new row, whose number goes on if its
+    key was used before. The commitments are HMACs of the values under the user's key: they prove what stood there to
+    whoever shows the value, and tell nothing by themselves.
     """
 
     place: tuple[str, ...]
     key: str
-    before: int
+    before: int | None
     after: int | None
     commitment_before: str | None
     commitment_after: str | None
@@ -101,16 +106,7 @@ class AuditEvent:
 
     def to_value(self) -> dict[str, Any]:
         """The event as JSON data, without empty fields."""
-        fields: dict[str, Any] = {  # sorted, as some stores give names in another order
-            "actor": self.actor.to_value(),
-            "at": self.at.isoformat(),
-            "changes": [one.to_value() for one in self.changes],
-            "job": self.job,
-            "operation": self.operation,
-            "reason": self.reason,
-            "undone": list(self.undone),
-        }
-        return {name: value for name, value in fields.items() if value}
+        return event_value(self, [one.to_value() for one in self.changes])
 
     @classmethod
     def from_value(cls, event_id: str, value: Mapping[str, Any]) -> AuditEvent:
@@ -128,3 +124,17 @@ class AuditEvent:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{event_id!r} is no audit event") from error
+
+
+def event_value(of: Cause | AuditEvent, changes: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """An event as JSON data: the fields of ``of``, and ``changes`` in the form of `Changed.to_value`."""
+    # Names are sorted, as some stores give them in another order. Each save makes one: no loop over fields.
+    value: dict[str, Any] = {"actor": of.actor.to_value(), "at": of.at.isoformat(), "changes": changes}
+    if of.job:
+        value["job"] = of.job
+    value["operation"] = of.operation
+    if of.reason:
+        value["reason"] = of.reason
+    if of.undone:
+        value["undone"] = list(of.undone)
+    return value

@@ -1,20 +1,27 @@
-"""What recall returns, and the plain data classes of the public API."""
+"""What recall returns, the plain data classes of the public API, and tables of results for notebooks.
+
+All text in a table is escaped, and nothing in it is active.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from html import escape
+from typing import Any, Final, NamedTuple, TypeVar
 
 from inference_core.memory.namespaces import space_in
 from inference_core.memory.record import MemoryLink, MemoryRecord
-from inference_core.memory.text import copied
+from inference_core.memory.text import copied, harmless
 from inference_core.memory.types import MemoryCategory, get_category_for_type
 
 T = TypeVar("T")
 WEAK_RELEVANCE: Final = 0.1
 """Below it what answers the query and what has nothing to do with it look alike, so displays give no figure."""
+LONGEST: Final = 300
+"""Characters of a text that a cell shows."""
+_BAR: Final = 80
 
 
 def _now_iso() -> str:
@@ -90,6 +97,26 @@ class MemoryStoreDocument:
         return self.updated_at and self.updated_at.isoformat()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMemory:
+    """A memory that waits for the user, and the memories that end if it is approved.
+
+    ``document`` holds the evidence: its value's ``source`` names thread, messages and tool, its metadata the ``job``.
+    After ``expires_at`` it is gone.
+    """
+
+    document: MemoryStoreDocument
+    proposed_at: datetime
+    expires_at: datetime
+    why: str
+    ends: tuple[MemoryStoreDocument, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Its id, and that of the memory that it becomes."""
+        return self.document.id
+
+
 class MemoryPage(list[T]):
     """A page of results. Pass ``next_cursor`` as ``after`` to get the next page; it is None on the last one."""
 
@@ -104,6 +131,25 @@ class RecalledMemories(list[MemoryStoreDocument]):
     def __init__(self, memories: Iterable[MemoryStoreDocument] = ()) -> None:
         super().__init__(memories)
         self.left_out: list[tuple[MemoryStoreDocument, str]] = []
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        shares = dict.fromkeys(name for one in self for name in one.explanation or {})
+        most = max((one.score for one in self if one.score), default=1.0)
+        rows = [
+            [
+                one.content,
+                one.memory_type,
+                one.created_at,
+                None if one.relevance is None else Bar(f"{one.relevance:.0%}", one.relevance),
+                None if one.score is None else Bar(f"{one.score:.3g}", one.score / most),
+                *(f"{(one.explanation or {}).get(name, 0.0):.3g}" for name in shares),
+            ]
+            for one in self
+        ]
+        found = table(f"{len(self)} memories", ["memory", "type", "stored", "relevance", "score", *shares], rows)
+        left = [[one.content, reason] for one, reason in self.left_out]
+        return found + (table("Left out", ["memory", "why"], left) if left else "")
 
 
 @dataclass
@@ -140,3 +186,33 @@ class MemoryMetadata:
         """The fields that are set, merged with ``extra``, whose keys never replace them."""
         own = {name: value for name, value in vars(self).items() if name != "extra" and value}
         return {**self.extra, **own}
+
+
+class Bar(NamedTuple):
+    """A figure, drawn as a bar of its share (from 0 to 1) of the longest one."""
+
+    figure: str
+    share: float
+
+
+def shown(cell: object) -> str:
+    """A cell as HTML: text escaped, with marks that turn or hide text visible; times to the minute."""
+    if isinstance(cell, Bar):
+        width = round(_BAR * min(max(cell.share, 0.0), 1.0))
+        style = f"display:inline-block;background:#4a90a4;height:.7em;width:{width}px"
+        return f'<span style="{style}"></span> {shown(cell.figure)}'
+    if isinstance(cell, datetime):
+        return f"{cell:%Y-%m-%d %H:%M}"
+    text = "" if cell is None else str(cell)
+    if len(text) > LONGEST:
+        text = text[:LONGEST] + "…"
+    return escape(harmless(text))
+
+
+def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of ``rows``."""
+    cell = "style='text-align:left;vertical-align:top;max-width:40em;overflow-wrap:anywhere'"
+    head = "".join(f"<th {cell}>{shown(one)}</th>" for one in headings)
+    body = "".join("<tr>" + "".join(f"<td {cell}>{shown(one)}</td>" for one in row) + "</tr>" for row in rows)
+    title = f"<caption style='text-align:left'>{shown(caption)}</caption>"
+    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

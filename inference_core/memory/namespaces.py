@@ -1,8 +1,9 @@
-"""Where memories live, (user, category[, agent]), and which agent reads which namespaces."""
+"""Where memories live, (user, category[, agent]), which agent reads which of them, and all else that a store holds."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -36,8 +37,13 @@ GRANTS: Final = "#grants"
 _NO_SPACES: Final = frozenset({GRANTS, MIGRATED[0], "#keys", "#store"})
 QUEUE_ROOT: Final = "~outbox"
 """First label of the namespaces that list users with pending work. No user id encodes to it."""
+JOBS_ROOT: Final = "~jobs"
+"""First label of the namespaces of the server's jobs. No user id encodes to it."""
+PORTIONS: Final = "~portions"
+"""Second label of the namespaces of what a user's jobs of the server take in and give."""
 _TEXTS: Final = frozenset(
-    {"forgotten", "~versions", "~pending", "outbox", "outbox_dead", "messages", "short_term", "jobs"}
+    {"forgotten", "~versions", "~pending", "~holds", "~held", "outbox", "outbox_dead", "messages", "short_term", "jobs"}
+    | {PORTIONS}
 )
 """Second labels of namespaces with texts beside memories: what was deleted or waits, messages, reports of jobs."""
 ERASED: Final = "~erased"
@@ -50,11 +56,55 @@ VERSIONS: Final = "~versions"
 """Second label of the namespaces that hold earlier states of memories."""
 PENDING: Final = "~pending"
 """Second label of the namespaces that hold what waits for the user's confirmation, and marks of what was rejected."""
+QUOTA: Final = "~quota"
+"""Second label of the namespace that counts a user's memories and bytes."""
 AUDIT: Final = "~audit"
 """Second label of the namespace of a user's audit events."""
+SALT: Final = "~key"
+"""The key of the row beside a user's events whose removal makes all their commitments meaningless."""
+HOLDS: Final = "~holds"
+"""Second label of the namespace of a user's legal holds."""
+HELD: Final = "~held"
+"""Second label of the namespace of copies of what was replaced under a hold."""
 SEALS: Final = "~audit-seals"
 """First label of the namespaces of the seals of audit trails. No user id encodes to it."""
 _BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS, PENDING})
+
+# An erasure removes and counts what lies in every place. What lies under a user's label goes whatever its second label
+# is; `PLACES` names it in receipts. A test fails for a label of this package that is neither in PLACES nor in ROOTS.
+PLACES: Final[Mapping[str, str]] = {
+    **dict.fromkeys((*MEMORY_CATEGORIES, MEMORIES_STORE_NAME), "memories"),
+    FORGOTTEN: "archive",
+    USAGE: "recall counts",
+    VERSIONS: "earlier versions",
+    QUOTA: "counts of memories",
+    AUDIT: "audit events",
+    PENDING: "memories that wait for confirmation",
+    HOLDS: "legal holds",
+    HELD: "copies under a hold",
+    "~receipts": "receipts of recalls",
+    "~requests": "requests of the service",
+    "outbox": "waiting messages and work",
+    "outbox_dead": "dead letters",
+    "ingested": "marks of messages",
+    "messages": "kept messages",
+    "jobs": "jobs",
+    PORTIONS: "what jobs of the server take in and give",
+    "short_term": "conversations",
+    "vector_store": "passages of conversations",
+}
+"""What lies in a namespace with this second label, in the words of a receipt."""
+ITEMS: Final = "items of the application"
+LISTED: Final = "lists of work and of jobs, of API keys and of roles"
+ROOTS: Final[Mapping[str, str | None]] = {
+    **dict.fromkeys((QUEUE_ROOT, JOBS_ROOT, "#keys", GRANTS), "user"),
+    ERASED: None,
+    SEALS: None,
+    MIGRATED[0]: None,
+    "~global": None,
+    "#store": None,
+}
+"""First labels that belong to no user, with the field of their rows that holds a user's id; None: no row names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +230,7 @@ def holds_pending(namespace: Namespace) -> bool:
 
 
 def is_sidecar(namespace: Namespace) -> bool:
-    """Whether ``namespace`` holds what is kept beside some memories."""
+    """Whether ``namespace`` is a sidecar: usage counts, forgotten or pending memories, or earlier versions."""
     return bool(namespace[1:2]) and namespace[1] in _BESIDE and holds_memories(memory_namespace(namespace))
 
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, QuotaExceeded
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import QUOTA, Namespace
 from inference_core.memory.text import encode_json, text_field
 
 _LOG = logging.getLogger(__name__)
 NEARLY: Final = 0.85
 """From this share of a limit on, the save tool's answer and the log say that the memory is nearly full."""
-QUOTA: Final = "~quota"
-"""Second label of the namespace, below the user, that holds the counts."""
 COUNTS: Final = "counts"
 _KINDS: Final = ("memories", "bytes")
 _MOST_KNOWN: Final = 10_000
@@ -77,7 +75,7 @@ class Quota:
 
     @property
     def has_sizes(self) -> bool:
-        """Whether it limits what is stored."""
+        """Whether it limits the number or the bytes of memories."""
         return any(limit != Limit() for limit in self.sizes)
 
     def check(self, before: Counts, after: Counts) -> None:
@@ -134,7 +132,7 @@ def _agent_of(value: str) -> str:
 
 
 class Quotas:
-    """What an engine knows of its users' quotas: who wrote how much in the last minute, and who is nearly full."""
+    """An engine's counts for quotas: writes of the last minute by user and agent, and the last known sizes."""
 
     def __init__(self, quota: Quota | None) -> None:
         self.quota = quota or Quota()

@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from inference_core.memory.document import Bar, table
+
 _MOMENTS: Final = ("at", "until", "recalled_at")
 _DIGITS: Final = 3
 _ID: Final = 2
@@ -116,6 +118,24 @@ class Receipt:
     thread_id: str | None = None
     run_id: str | None = None
     agent_name: str | None = None
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: what the model was given."""
+        best = max((line.score for line in self.lines if line.score), default=1.0)
+        rows = [
+            [
+                line.place.value,
+                line.rank,
+                line.id,
+                line.version,
+                None if line.relevance is None else Bar(f"{line.relevance:.0%}", line.relevance),
+                None if line.score is None else Bar(f"{line.score:.3g}", line.score / best),
+            ]
+            for line in self.lines
+        ]
+        rows += [["left out", None, drop.id, drop.version, drop.reason, None] for drop in self.dropped]
+        caption = f"{self.at:%Y-%m-%d %H:%M}, {self.status}, {self.tokens} tokens"
+        return table(caption, ["place", "rank", "memory", "version", "relevance", "score"], rows)
 
     def of(self, place: ReceiptPlace) -> list[ReceiptLine]:
         """The lines at ``place``, in their order."""

@@ -1,4 +1,4 @@
-"""Guard: what a store does with secrets in what is written to it: it redacts them, rejects the text, or keeps them.
+"""Guard: whether a store redacts secrets in texts, rejects the texts, or stores them as they are.
 
 Every write passes a guard, and every text whose hash becomes an id, before a model or the embedder sees it. What was
 found is named by its kind alone.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
-from inference_core.errors import ConfigurationError, SecretFound
+from inference_core.errors import ConfigurationError, SecretFound, in_one_line
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.secrets import Finding, credentials_in, is_assigned, merged, personal_in
 from inference_core.memory.text import encode_json
@@ -65,7 +65,7 @@ class Guard:
         return self.secrets == "off" and self.pii == "off" and self.redactor is None
 
     def find(self, text: str) -> list[Finding]:
-        """What is not to be stored of ``text``, in its order."""
+        """The secrets in ``text``, in their order."""
         found = credentials_in(text) if self.secrets != "off" else []
         if self.pii != "off":
             found = merged([*found, *personal_in(text)])
@@ -126,7 +126,7 @@ class Guard:
         )
 
     def kinds(self, *values: Any) -> tuple[str, ...]:
-        """The kinds of what is not to be stored of JSON data, each once."""
+        """The kinds of secrets in JSON data, each once."""
         found: dict[str, None] = {}
 
         def noted(text: str) -> str:
@@ -160,6 +160,11 @@ class Guard:
 
 DEFAULT_GUARD: Final = Guard()
 """What a store has unless it is given another."""
+
+
+def told_error(error: BaseException) -> str:
+    """What ``error``, one of a model's provider, says in a line: without the key that it may quote."""
+    return in_one_line(Exception(DEFAULT_GUARD.text(str(error))))
 
 
 def _walked(value: Any, change: Callable[[str], str], is_assigned_to: Callable[[str, str], bool]) -> Any:

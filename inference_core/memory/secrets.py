@@ -81,9 +81,9 @@ class Format:
 class Formats(NamedTuple):
     """The data of ``secrets.toml``, its credentials by a character that their triggers hold.
 
-    Most texts lack these characters, and need no look at the triggers with them. ``any_unmarked`` finds those without.
-    ``stems`` are parts of the ``words`` that passwords and keys are assigned to, each with its words, the longest
-    first, and where it stands in them.
+    A text without a character is not searched for the triggers that contain it; ``any_unmarked`` finds the triggers
+    that contain none of these characters. ``words`` are what passwords and keys are assigned to, such as "api_key".
+    ``stems`` are parts of them: for each the words that contain it, the longest first, and its place in the word.
     """
 
     by_mark: tuple[tuple[str, tuple[Format, ...]], ...]
@@ -196,7 +196,9 @@ def _credentials(text: str) -> Iterator[Finding]:
         cards = (found for found in _CARD.finditer(text) if _is_card(found, lower, known.card_words))
         yield from (Finding(found.start(), found.end(), "payment_card") for found in cards)
     if len(text) > _LONG_TOKEN and ("_" in text or "-" in text) and max(map(len, text.split())) > _LONG_TOKEN:
-        yield from (Finding(found.start(), found.end(), "token") for found in _TOKEN.finditer(text) if _is_token(found))
+        for found in _TOKEN.finditer(text):
+            if _is_mixed(found["random"]) and _bits(found["random"]) > _BITS:
+                yield Finding(found.start(), found.end(), "token")
 
 
 def _assigned(text: str, lower: str, stem: str, known: Formats) -> Iterator[Finding]:
@@ -239,10 +241,6 @@ def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
         return len(value) >= _PASSWORD and (has_digit or (has_letter and not _SIGNS.isdisjoint(value)))
     is_mixed = _is_mixed(value) if has_digit else len(value) >= _MIXED_KEY and lower != value != value.upper()
     return len(value) >= _KEY and has_letter and (is_mixed or has_digit) and _bits(value) > _BITS
-
-
-def _is_token(found: re.Match[str]) -> bool:
-    return _is_mixed(found["random"]) and _bits(found["random"]) > _BITS
 
 
 def _is_mixed(text: str) -> bool:

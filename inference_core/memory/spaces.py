@@ -1,4 +1,4 @@
-"""Who may do what in a space: roles, and what is known of them."""
+"""Roles in spaces: what each allows, where they are stored, and which were read lately."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import GRANTS, Namespace, encode_label
@@ -21,9 +22,9 @@ _PSEUDONYM: Final = 24
 class SpaceRole(IntEnum):
     """What a member may do in a space; each may do what those before it may.
 
-    READ: recall and list. PROPOSE: also save what then waits for an admin's approval. WRITE: also save facts, change
-    and delete them. ADMIN: also whatever guides an agent (preferences, instructions, workflows, skills), pins, the
-    review of proposals, and the grants.
+    READ: recall and list. PROPOSE: also save what then waits for an admin's approval. WRITE: also save facts at once,
+    change and delete them. ADMIN: also whatever guides an agent (preferences, instructions, workflows, skills), pins,
+    the review of proposals, and the grants.
     """
 
     READ = 1
@@ -44,7 +45,7 @@ class Spaces:
     ) -> None:
         self._groups_of = groups_of
         self._fresh_for = timedelta(seconds=refresh_seconds)
-        self._known: dict[str, tuple[datetime, dict[str, SpaceRole]]] = {}
+        self._known: WeakKeyDictionary[object, dict[str, tuple[datetime, dict[str, SpaceRole]]]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def homes(self, key: bytes, user_id: str) -> list[Namespace]:
@@ -52,18 +53,19 @@ class Spaces:
         groups = () if self._groups_of is None else self._groups_of(user_id)
         return [home_of(key, user=user_id), *(home_of(key, group=group) for group in dict.fromkeys(groups))]
 
-    def known(self, user_id: str, now: datetime) -> dict[str, SpaceRole] | None:
-        """The user's roles by space, if they were read lately."""
+    def known(self, store: object, user_id: str, now: datetime) -> dict[str, SpaceRole] | None:
+        """The user's roles by space, if they were read lately from this ``store``."""
         with self._lock:
-            known = self._known.get(user_id)
+            known = self._known.get(store, {}).get(user_id)
         return known[1] if known and known[0] <= now < known[0] + self._fresh_for else None
 
-    def learn(self, user_id: str, now: datetime, roles: dict[str, SpaceRole]) -> None:
-        """Notes the user's roles, as they are ``now``."""
+    def learn(self, store: object, user_id: str, now: datetime, roles: dict[str, SpaceRole]) -> None:
+        """Notes the user's roles, as they are ``now`` in this ``store``."""
         with self._lock:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[user_id] = (now, roles)
+            known = self._known.setdefault(store, {})
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[user_id] = (now, roles)
 
     def forget(self) -> None:
         """Reads all roles anew: some were granted or revoked."""
@@ -72,7 +74,7 @@ class Spaces:
 
 
 def home_of(key: bytes, user: str | None = None, group: str | None = None) -> Namespace:
-    """Where the roles of a user or of a group lie, in the store with this ``key``; the label does not tell who it is.
+    """The namespace of a user's or a group's roles; its label is a pseudonym under the store's ``key``.
 
     Raises InvalidInput unless one of them is named, InvalidId.
     """

@@ -10,7 +10,7 @@ import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from math import ceil
 from typing import Any, Final, cast
 
@@ -29,6 +29,18 @@ CHARACTERS_PER_TOKEN: Final = 4
 _CONTROLS = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_STEERING: Final = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_TAB: Final = 4
+SAME: Final = "same"
+REMOVED: Final = "removed"
+ADDED: Final = "added"
+_UNCHANGED: Final = 12
+"""So many unchanged words in a row are shown; of more, the first and the last."""
+_MOST_WORDS: Final = 3_000
+"""Longer texts are not compared word by word, which would take seconds."""
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
 _BYTES: Final = 16
 _PORTION: Final = 256
@@ -225,6 +237,28 @@ def moment_field(value: Mapping[str, Any], name: str) -> datetime | None:
         return aware(datetime.fromisoformat(found)) if isinstance(found, str) else None
     except (ValueError, OverflowError):
         return None
+
+
+def harmless(text: str) -> str:
+    """``text`` with control and invisible characters other than line ends as visible escapes."""
+    return _STEERING.sub(lambda found: json.dumps(found[0])[1:-1], text.replace("\r\n", "\n").expandtabs(_TAB))
+
+
+def word_changes(old: str, new: str) -> list[tuple[str, str]]:
+    """What changed from ``old`` to ``new``, in order: words that are SAME (long parts are cut), REMOVED or ADDED."""
+    before, after = old.split(), new.split()
+    if max(len(before), len(after)) > _MOST_WORDS:
+        return [(SAME, f"{len(before)} words replaced by {len(after)}")]
+    found: list[tuple[str, str]] = []
+    for operation, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if operation == "equal":
+            is_short = end - start <= _UNCHANGED
+            same = before[start:end] if is_short else [*before[start : start + 3], "…", *before[end - 3 : end]]
+            found.append((SAME, " ".join(same)))
+            continue
+        found += [(REMOVED, " ".join(before[start:end]))] if end > start else []
+        found += [(ADDED, " ".join(after[first:last]))] if last > first else []
+    return found
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -96,7 +96,7 @@ class MemorySource:
 
 
 def origin_shown(source: MemorySource, trust: int) -> str:
-    """The origin that a reader has to be told of a memory of this ``trust``; "" if none."""
+    """The origin with which a memory of this ``trust`` is marked for a reader; "" for none."""
     if trust > Trust.EXTERNAL:
         return ""
     return source.origin.value if source.trust is Trust.EXTERNAL else "external"
@@ -130,6 +130,10 @@ def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType
 
 def why_it_waits(source: MemorySource, category: MemoryCategory) -> str:
     """Why text from ``source`` may not be stored as ``category`` at once."""
+    if source.trust is Trust.STATED:
+        return "An import trusts it less than what the user stated"
+    if source.author and source.trust is not Trust.EXTERNAL:
+        return "It is a member's proposal for a space"
     if source.trust is not Trust.EXTERNAL:
         return f"What an agent concludes cannot become {category.value} memory by itself"
     is_rule = category is MemoryCategory.PROCEDURAL

@@ -86,7 +86,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The candidates of a batch of messages. ``problems``: what of the model's answer could not be used.
+    """The candidates of a batch of messages. ``problems``: the parts of the model's answer that are unusable, and why.
 
     ``notes`` are for the periodic work that applies the result.
     """

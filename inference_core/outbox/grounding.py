@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import codecs
+import html
 import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from itertools import pairwise
+import unicodedata
+import urllib.parse
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from itertools import chain, pairwise
 from typing import Final
 
 from inference_core.memory.text import unmasked
 from inference_core.memory.trust import Origin
-from inference_core.outbox.messages import Message, Role, own_words
-from inference_core.retrieval.analysis import analyze
+from inference_core.outbox.messages import FENCE, Message, Role, own_words
+from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER, analyze, folded
+from inference_core.retrieval.languages import language_of, stop_words
 
 FACT_SHARE: Final = 0.5
 """Of the words of a fact, the user has to have said so many if text from outside is in the conversation."""
@@ -21,6 +28,15 @@ RULE_SHARE: Final = 0.7
 """Of the words of a rule, a preference or a procedure."""
 _OUTSIDE_SHARE: Final = 0.25
 """Of the words of either, only so many may be words from outside that the user has not said."""
+_ALIKE_SHARE: Final = 0.4
+"""A sentence from outside says much the same as a text if it has so many of its words."""
+_WINDOW: Final = 240
+"""Letters of a text from outside that are looked at together, if it has no sentences."""
+_DECODED: Final = 200_000
+"""Letters of a text from outside that are also decoded."""
+_ENCODED: Final = re.compile(r"[\w+/-]{16,}={0,2}", re.ASCII)
+_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
+_LETTERS_APART: Final = re.compile(r"(?<=(?<!\S)\S) (?=\S(?!\S))")
 _SHORT: Final = 3
 """A label of so few words cannot instruct anybody."""
 _STEM: Final = 5
@@ -58,6 +74,11 @@ _DENIAL: Final = re.compile(
     re.IGNORECASE,
 )
 """What turns a sentence into its opposite, with words that are too frequent to be compared."""
+_DENYING: Final = (
+    "en et ei emme ette eivät nu nici si ne inte ej aldrig ingen inga ikke tidak bukan jangan belum nem sem soha "
+    "değil niet geen nooit nie nicht kein không δεν μην לא אין नहीं मत ไม่ নয় না"
+)
+"""Words that turn a sentence into its opposite in one language, and mean something else in another."""
 _OF_NOBODY: Final = (
     "user users wants want wanted prefers prefer likes like said says told mentioned asked remember please "
     "Nutzer Benutzer möchte usuario usuária quiere utilisateur utilisatrice veut utente vuole gebruiker użytkownik "
@@ -80,9 +101,13 @@ class Grounding:
         external = [message.text for message in messages if message.origin is Origin.TOOL]
         outside = [text for text in (*external, *pasted, *others) if text.strip()]
         self.has_outside = bool(outside)
-        self._own = [_words(_stated(text)) for text in own]
+        self._stated = [_stated(text) for text in own]
+        self._own = [_words(text) for text in self._stated]
         self._outside = _words_of(outside) - _words_of(own)
-        self._sentences = [part for text in own for part in _END.split(_stated(text))]
+        # Beside code, what follows a "here is my code:" is mostly the user's again.
+        letters = [text for text, whole in zip(pasted, users, strict=True) if not FENCE.search(whole)]
+        self._outside_texts = [*external, *letters, *others]
+        self._sentences = [part for text in self._stated for part in _END.split(text)]
         self._confirmed = [asked for one, after in pairwise(messages) if (asked := _confirmed(one, after))]
         self._others = [_words(message.text) for message in messages if message.origin is Origin.AGENT]
 
@@ -134,7 +159,36 @@ class Grounding:
         best = max(found, key=len, default=words - words)
         count = max((len(best | other) for other in found), default=0)
         is_enough = 0 < len(words) * share <= count and len(words & self._outside) <= len(words) * _OUTSIDE_SHARE
-        return is_enough and not self._is_turned(text, words)
+        return is_enough and not self._is_turned(text, words) and not self._is_bent(text, words)
+
+    def _is_bent(self, text: str, words: frozenset[str]) -> bool:
+        """Whether a sentence from outside says much the same as the user, and ``text`` takes a word from it.
+
+        One word is enough to deny what the user said, or to put another place, number or person into it.
+        """
+        own = {token[:_STEM] for said in self._stated for token in _tokens(said)}
+        stems = frozenset[str]().union(*self._own)
+        new = {one for one in _tokens(text) if one[:_STEM] not in own and not (_words(one) and _words(one) <= stems)}
+        # A model changes function words, and says "the user", when it repeats the user; denials it may not change.
+        changeable = stop_words(language_of(text)) | {"user", "users", "user's"}
+        new -= {word for word in changeable if not _DENIAL.search(word)}.difference(_DENYING.split())
+        return any(
+            len(words & _words(part)) >= len(words) * _ALIKE_SHARE and not new.isdisjoint(_tokens(part))
+            for part in self._outside_parts
+            if any(token in part for token in new)  # faster than to take all parts to pieces
+        )
+
+    @cached_property
+    def _outside_parts(self) -> list[str]:
+        """The sentences from outside, short ones with those before them, and long ones as windows that overlap."""
+        texts = chain.from_iterable((text, *_decoded(text[:_DECODED])) for text in self._outside_texts)
+        plain = (unicodedata.normalize("NFKC", unmasked(text)).casefold() for text in texts)
+        parts = [""]
+        for sentence in chain.from_iterable(map(_END.split, plain)):
+            is_short = len(parts[-1]) + len(sentence) <= _WINDOW // 2
+            part = f"{parts[-1]} {sentence}" if is_short else sentence
+            parts += (part[at : at + _WINDOW] for at in range(0, max(len(part) - _WINDOW // 2, 1), _WINDOW // 2))
+        return parts
 
     def _is_turned(self, text: str, words: frozenset[str]) -> bool:
         """Whether ``text`` denies what the user said without denying it."""
@@ -168,8 +222,25 @@ def _shows(question: str, words: frozenset[str]) -> bool:
     return 0 < len(words) * _SHOWN_SHARE <= found >= len(shown) * _ABOUT_SHARE
 
 
+def _decoded(text: str) -> Iterator[str]:
+    """What ``text`` holds for a model that decodes it: the frequent ways of hiding a sentence from a reader."""
+    yield text[::-1]
+    yield codecs.encode(text, "rot13")
+    if "&" in text or "%" in text:
+        yield html.unescape(urllib.parse.unquote(text, errors="ignore"))
+    yield _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+    yield _LETTERS_APART.sub("", text)
+    for run in _ENCODED.findall(text):
+        with suppress(ValueError):
+            yield base64.b64decode(
+                f"{run}{'=' * (-len(run) % 4)}", altchars="-_" if {*"-_"} & {*run} else None
+            ).decode()
+        with suppress(ValueError):
+            yield bytes.fromhex(run.removeprefix("0x")).decode()
+
+
 def same_subject(one: str, other: str) -> bool:
-    """Whether two texts share a word that tells something."""
+    """Whether two texts share a content word."""
     return not _words(one).isdisjoint(_words(other))
 
 
@@ -184,6 +255,19 @@ def _words(text: str) -> frozenset[str]:
 
 def _stems(text: str) -> frozenset[str]:
     return frozenset(term[:_STEM] for term in analyze(unmasked(text)))
+
+
+@lru_cache(maxsize=1_024)
+def _tokens(text: str) -> frozenset[str]:
+    """The words of ``text`` as they stand, function words included; pairs of letters in scripts without spaces."""
+    found = re.findall(rf"[{UNSPACED}]+|[^\s{UNSPACED}]+", folded(unmasked(text)))
+    runs = (
+        [one[at : at + 2] for at in range(max(len(one) - 1, 1))]
+        if UNSPACED_LETTER.match(one)
+        else [one.strip("_'-.:@/+#")]
+        for one in found
+    )
+    return frozenset(chain.from_iterable(runs)) - {""}
 
 
 @lru_cache(maxsize=1)

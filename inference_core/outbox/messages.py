@@ -38,6 +38,10 @@ _TO_WORK_ON: Final = re.compile(
     r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
     re.IGNORECASE,
 )
+_QUOTED: Final = re.compile(
+    r"[:\uff1a]\s?[\"\u201c\u201e\u00ab\u300c\u2018](?=[^\n\"\u201d\u201c\u00bb\u300d\u2019]{20})"
+)
+"""A colon and the start of a quotation that is a text of its own."""
 _ENDS: Final = (
     re.compile(r"\n{2,}"),
     re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
@@ -133,9 +137,14 @@ def own_words(text: str) -> str:
     """``text`` without code, up to the first sign of pasted text; a greeting in the first line is none."""
     text = FENCE.sub("\n", text)
     start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
-    signs = [sign.start() for sign in (_PASTED.search(text, start),) if sign]
+    signs = [sign.start() for sign in (_PASTED.search(text, start), _QUOTED.search(text)) if sign]
     signs += [sign.end() for sign in (_TO_WORK_ON.search(text),) if sign]
     return text[: min(signs, default=len(text))]
+
+
+def quotes(text: str) -> bool:
+    """Whether ``text`` repeats a text of somebody else: a quotation after a colon."""
+    return bool(_QUOTED.search(FENCE.sub("\n", text)))
 
 
 def split_text(text: str, max_bytes: int) -> list[str]:

@@ -21,6 +21,7 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
+from inference_core.observing import traceparent
 from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
 from inference_core.outbox.messages import Message, mended
 from inference_core.outbox.partitions import CLOSING, DEAD_LIST, OUTBOX, Partition, Waiting, marks_of, places
@@ -131,7 +132,7 @@ class Outbox:
 
         ``zone`` names the user's time zone. ``keeps``: the newest are kept for prompts, also after they left.
         """
-        now = self._clock.now()
+        now, trace = self._clock.now(), traceparent()
         marks, waiting = marks_of(partition.user_id), partition.messages
         fresh: dict[str, Waiting] = {}
         size = sum(len(message.text) for message in messages)
@@ -142,7 +143,7 @@ class Outbox:
         for message in clean:
             name = message.position if message.id is None else mended(message.id)
             key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text)])
-            fresh[key] = Waiting(key, 0, message, zone)
+            fresh[key] = Waiting(key, 0, message, zone, trace=trace)
         while fresh:
             where, place = partition.place
             listed = self._listed.get(partition, 0)
@@ -202,7 +203,12 @@ class Outbox:
             yield from self._take_off(partition, seen)
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
-        batch, extraction = _kept(waiting, tries, result)
+        keys: Sequence[str] = [] if result is None else result.value["keys"]
+        batch, extraction = [one for one in waiting if one.name in keys], None
+        if len(batch) > 1 and any(_count(tries, one) > 1 for one in batch):
+            batch = []  # two workers died at these, so each is tried alone, and extracted anew
+        if result is not None and batch:
+            extraction = extraction_from_json(result.value["extraction"])
         batch = batch or self._batch(waiting, tries, now)
         if not batch and partition.task:
             due = min(_time_of(one, tries) for one in waiting)
@@ -375,16 +381,6 @@ def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
     gone = Delete(namespace=partition.messages, key=one.key, expected=one.version)
     marks = marks_of(partition.user_id)
     return [gone] if partition.task else [gone, Put(namespace=marks, key=one.key, value="{}", updated_at=now)]
-
-
-def _kept(rows: Sequence[Waiting], tries: Tries, result: Row | None) -> tuple[list[Waiting], Extraction | None]:
-    """The messages whose extraction is kept, with it; none if two workers died at them: then each is tried alone."""
-    keys: Sequence[str] = [] if result is None else result.value["keys"]
-    batch = [one for one in rows if one.name in keys]
-    is_suspect = len(batch) > 1 and any(_count(tries, one) > 1 for one in batch)
-    if result is None or not batch or is_suspect:
-        return [], None
-    return batch, extraction_from_json(result.value["extraction"])
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from inference_core.clock import Clock
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
-from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, Owner, encode_label
+from inference_core.memory.namespaces import QUEUE_ROOT, MemoryNamespaceBuilder, Namespace, Owner, encode_label
 from inference_core.memory.text import digest_of, encode_json, moment_field
 from inference_core.outbox.messages import Message, Role, mended, session_name
 from inference_core.stores.backend import Delete, Put, Row, Write
@@ -52,6 +52,11 @@ class Partition:
     agent_name: str | None = None
     agent_scope_enabled: bool = True
     task: str | None = None
+
+    @classmethod
+    def of(cls, user_id: Owner, agent: MemoryNamespaceBuilder) -> Partition:
+        """The partition of the user's messages to ``agent``."""
+        return cls(str(user_id), agent.agent_name, agent.is_agent_scoped)
 
     @property
     def messages(self) -> Namespace:
@@ -124,7 +129,8 @@ def places(task: str | None) -> list[Namespace]:
 class Waiting:
     """A message in the outbox; ``zone`` names the time zone in which it was said, if known.
 
-    With ``due`` it is periodic work, which waits until then and may be put off meanwhile.
+    With ``due`` it is periodic work, which waits until then and may be put off meanwhile. ``trace`` is the span in
+    which it came, as W3C's traceparent, if that was traced.
     """
 
     key: str
@@ -132,6 +138,7 @@ class Waiting:
     message: Message
     zone: str | None = None
     due: datetime | None = None
+    trace: str | None = None
 
     @property
     def name(self) -> str:
@@ -152,6 +159,7 @@ class Waiting:
             **({"after_tool": True} if message.after_tool else {}),
             **({"zone": self.zone} if self.zone else {}),
             **({"due": self.due.isoformat()} if self.due else {}),
+            **({"trace": self.trace} if self.trace else {}),
         }
 
     @classmethod
@@ -168,7 +176,8 @@ class Waiting:
             at=datetime.fromisoformat(value["at"]) if value["at"] else None,
             after_tool=value.get("after_tool", False),
         )
-        return cls(row.key, row.version, message, value.get("zone"), moment_field(value, "due"))
+        due = moment_field(value, "due")
+        return cls(row.key, row.version, message, value.get("zone"), due, value.get("trace"))
 
     def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
         """The write that puts it into the outbox."""
@@ -227,9 +236,9 @@ def status(engine: StoreEngine, clock: Clock) -> Operation[QueueStatus]:
     return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
 
 
-def dead_letters(engine: StoreEngine) -> Operation[list[DeadLetter]]:
-    """The messages that were given up, the newest first. Raises StoreError."""
-    return [letter for letter, _ in (yield from _dead(engine))]
+def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[list[DeadLetter]]:
+    """The newest ``limit`` messages that were given up, or all, the newest first. Raises StoreError."""
+    return [letter for letter, _ in (yield from _dead(engine, limit))]
 
 
 def retry(engine: StoreEngine, clock: Clock, keys: Sequence[str] | None = None) -> Operation[int]:
@@ -243,7 +252,7 @@ def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Operation[in
 
 
 def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | None = None) -> Operation[int]:
-    """Removes dead letters, with a ``clock`` putting them back into the outbox; how many nobody else removed before."""
+    """Removes dead letters; with a ``clock``, puts them back into the outbox. Returns how many it removed."""
     done = 0
     for letter, row in (yield from _dead(engine)):
         if keys is not None and letter.key not in keys:
@@ -261,8 +270,8 @@ def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | Non
     return done
 
 
-def _dead(engine: StoreEngine) -> Operation[list[tuple[DeadLetter, Row]]]:
-    pointers = yield from engine.scan([DEAD_LIST])
+def _dead(engine: StoreEngine, limit: int | None = None) -> Operation[list[tuple[DeadLetter, Row]]]:
+    pointers = yield from engine.scan([DEAD_LIST], limit=limit)
     found: list[tuple[DeadLetter, Row]] = []
     for at in range(0, len(pointers), _PAGE):
         page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.retrieval.columns import SessionOrder
 from inference_core.retrieval.documents import QueryVectors
 from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import Floats, inner_products
 
 PROMISING: Final = 256

@@ -19,9 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.retrieval.analysis import ANALYZER, analyze
-from inference_core.retrieval.columns import NEVER, ColumnName, Columns, Postings, PostingsView
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
-from inference_core.retrieval.sessions import SESSIONLESS, SessionOrder
+from inference_core.retrieval.columns import (
+    NEVER,
+    SESSIONLESS,
+    ColumnName,
+    Columns,
+    Postings,
+    PostingsView,
+    SessionOrder,
+)
+from inference_core.retrieval.documents import Change, DocumentMetadata, Term
 from inference_core.retrieval.vectors import Floats, Vectors, VectorsView, is_packed
 
 K1: Final = 1.2
@@ -232,15 +239,19 @@ class ScopeIndex:
             if not change.is_there:
                 self._kill(slot, change.seq)
                 continue
-            terms, packed = self._read(change.document)
-            text_mark = hash((terms, change.kind, change.created_at, change.document and change.document.situation))
+            terms = packed = None
+            if document := change.document:  # another analysis, or another model, may have made what is stored
+                terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
+                is_ours = document.model == self.model and is_packed(document.vector or b"")
+                packed = document.vector if is_ours else None
+            text_mark = hash((terms, change.kind, change.created_at, document and document.situation))
             vector_mark = (hash(packed) or 1) if packed else _UNEMBEDDED
             known = _UNEMBEDDED if slot is None else self._columns.vector_marks.item(slot)
             if slot is None or self._columns.text_marks[slot] != text_mark or known not in (_UNEMBEDDED, vector_mark):
                 self._kill(slot, change.seq)
                 known = _UNEMBEDDED
                 kind = self._kinds.setdefault(change.kind, len(self._kinds))
-                name = change.document.situation.session if change.document else ""
+                name = document.situation.session if document else ""
                 session = self._sessions.setdefault(name, len(self._sessions)) if name else SESSIONLESS
                 slot = added.put(change, terms, text_mark, (kind, session), before)
             else:
@@ -273,14 +284,6 @@ class ScopeIndex:
         while slot >= slots:
             slot = self._columns.before.item(slot)
         return slot
-
-    def _read(self, document: Document | None) -> tuple[str | None, bytes | None]:
-        """The document's terms, made again if another analysis made them, and its vectors if our model made them."""
-        if document is None:
-            return None, None
-        terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
-        is_ours = document.model == self.model and is_packed(document.vector or b"")
-        return terms, document.vector if is_ours else None
 
     def _kill(self, slot: int | None, seq: int) -> None:
         """Marks a slot as ended by the write number ``seq``."""

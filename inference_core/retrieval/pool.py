@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.memory.types import GUIDING_TYPES
-from inference_core.retrieval.columns import ColumnName
+from inference_core.retrieval.columns import ColumnName, SessionOrder
 from inference_core.retrieval.documents import Term
 from inference_core.retrieval.index import CollectionStatistics, ScopeView
-from inference_core.retrieval.sessions import SessionOrder
 from inference_core.retrieval.vectors import SPACES, Floats
 
 _TINY: Final = 1e-12

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI
@@ -14,20 +18,43 @@ from starlette.routing import BaseRoute
 from inference_core import __version__
 from inference_core.errors import ConfigurationError, InferenceCoreError
 from inference_core.server import problems
-from inference_core.server.gate import ACT_AS, PUBLIC, Access, Gate
-from inference_core.server.routes import Needs, Route
-from inference_core.server.user_routes import ALL_ROUTES
+from inference_core.server.api.jobs import Jobs
+from inference_core.server.api.routes import Needs, QuickRoute, Route
+from inference_core.server.api.user_routes import ALL_ROUTES
+from inference_core.server.identity.gate import ACT_AS, PUBLIC, Access, Gate
+from inference_core.server.inspector.actions import SCREENS
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 _SCHEMA: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
+# FastAPI's own would tell the texts of errors and of queries in URLs; see telemetry.py.
+_OWN_TELEMETRY: Final[Any] = dict.fromkeys(("auto_configure", "tracing", "metrics", "logs"), False)
 _PROBLEM: Final = {"description": "An error.", "content": {problems.MEDIA_TYPE: _SCHEMA}}
 
 
-def create_app(service: AgentMemoryStoreService, access: Access, routes: list[Route] | None = None) -> FastAPI:
+def create_app(
+    service: AgentMemoryStoreService,
+    access: Access,
+    routes: list[Route] | None = None,
+    *,
+    ledger: Path | None = None,
+) -> FastAPI:
     """The application that answers for ``service``, for those whom ``access`` lets in.
 
-    It does not close the service's store. Raises ConfigurationError if a route does not say who may use it.
+    ``ledger`` is the file where erasures are noted; without one, it erases nobody. It does not close the service's
+    store. Raises ConfigurationError if a route does not say who may use it.
     """
+    jobs = Jobs(service, ledger)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as beside:
+            for runs in app.state.beside:
+                await beside.enter_async_context(runs())
+            looking = asyncio.create_task(jobs.take_up())
+            yield
+            looking.cancel()
+            await jobs.close()
+
     app = FastAPI(
         title="inference_core",
         summary="Long-term memory for agents.",
@@ -36,11 +63,15 @@ def create_app(service: AgentMemoryStoreService, access: Access, routes: list[Ro
         redoc_url=None,
         redirect_slashes=False,
         responses={"default": _PROBLEM},
+        telemetry=_OWN_TELEMETRY,
+        lifespan=lifespan,
     )
-    app.state.service = service
-    for one in ALL_ROUTES if routes is None else routes:
+    app.state.service, app.state.jobs, app.state.access = service, jobs, access
+    app.state.beside = list[Callable[[], AbstractAsyncContextManager[None]]]()  # what runs while the app does
+    app.router.route_class = QuickRoute
+    for one in [*(ALL_ROUTES if routes is None else routes), *SCREENS]:
         needed = [one.permission.value] if one.permission else []
-        app.add_api_route(
+        app.router.add_api_route(
             one.path,
             one.endpoint,
             methods=[one.method],
@@ -89,5 +120,6 @@ def check_routes(app: FastAPI) -> None:
 
 
 def _needs(one: BaseRoute) -> Needs | None:
-    calls = [each.call for each in one.dependant.dependencies] if isinstance(one, APIRoute) else []
-    return next((call for call in calls if isinstance(call, Needs)), None)
+    if not isinstance(one, APIRoute):
+        return getattr(getattr(one, "endpoint", None), "needs", None)
+    return next((each.call for each in one.dependant.dependencies if isinstance(each.call, Needs)), None)

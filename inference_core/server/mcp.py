@@ -28,7 +28,7 @@ from inference_core.errors import raised_as
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.turn import TurnOptions, build_turn_context
+from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 
 T = TypeVar("T")
 INSTRUCTIONS: Final = (

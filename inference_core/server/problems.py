@@ -32,6 +32,7 @@ STATUSES: Final[Mapping[type[errors.InferenceCoreError], int]] = {
     errors.ModelError: 503,
     errors.StoreError: 500,
     errors.VersionConflict: 409,
+    errors.Held: 423,
     errors.UnsupportedSchema: 409,
     errors.ReadOnlyStore: 403,
     errors.QuotaExceeded: 403,
@@ -51,6 +52,7 @@ _TITLES: Final = {
     413: "The body is too large",
     421: "This server does not answer for that host",
     422: "Some of the input is invalid",
+    423: "A legal hold keeps it",
     428: "Say which version you replace",
     429: "Too many requests",
     500: "The server failed",
@@ -101,12 +103,12 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The response for a problem."""
-    made = _problem(status, name, detail)
+    made = problem_of(status, name, detail)
     made.errors = list(faults) if faults else None
     return _response(made, headers)
 
 
-def _problem(status: int, name: str, detail: str | None) -> Problem:
+def problem_of(status: int, name: str, detail: str | None = None) -> Problem:
     """A problem; of texts that are no valid Unicode, the rest is told."""
     detail = detail and detail.encode(errors="backslashreplace").decode()
     return Problem(
@@ -140,7 +142,7 @@ def told(error: errors.InferenceCoreError) -> Problem:
     detail = str(error) if is_ours else None
     if isinstance(error, errors.WriteUnknown):
         detail = "The write was sent and not confirmed; repeat it with the same memory id or Idempotency-Key"
-    made = _problem(status, name_of(type(error)), detail)
+    made = problem_of(status, name_of(type(error)), detail)
     made.pending_id = error.pending_id if isinstance(error, errors.ConfirmationNeeded) else None
     return made
 

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import socket
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from ipaddress import ip_address
+from secrets import token_urlsafe
 from types import FrameType
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.config import LOGGING_CONFIG
 
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError
+from inference_core.lifecycle.ledger import ledger_of
 from inference_core.memory.namespaces import encode_label
-from inference_core.server.airi import AIRI_ROUTES, add_airi
-from inference_core.server.app import create_app
-from inference_core.server.auth import Authenticate, FixedKey, KeyRing, Permission, Principal, list_keys
-from inference_core.server.gate import LOOPBACK, Access
-from inference_core.server.tokens import TokenCheck
-from inference_core.server.user_routes import ALL_ROUTES, BATCH_PATH
+from inference_core.server.api.airi import AIRI_ROUTES, add_airi
+from inference_core.server.api.jobs import Jobs
+from inference_core.server.api.user_routes import ALL_ROUTES, BATCH_PATH, MANY_PATH
+from inference_core.server.app import check_routes, create_app
+from inference_core.server.identity.auth import Authenticate, FixedKey, KeyRing, Permission, Principal, list_keys
+from inference_core.server.identity.gate import LOOPBACK, Access
+from inference_core.server.identity.sessions import PREFIX, Sessions
+from inference_core.server.identity.tokens import TokenCheck
+from inference_core.server.telemetry import add_telemetry
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import MemorySettings, ServerSettings
 
 SHUTDOWN_S: Final = 8
 """Requests that run have so long to end; with what the store writes then, the process ends within ten seconds."""
+_LOOPBACK: Final = "127.0.0.1"
 _KEEP_ALIVE_S: Final = 15
 _MOST_CONNECTIONS: Final = 1_000
 _KEYS_MADE_BY: Final = "inference-core keys create --user ID"
@@ -42,8 +54,9 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
     if settings.user is not None:
         encode_label(settings.user)
         if settings.key:
-            checks.append(FixedKey(settings.key.get_secret_value(), settings.user))
-        elif is_local:
+            own = Principal(settings.user, frozenset({Permission.READ, Permission.WRITE}), "fixed")
+            checks.append(FixedKey(settings.key.get_secret_value(), own))
+        elif is_local and not settings.root_path:  # else everybody who reaches the proxy would be this user
             anonymous = Principal(settings.user, frozenset({Permission.READ, Permission.WRITE}), "local")
     if settings.issuer is not None:
         if settings.audience is None:
@@ -52,7 +65,11 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
             TokenCheck(settings.issuer, settings.audience, subject=settings.subject, jwks_url=settings.jwks_url)
         )
     if len(checks) == 1 and anonymous is None and not run(list_keys(service.scope.engine), service.timeout):
-        how = "" if not is_local else ", or serve one user of this machine alone: inference-core serve --user ID"
+        how = (
+            ""
+            if not is_local or settings.user
+            else ", or serve one user of this machine alone: inference-core serve --user ID"
+        )
         raise ConfigurationError(
             f"There is no key, so {'nobody could use' if is_local else 'everybody who reaches it would need none on'} "
             f"http://{settings.host}:{settings.port}. Make one: {_KEYS_MADE_BY}{how}"
@@ -63,21 +80,71 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
         anonymous=anonymous,
         hosts={*hosts, *LOOPBACK} if is_local else {*hosts, settings.host.lower()} if hosts else None,
         origins=settings.origins,
+        has_issuer=settings.issuer is not None,
         rate=settings.rate,
         burst=settings.burst,
-        max_bodies={BATCH_PATH: 8 * 1024 * 1024},
+        max_bodies=dict.fromkeys((BATCH_PATH, MANY_PATH), 8 * 1024 * 1024),
+        sessions=Sessions(run(service.scope.engine.content_key(), service.timeout)),
     )
 
 
 def serve(service: AgentMemoryStoreService, settings: ServerSettings, memory: MemorySettings) -> None:
     """Answers requests until SIGTERM or Ctrl-C, and then those that are running. Raises what `access_for` raises."""
-    app = create_app(service, access_for(service, settings), [*ALL_ROUTES, *(AIRI_ROUTES if settings.airi else ())])
+    app, ends = assembled(service, access_for(service, settings), settings, memory)
+    try:
+        _answer(app, memory, settings.host, settings.port, root_path=settings.root_path)
+    finally:
+        ends()
+
+
+def assembled(
+    service: AgentMemoryStoreService, access: Access, settings: ServerSettings, memory: MemorySettings
+) -> tuple[FastAPI, Callable[[], None]]:
+    """The application with all that ``settings`` ask for, and what ends its counting of requests.
+
+    Raises ConfigurationError if a route does not say who may use it.
+    """
+    routes = [*ALL_ROUTES, *(AIRI_ROUTES if settings.airi else ())]
+    app = create_app(service, access, routes, ledger=settings.ledger or ledger_of(memory.store_url))
     if settings.airi:
         add_airi(app, service, memory)
+    ends = add_telemetry(app, service)
+    if find_spec("mcp"):
+        from inference_core.server.mcp_http import add_mcp  # noqa: PLC0415 - of another extra
+
+        add_mcp(app, service, issuer=settings.issuer)
+    check_routes(app)
+    return app, ends
+
+
+def inspect(
+    service: AgentMemoryStoreService, memory: MemorySettings, user: str | None, port: int, tell: Callable[[str], None]
+) -> None:
+    """Serves the inspector on this machine until Ctrl-C: to who follows the link, which works once.
+
+    ``tell`` is called with it. It shows ``user`` first, or None all users; ``port`` 0 takes any. Raises InvalidId, and
+    OSError if the port is taken.
+    """
+    if user is not None:
+        encode_label(user)
+    key = token_urlsafe(32)
+    access = Access(checks=[FixedKey(key, Principal(user, frozenset(Permission), "inspect"))], rate=1_000, burst=1_000)
+    app = create_app(service, access, [], ledger=ledger_of(memory.store_url))
+    with socket.create_server((_LOOPBACK, port)) as listener:  # taken before anybody follows the link
+        address = f"http://{_LOOPBACK}:{listener.getsockname()[1]}{PREFIX}"
+        tell(f"{address}/login?once={access.sessions.link(key)}")
+        _answer(app, memory, _LOOPBACK, port, listener)
+
+
+def _answer(
+    app: FastAPI, memory: MemorySettings, host: str, port: int, *listeners: socket.socket, root_path: str = ""
+) -> None:
     config = uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
+        log_config=None if memory.log_format == "json" else LOGGING_CONFIG,
+        host=host,
+        port=port,
+        root_path=root_path,
         access_log=False,  # URLs may hold what somebody searched for
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
@@ -87,7 +154,21 @@ def serve(service: AgentMemoryStoreService, settings: ServerSettings, memory: Me
     )
     # uvicorn raises the signal again when it has ended; the store is to be closed then, and the exit code to be 0.
     signal.signal(signal.SIGTERM, _end)
-    uvicorn.Server(config).run()
+    gc.freeze()  # looking at all that was imported again and again would hold up requests
+    _Server(config, app.state.jobs).run(list(listeners) or None)
+
+
+class _Server(uvicorn.Server):
+    """Has jobs and streams of events end when it is told to, as it waits for streams."""
+
+    def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
+        super().__init__(config)
+        self._jobs = jobs
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Is called by a signal."""
+        self._jobs.stop()
+        super().handle_exit(sig, frame)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

@@ -42,8 +42,10 @@ from inference_core.memory.types import (
 )
 from inference_core.services.operations.audit import audit, verify_audit
 from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.holds import hold, list_held_copies, list_holds, release_hold
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
+from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import (
     recall,
     recall_by_category,
@@ -55,7 +57,6 @@ from inference_core.services.operations.review import approve_pending, list_pend
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, UserId, present_as
 from inference_core.services.operations.spaces import get_spaces, grant, in_space, list_grants, revoke
-from inference_core.services.operations.turn import format_context
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
     count_user_long_term_memory,
@@ -143,6 +144,10 @@ class SyncMemoryService(ServiceBase):
     list_grants = synchronous(list_grants)
     grant = synchronous(grant)
     revoke = synchronous(revoke)
+    hold = synchronous(hold)
+    release_hold = synchronous(release_hold)
+    list_holds = synchronous(list_holds)
+    list_held_copies = synchronous(list_held_copies)
 
 
 class AgentMemoryStoreService(ServiceBase):
@@ -202,6 +207,10 @@ class AgentMemoryStoreService(ServiceBase):
     list_grants = asynchronous(list_grants)
     grant = asynchronous(grant)
     revoke = asynchronous(revoke)
+    hold = asynchronous(hold)
+    release_hold = asynchronous(release_hold)
+    list_holds = asynchronous(list_holds)
+    list_held_copies = asynchronous(list_held_copies)
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
     AUDIT,
     PENDING,
+    QUOTA,
     USAGE,
     VERSIONS,
     Namespace,
@@ -32,7 +33,6 @@ from inference_core.memory.namespaces import (
     is_sidecar,
     memory_namespace,
 )
-from inference_core.memory.quota import QUOTA
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
@@ -100,18 +100,23 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 @_on_store
 def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
-    """Deletes all of the user's memories, of all agents, also forgotten ones, or of one category. Returns how many."""
+    """Deletes all of the user's memories, of all agents, also forgotten ones, or of one category. Returns how many.
+
+    Raises Held if the user has a legal hold.
+    """
     label = encode_label(user_id)
+    yield from engine.check_holds(label)
     yield from engine.remove_expired()  # nothing else finds them any more
+    cause = Cause(at=datetime.now(UTC), operation="purge")
     if category is None:  # first, as what cannot be read may stand in the way of the rest
-        removed = yield from engine.discard(label, lambda _: True)
+        removed = yield from engine.discard(label, lambda _: True, cause)
         scopes = yield from _scopes(engine, user_id, everything=True)
     else:
         scopes = yield from _scopes(engine, user_id, category, everything=True)
-        removed = yield from engine.discard(label, lambda one: one.namespace in scopes)
+        removed = yield from engine.discard(label, lambda one: one.namespace in scopes, cause)
     figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,), (AUDIT,))]
-    cause = Cause(at=datetime.now(UTC), operation="purge")
     removed += yield from empty(engine, [name for name in scopes if name not in figures], cause=cause)
+    yield from empty(engine, [name for name in figures if name[1:2] == (PENDING,)], cause=cause)
     if category is None and (name := (label, AUDIT)) not in figures:
         figures.append(name)  # also the events of this purge
     yield from empty(engine, figures)

@@ -1,4 +1,4 @@
-"""AgentMemory: the messages of sessions within their limit, and what is recalled for a turn (MemoryContent)."""
+"""AgentMemory: keeps the messages of sessions within a limit, and recalls memories for a turn (MemoryContent)."""
 
 from __future__ import annotations
 

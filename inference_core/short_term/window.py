@@ -49,7 +49,7 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
 
 
 def model_window(model: object) -> int | None:
-    """The size of ``model``'s context window in tokens, if its profile tells."""
+    """The size of ``model``'s context window in tokens, if its profile names it."""
     profile: Any = getattr(model, "profile", None) or {}
     window = profile.get("max_input_tokens")
     return window if isinstance(window, int) and window > 0 else None
@@ -68,6 +68,11 @@ def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]])
     return count
 
 
+def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
+    """What the model sees of ``tool``; a provider's own tool is its own schema."""
+    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType] - a bare dict by narrowing
+
+
 def _block_tokens(block: str | Mapping[str, Any]) -> int:
     if isinstance(block, str):
         return text_tokens(block)
@@ -77,11 +82,6 @@ def _block_tokens(block: str | Mapping[str, Any]) -> int:
     if is_call(block):
         return 0  # counted with the message's tool calls
     return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
-
-
-def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
-    """What the model sees of ``tool``; a provider's own tool is its own schema."""
-    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType] - a bare dict by narrowing
 
 
 def is_summary(message: BaseMessage) -> bool:
@@ -217,23 +217,25 @@ class Window:
 
 def valid(units: Iterable[Unit]) -> list[AnyMessage]:
     """The messages of ``units`` as models accept them: no result without its call, no call without a result."""
-    return [message for unit in units if not unit.is_orphan for message in _answered(unit)]
-
-
-def _answered(unit: Unit) -> Iterable[AnyMessage]:
-    first = unit.first
-    if not isinstance(first, AIMessage):
-        return unit.messages
-    calls = {call["id"]: call for call in first.tool_calls if call["id"]}
-    if len(calls) < len(first.tool_calls) or first.invalid_tool_calls:
-        first = _with_calls(first, calls)
-    there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
-    missing = [
-        ToolMessage(NO_RESULT, tool_call_id=name, name=call["name"] or "unknown", status="error")
-        for name, call in calls.items()
-        if name not in there
-    ]
-    return [first, *unit.messages[1:], *missing]
+    messages: list[AnyMessage] = []
+    for unit in units:
+        first = unit.first
+        if unit.is_orphan:
+            continue
+        if not isinstance(first, AIMessage):
+            messages += unit.messages
+            continue
+        calls = {call["id"]: call for call in first.tool_calls if call["id"]}
+        if len(calls) < len(first.tool_calls) or first.invalid_tool_calls:
+            first = _with_calls(first, calls)
+        there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
+        messages += [first, *unit.messages[1:]]
+        messages += [
+            ToolMessage(NO_RESULT, tool_call_id=name, name=call["name"] or "unknown", status="error")
+            for name, call in calls.items()
+            if name not in there
+        ]
+    return messages
 
 
 def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:

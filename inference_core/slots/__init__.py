@@ -1,4 +1,4 @@
-"""Plain statements read without a model: who has what attribute, and what a newer statement does to an older one."""
+"""Plain statements, read without a model: whose attribute has which value, and whether a newer one supersedes it."""
 
 from __future__ import annotations
 

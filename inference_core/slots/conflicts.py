@@ -79,15 +79,17 @@ def _note(text: str) -> _Note | None:
     tokens: list[str] = _TOKEN.findall(_POSSESSIVE.sub("", _THOUSANDS.sub("", text)))
     if not tokens:
         return None
-    kinds, values = _kinds(), dict[str, list[str]]()
+    kinds, light, values = _kinds(), words("light"), dict[str, list[str]]()
     said: list[str] = []
     for at, token in enumerate(tokens):
         kind, value = kinds.get(token, ("number", token) if _NUMBER.fullmatch(token) else ("", ""))
-        if kind == "number" and at and _is_label(tokens, at):
-            said.append(value)
+        before, after = tokens[max(0, at - 1)], tokens[at + 1 : at + 2]
+        counts = (bool(after) and after[0] not in light) or before in light or before in kinds
+        if kind == "number" and at and (before in words("numbered") or not counts):
+            said.append(value)  # it names the thing before it: "room 3", "note number 7"
         elif kind:
             values.setdefault(kind, []).append(value)
-        elif token not in words("light"):
+        elif token not in light:
             said += analyze(token)[:1]
     ends = pattern("ended").search(text) is not None
     return _Note(
@@ -105,15 +107,6 @@ def _note(text: str) -> _Note | None:
         excludes={at: found[0] for at, (one, _) in enumerate(_pairs()) if (found := one.search(text))},
         excluded={at: found[0] for at, (_, other) in enumerate(_pairs()) if (found := other.search(text))},
     )
-
-
-def _is_label(tokens: list[str], at: int) -> bool:
-    """Whether the number at a place names the thing before it, as in "room 3" and "note number 7"."""
-    before, after = tokens[at - 1], tokens[at + 1 : at + 2]
-    if before in words("numbered"):
-        return True
-    is_counted = bool(after) and after[0] not in words("light")
-    return not is_counted and before not in words("light") and before not in _kinds()
 
 
 def _people(tokens: list[str]) -> Iterator[str]:

@@ -114,7 +114,19 @@ def reading_of(predicate: Predicate) -> Reading | None:
             return Reading(owner, attribute, found["value"], Holds(holds))
     if verb == "be":
         return _being(owner, rest)
-    return _event(predicate) or (_generic(owner, verb, rest) if verb in words("generic") else None)
+    said = f"{verb} {rest}".rstrip()
+    for form, attribute, ends in rows("events"):  # what has happened, and what holds since or no longer
+        found = form.fullmatch(said)
+        groups = found.groupdict() if found else {}
+        value = groups.get("value")
+        if found is None or (value and not _can_be(attribute, value)):
+            continue
+        value = value or ANY
+        if groups.get("what"):
+            return Reading(owner, _noun(groups["what"]), value, Holds.ONE, is_change=True)
+        holds = Holds.SEVERAL if attribute == ANY else Holds.ONE
+        return Reading(owner, attribute, value, holds, ends, is_change=True, replaced=groups.get("former"))
+    return _generic(owner, verb, rest) if verb in words("generic") else None
 
 
 def request_of(text: str) -> Reading | None:
@@ -243,23 +255,6 @@ def _being(owner: tuple[str, ...], rest: str) -> Reading | None:
     if not value or re.search(r"\bto\b", value):
         return None
     return Reading(tuple(whose), attribute, value, holds_of(attribute, value))
-
-
-def _event(predicate: Predicate) -> Reading | None:
-    """What has happened, and what holds since or no longer."""
-    said = f"{predicate.verb} {predicate.rest}".rstrip()
-    for form, attribute, ends in rows("events"):
-        found = form.fullmatch(said)
-        groups = found.groupdict() if found else {}
-        value = groups.get("value")
-        if found is None or (value and not _can_be(attribute, value)):
-            continue
-        value = value or ANY
-        if groups.get("what"):
-            return Reading(predicate.owner, _noun(groups["what"]), value, Holds.ONE, is_change=True)
-        holds = Holds.SEVERAL if attribute == ANY else Holds.ONE
-        return Reading(predicate.owner, attribute, value, holds, ends, is_change=True, replaced=groups.get("former"))
-    return None
 
 
 def _generic(owner: tuple[str, ...], verb: str, rest: str) -> Reading:

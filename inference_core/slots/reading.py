@@ -240,45 +240,34 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
     found: list[Clause] = []
     is_correction = False
     for part in pattern("cut").split(pattern("together").sub(r"\g<whom> & I", text), maxsplit=MAX_CLAUSES):
-        clause = _clause(part, said_at)
-        is_correction = is_correction or clause.is_correction
-        if found and (denied := pattern("denied").match(clause.text)):
+        left = _SPACES.sub(" ", part).strip(" ,.!;:-()")
+        for _ in range(MAX_CLAUSES):  # introductory words, of which some announce a correction
+            correction = pattern("correction").match(left)
+            lead = correction or pattern("lead").match(left)
+            if lead is None:
+                break
+            left, is_correction = left[lead.end() :], is_correction or correction is not None
+        replaced = None
+        if former := pattern("former").search(left) or pattern("not_but").search(left):
+            left, replaced = left[: former.start()] + left[former.end() :], bare(former["former"])
+        left, changes = pattern("change").subn("", left)
+        left, additions = pattern("addition").subn("", left)
+        left, period = _without_period(pattern("filler").sub("", left).strip(), said_at)
+        left = _SPACES.sub(" ", left).strip(" ,.!;:-")
+        if found and (denied := pattern("denied").match(left)):
             found[-1] = replace(found[-1], replaced=bare(denied["former"]), is_correction=True)
-        elif words_left := clause.text:
-            continues = words_left.split(" ", maxsplit=1)[0] in words("continuing")
+        elif left:
+            continues = left.split(" ", maxsplit=1)[0] in words("continuing")
             if found and continues and found[-1].text.startswith(("I ", "We ", "we ")):
-                words_left = f"I {words_left}"
-            found.append(replace(clause, text=words_left, is_correction=is_correction))
+                left = f"I {left}"
+            kinds = {"is_change": changes > 0, "is_correction": is_correction, "is_addition": additions > 0}
+            found.append(Clause(left, period, replaced, **kinds))
     return found
 
 
 def bare(value: str) -> str:
     """``value`` without the prepositions and the article before it."""
     return _BEFORE_VALUE.sub("", value, count=1).strip()
-
-
-def _clause(text: str, said_at: datetime | None) -> Clause:
-    text, is_correction = _SPACES.sub(" ", text).strip(" ,.!;:-()"), False
-    for _ in range(MAX_CLAUSES):  # introductory words, of which some announce a correction
-        correction = pattern("correction").match(text)
-        lead = correction or pattern("lead").match(text)
-        if lead is None:
-            break
-        text, is_correction = text[lead.end() :], is_correction or correction is not None
-    replaced = None
-    if former := pattern("former").search(text) or pattern("not_but").search(text):
-        text, replaced = text[: former.start()] + text[former.end() :], bare(former["former"])
-    text, changes = pattern("change").subn("", text)
-    text, additions = pattern("addition").subn("", text)
-    text, period = _without_period(pattern("filler").sub("", text).strip(), said_at)
-    return Clause(
-        _SPACES.sub(" ", text).strip(" ,.!;:-"),
-        period,
-        replaced,
-        is_change=changes > 0,
-        is_correction=is_correction,
-        is_addition=additions > 0,
-    )
 
 
 def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:

@@ -24,7 +24,7 @@ _SHORT: Final = 3
 
 
 class Comparison(str, Enum):
-    """What a newer statement does to an older one: supersedes it, repeats it, or leaves both standing."""
+    """How a newer statement relates to an older one: supersedes it, repeats it, or both hold."""
 
     SUPERSEDES = "supersede"
     SAME = "same"

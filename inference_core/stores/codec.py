@@ -60,6 +60,7 @@ def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
     return None if at is None or ttl is None else Expiry(from_micros(at), timedelta(microseconds=ttl))
 
 
+@lru_cache(maxsize=4_096)
 def pack_namespace(namespace: Namespace) -> str:
     """A namespace as text; different namespaces give different texts."""
     return _COMPACT.encode(namespace)

@@ -26,11 +26,11 @@ from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
+from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.engine import EngineParts, StoreEngine
+from inference_core.stores.governance.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.opening import Database, KeySource, open_backend
-from inference_core.stores.sealed import SealedBackend
 from inference_core.stores.store import MemoryStore
-from inference_core.stores.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What nobody waits for: one thread of a store that does it chore by chore, deferred writes, and access counts.
+"""What nobody waits for: one thread of a store that does it chore by chore, and deferred writes.
 
 A chore does a bounded portion of its work at a time and then lets the others have their turn. Whatever one of them
 raises is counted and logged, and ends neither the thread nor another chore. Logs name the kind of a fault and not its
@@ -11,18 +11,20 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from inference_core.errors import ConfigurationError, InferenceCoreError, VersionConflict
-from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
-from inference_core.memory.text import encode_json, moment_field
-from inference_core.stores.backend import Backend, Check, Delete, Expire, Key, Put, Row, Touch, Write
-from inference_core.stores.fence import Fences, fences_of, roots_of
+from inference_core.memory.audit import Actor, Cause
+from inference_core.memory.namespaces import USAGE, holds_memories, sidecar_namespace
+from inference_core.stores.backend import Backend, Check, Delete, Expire, Outcome, Put, Touch, Write
+from inference_core.stores.governance.fence import Fences, roots_of
+from inference_core.stores.governance.journal import Journal
+from inference_core.stores.governance.versions import is_audited
 from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
@@ -149,17 +151,32 @@ class Maintenance:
         return False
 
 
-def remove_expired(backend: Backend, writer: GroupWriter) -> bool:
+def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> bool:
     """Chore: removes rows whose time has come, so that they take no room; whether there may be more."""
-    removals: list[Future[list[int]]] = []
-    for namespace, key in backend.expired(_EXPIRED_AT_ONCE):
-        batch: list[Write] = [Expire(namespace=namespace, key=key)]
-        if holds_memories(namespace):
-            batch.append(Delete(namespace=sidecar_namespace(namespace, USAGE), key=key))
-        removals.append(writer.submit(batch))
-    for removal in removals:
-        removal.result()
-    return bool(removals)
+
+    def outcome_of(removal: Future[list[int]]) -> Outcome:
+        try:
+            return removal.result()
+        except VersionConflict as error:
+            return error
+
+    def apply(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        return list(map(outcome_of, [writer.submit(batch) for batch in batches]))
+
+    found = [Expire(namespace=namespace, key=key) for namespace, key in backend.expired(_EXPIRED_AT_ONCE)]
+    batches: list[list[Write]] = []
+    for one in found:
+        batch: list[Write] = [one]
+        if is_audited(one.namespace):  # a row that was extended in this moment, or was removed, leaves no event
+            batch.insert(0, Check(namespace=one.namespace, key=one.key, expected=0))
+        if holds_memories(one.namespace):
+            batch.append(Delete(namespace=sidecar_namespace(one.namespace, USAGE), key=one.key))
+        batches.append(batch)
+    cause = Cause(at=datetime.now(UTC), operation="expire", actor=Actor(kind="worker"))
+    outcomes = journal.apply(batches, cause, apply)
+    # What cannot be read does not say that its time has come, so the check refuses it.
+    apply([[one] for one, outcome in zip(found, outcomes, strict=True) if isinstance(outcome, VersionConflict)])
+    return bool(found)
 
 
 # Deferred writes: kept in memory for a moment, then written together.
@@ -210,7 +227,8 @@ class DeferredWriter:
                 try:
                     self._write(group)
                 except (InferenceCoreError, TimeoutError) as error:
-                    _LOG.warning("%d notes on what was told are lost: %s", len(group), error)
+                    why = str(error) or f"not written within {_TIMEOUT_S:g} s"
+                    _LOG.warning("%d notes on what was told are lost: %s", len(group), why)
             return bool(self._waiting)
 
     def _write(self, group: Sequence[_Deferred]) -> None:
@@ -230,157 +248,3 @@ class _Deferred(NamedTuple):
     write: Write
     fence: list[Check]
     since: float
-
-
-# Access counts: how often memories are recalled, and when last. Each figure is a row of its own beside the memory's
-# namespace, so that noting one changes neither the memory, its version nor any index, and is in nobody's way who
-# writes it.
-
-ACCESS_INTERVAL_S: Final = 30.0
-MEMORIES_AT_ONCE: Final = 500
-"""With this many noted memories, they are written before the interval is over."""
-_MOST_NOTED: Final = 20_000
-_PORTION: Final = 200
-_ATTEMPTS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """How often a memory was recalled, and when last; ``last`` None: never."""
-
-    count: int = 0
-    last: datetime | None = None
-
-    def joined(self, other: Usage) -> Usage:
-        """Both together."""
-        return Usage(self.count + other.count, max(filter(None, (self.last, other.last)), default=None))
-
-    @classmethod
-    def of(cls, row: Row | None) -> Usage:
-        """What a row says; nothing without one."""
-        if row is None:
-            return cls()
-        count = row.value.get("count")
-        return cls(count if isinstance(count, int) else 0, moment_field(row.value, "last"))
-
-
-class AccessCounts:
-    """Notes recalls in this process until they are written; calls ``wake`` when many wait.
-
-    What was not written when the process dies is lost. While the database is away notes are kept, up to a bound.
-    """
-
-    def __init__(self, backend: Backend, writer: GroupWriter, wake: Callable[[], None] = lambda: None) -> None:
-        self._backend = backend
-        self._writer = writer
-        self._fences = fences_of(backend)
-        self._wake = wake
-        self._noted: dict[str, dict[Key, Usage]] = {}
-        self._count = 0
-        self._lock = threading.Lock()
-        self._flushing = threading.Lock()
-
-    def note(self, keys: Iterable[Key], at: datetime) -> None:
-        """The memories of ``keys`` were recalled ``at``; what is no memory is passed over. Waits for nothing.
-
-        A store that is read-only keeps no figures.
-        """
-        if not self._backend.capabilities.writable:
-            return
-        with self._lock:
-            for key in keys:
-                if holds_memories(key[0]):
-                    self._add(key, Usage(1, at))
-            waiting = self._count
-        if waiting >= MEMORIES_AT_ONCE:
-            self._wake()
-
-    def flush(self) -> None:
-        """Writes what was noted so far. Raises StoreError; what could not be written is noted still."""
-        with self._lock:
-            portions = sum(-(-len(noted) // _PORTION) for noted in self._noted.values())
-        for _ in range(portions):
-            self.write_portion()
-
-    def write_portion(self) -> bool:
-        """Writes some of what was noted, of one user; whether there is more. Raises StoreError, and notes it again."""
-        with self._flushing:
-            with self._lock:
-                user = next(iter(self._noted), None)
-                if user is None:
-                    return False
-                of_user = self._noted[user]
-                noted = {key: of_user.pop(key) for key in list(islice(of_user, _PORTION))}
-                if not of_user:
-                    del self._noted[user]
-                self._count -= len(noted)
-            is_written = False
-            try:
-                is_written = self._write(noted)
-            finally:
-                if not is_written:
-                    self._put_back(noted)
-            if not is_written:
-                _LOG.info("Others write the same access counts; %d are written later", len(noted))
-            return is_written and self._count > 0
-
-    def _add(self, key: Key, usage: Usage) -> None:
-        of_user = self._noted.get(key[0][0], {})
-        if key in of_user:
-            of_user[key] = of_user[key].joined(usage)
-        elif self._count < _MOST_NOTED:
-            self._noted.setdefault(key[0][0], of_user)[key] = usage
-            self._count += 1
-
-    def _put_back(self, noted: Mapping[Key, Usage]) -> None:
-        with self._lock:
-            for key, usage in noted.items():
-                self._add(key, usage)
-
-    def _write(self, noted: Mapping[Key, Usage]) -> bool:
-        """Adds ``noted`` to what is stored; of memories that are gone nothing is kept. False if others were faster."""
-        keys = list(noted)
-        fence = self._fences.checks([keys[0][0][0]])
-        for _ in range(_ATTEMPTS):
-            memories = self._backend.get(keys)
-            figures = self._backend.get([(sidecar_namespace(namespace, USAGE), key) for namespace, key in keys])
-            there = [(key, row) for key, row, memory in zip(keys, figures, memories, strict=True) if memory]
-            try:
-                if there:
-                    self._writer.submit(
-                        [
-                            usage_put(key, Usage.of(row).joined(noted[key]), expected=row.version if row else 0)
-                            for key, row in there
-                        ]
-                        + fence
-                    ).result()
-            except VersionConflict:
-                fence = self._fences.read([keys[0][0][0]])  # an erased user's memories are not there any more
-                continue
-            return True
-        return False
-
-
-def usage_put(key: Key, usage: Usage, expected: int | None = None) -> Put:
-    """The write that makes ``usage`` the figures of the memory at ``key``, if they are at version ``expected``."""
-    namespace, name = key
-    value = {"count": usage.count, "last": usage.last and usage.last.isoformat()}
-    return Put(
-        namespace=sidecar_namespace(namespace, USAGE),
-        key=name,
-        value=encode_json(value, what="access count"),
-        updated_at=usage.last or datetime.now(UTC),
-        expected=expected,
-    )
-
-
-def with_sidecars(batch: Sequence[Write]) -> list[Write]:
-    """``batch``, and behind it the writes that remove the figures and earlier texts of the memories that it removes."""
-    gone = [
-        (sidecar_namespace(write.namespace, place), write.key)
-        for write in batch
-        if isinstance(write, Delete) and holds_memories(write.namespace)
-        for place in (USAGE, FORGOTTEN)
-    ]
-    named = {(write.namespace, write.key) for write in batch} if gone else set[Key]()
-    return [*batch, *(Delete(namespace=place, key=key) for place, key in gone if (place, key) not in named)]

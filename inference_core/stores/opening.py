@@ -17,8 +17,8 @@ from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.memory.text import did_you_mean
 from inference_core.stores.backend import Backend
-from inference_core.stores.keyring import KeyRing, open_keys
-from inference_core.stores.sealed import SEALED_META, SealedBackend
+from inference_core.stores.encryption.keyring import KeyRing, open_keys
+from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:

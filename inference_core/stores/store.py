@@ -48,9 +48,9 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.redacting import redacted
-from inference_core.stores.search import Search
-from inference_core.stores.time_to_live import FRESH, MemoryTTLConfig, expiry_in
+from inference_core.stores.governance.redacting import redacted
+from inference_core.stores.governance.time_to_live import FRESH, MemoryTTLConfig, expiry_in
+from inference_core.stores.indexing.search import Search
 
 if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import UserMemory

@@ -1,7 +1,8 @@
 """Group commit: one thread joins the writes that wait into one durable transaction of the database.
 
-Nobody's patience is anybody else's fault: a write whose caller has gone is dropped while it is queued and finished once
-it is in a transaction. Only a transaction that has been running for `HANG_S` makes the writer refuse.
+Users take turns, so that one who writes thousands does not hold up the others. A write whose caller has gone is dropped
+while it is queued and finished once it is in a transaction. Only a transaction that has been running for `HANG_S` makes
+the writer refuse.
 
 Source: Gray and Reuter, Transaction Processing, 1993, section 9.4 (group commit).
 """
@@ -11,8 +12,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -23,6 +26,8 @@ from inference_core.stores.breaker import Breaker
 
 _LOG = logging.getLogger(__name__)
 MAX_BATCHES: Final = 512
+SHARE: Final = 64
+"""So many of one user's writes are in a transaction, so that whoever writes thousands holds up nobody else for long."""
 GATHER_S: Final = 0.002
 """About what a commit takes."""
 _LOOK_S: Final = 0.0003
@@ -48,6 +53,9 @@ class GroupWriter:
         self._max_batches = max_batches
         self._hang_s = hang_s
         self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._turns: dict[str, deque[_Ticket]] = {}
+        """What the writer's thread has taken from the queue, by user, in the order of their turns."""
+        self._is_ending = False
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
         self._has_company = False
@@ -105,25 +113,34 @@ class GroupWriter:
                     future.set_result(outcome)
 
     def _next(self) -> list[_Ticket]:
-        """What waits, at most so many; nothing once the writer is closed and all that came before is done."""
+        """What is next, at most so many; nothing once the writer is closed and all that came before is done."""
+        if not (self._turns or self._is_ending):
+            self._queue(self._waiting.get())
+            if self._has_company:
+                # Callers whose writes were committed together come back together, one by one. Whoever commits the first
+                # of them by itself makes two groups that take turns, and twice the commits. A caller alone never waits.
+                until, seen = time.monotonic() + GATHER_S, -1
+                while self._waiting.qsize() not in (seen, self._max_batches) and time.monotonic() < until:
+                    seen = self._waiting.qsize()
+                    time.sleep(_LOOK_S)
+        with suppress(Empty):
+            while True:
+                self._queue(self._waiting.get_nowait())
         tickets: list[_Ticket] = []
-        found = self._waiting.get()
-        if self._has_company:
-            # Callers whose writes were committed together come back together, one by one. Whoever commits the first of
-            # them by itself makes two groups that take turns, and twice the commits. A caller alone never waits.
-            until, seen = time.monotonic() + GATHER_S, -1
-            while (count := self._waiting.qsize()) != seen and count < self._max_batches and time.monotonic() < until:
-                seen = count
-                time.sleep(_LOOK_S)
-        while found is not None:
-            tickets.append(found)
-            if len(tickets) == self._max_batches:
+        for _ in range(SHARE):
+            if not self._turns:
                 break
-            try:
-                found = self._waiting.get_nowait()
-            except Empty:
-                break
-        else:
-            self._waiting.put(None)  # the end, for the call after this one
+            for user in list(self._turns)[: self._max_batches - len(tickets)]:
+                waiting = self._turns.pop(user)
+                tickets.append(waiting.popleft())
+                if waiting:
+                    self._turns[user] = waiting  # behind those who had no turn yet
         self._has_company = len(tickets) > 1
         return tickets
+
+    def _queue(self, ticket: _Ticket | None) -> None:
+        if ticket is None:
+            self._is_ending = True
+        else:
+            user = ticket[0][0].namespace[0] if ticket[0] else ""
+            self._turns.setdefault(user, deque()).append(ticket)

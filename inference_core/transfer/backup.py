@@ -15,30 +15,40 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import IO, Any, Final, Protocol, runtime_checkable
 
 from inference_core.effects import run
-from inference_core.errors import InvalidInput, StoreError, VersionConflict
+from inference_core.errors import Held, InvalidInput, StoreError, VersionConflict
+from inference_core.lifecycle.copies import COPIES_META, note_copy
 from inference_core.lifecycle.erasing import replay
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
-from inference_core.memory.places import ROOTS
 from inference_core.memory.text import encode_json
+from inference_core.services.operations.tuning import TUNABLE, TUNED_META
 from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, Backend, Key, Put
 from inference_core.stores.backends.file import FileBackend
-from inference_core.stores.backends.file_format import pack_row, parse_key, sync_folder, unpack_row
+from inference_core.stores.backends.file_format import entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.rows import RowState
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.codec import UNREADABLE
-from inference_core.stores.embedding import DIMENSIONS_META
+from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.governance.journal import AUDIT_META, KEY_META
+from inference_core.stores.indexing.embedding import DIMENSIONS_META
+from inference_core.stores.indexing.search import Search
 from inference_core.stores.opening import open_backend
-from inference_core.stores.sealed import SEALED_META, SealedBackend
-from inference_core.stores.search import Search
 from inference_core.stores.urls import parse_url
+from inference_core.transfer.manifest import (
+    MANIFEST,
+    Contents,
+    Manifest,
+    digest_of,
+    files_in,
+    read_manifest,
+    sound_manifest,
+)
 
 
 @runtime_checkable
@@ -51,11 +61,14 @@ class _HasSnapshot(Protocol):
 Progress = Callable[[int, int], None]
 """Is called with how many rows are done, and of how many."""
 Stored = tuple[Key, RowState]
-FORMAT: Final = "inference-core-backup"
-_MANIFEST: Final = "manifest.json"
-_SETTINGS: Final = (EMBEDDING_META, DIMENSIONS_META, CONTENT_KEY_META, SEALED_META)
+_SETTINGS: Final = (
+    *(EMBEDDING_META, DIMENSIONS_META, CONTENT_KEY_META, SEALED_META, AUDIT_META, KEY_META, COPIES_META),
+    *(TUNED_META + name for name in sorted(TUNABLE)),
+)
 _RESTORING: Final = "restoring"
-"""The setting of a store that an interrupted restore has begun to fill."""
+"""The setting of a store that an interrupted restore has begun to fill: the id of the backup."""
+_FILLED: Final = " filled"
+"""Stands behind the id once all rows are there, and users may have been erased again."""
 _PORTION: Final = 200
 _RECALLS: Final = 20
 _QUESTION: Final = 500
@@ -63,45 +76,7 @@ _QUESTION: Final = 500
 _STORE: Final = "store"
 """What holds the store in a backup: a file or, of a file store, a folder."""
 _MODULUS: Final = 1 << 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """How many rows a user, or a shared list, has, and a digest of them all, in whatever order they are read."""
-
-    rows: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What a backup holds. ``kind`` is "sqlite", "file" or "rows"; ``contents`` by the first label of namespaces.
-
-    ``files`` has the SHA-256 of each file, ``settings`` those of the whole store. ``at`` is an instant in ISO 8601.
-    """
-
-    id: str
-    at: str
-    kind: str
-    source: str
-    contents: Mapping[str, Contents]
-    files: Mapping[str, str]
-    settings: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return sum(one.rows for one in self.contents.values())
-
-    @property
-    def users(self) -> int:
-        """How many first labels of users and applications there are."""
-        return len(self.contents.keys() - ROOTS.keys())
-
-    def to_json(self) -> dict[str, Any]:
-        """Itself as JSON data, with a checksum over all of it."""
-        content = {"format": FORMAT, "version": 1, **asdict(self)}
-        return content | {"sha256": _checksum(content)}
+_SORTED: Final = json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,32 +97,39 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
     """
     if folder.exists():
         raise InvalidInput(f"{folder} is there already; name a new folder")
-    inner = store.inner if isinstance(store, SealedBackend) else store
+    inner = _database(store)
     part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
     part.mkdir(mode=0o700, parents=True)
     try:
         at, kind = datetime.now(UTC).isoformat(), _kind(inner)
-        found = {name: inner.get_meta(name) for name in _SETTINGS}
-        settings = {name: value for name, value in found.items() if value is not None}
+        contents: Mapping[str, Contents] = {}
         if isinstance(inner, SqliteBackend | FileBackend):
             inner.copy_into(part / _STORE)
+            settings = {name: inner.get_meta(name) for name in _SETTINGS}
         else:
             one_moment = inner.snapshot() if isinstance(inner, _HasSnapshot) else nullcontext(inner)
             with one_moment as frozen, _new_file(part / _STORE) as file:
-                for key, state in _stored(frozen, progress):
-                    file.write(pack_row(key, state) + b"\n")
-        files = {str(path.relative_to(part)): _digest(path) for path in _files(part)}
+                contents = _contents(_stored(frozen, progress), file)
+                settings = {name: frozen.get_meta(name) for name in _SETTINGS}
+        files = {str(path.relative_to(part)): digest_of(path, durable=True) for path in files_in(part)}
         made = Manifest(
-            id=secrets.token_hex(16), at=at, kind=kind, source=inner.name, contents={}, files=files, settings=settings
+            id=secrets.token_hex(16),
+            at=at,
+            kind=kind,
+            source=inner.name,
+            contents=contents,
+            files=files,
+            settings={name: value for name, value in settings.items() if value is not None},
         )
-        key = inner.key if isinstance(inner, FileBackend) else None
-        with _rows_in(part, made, key) as rows:
-            made = replace(made, contents=_contents(rows))
-        with _new_file(part / _MANIFEST) as file:
-            file.write(json.dumps(made.to_json(), ensure_ascii=False, indent=1).encode())
+        if kind != "rows":
+            with _rows_in(part, made, inner.key if isinstance(inner, FileBackend) else None, progress) as rows:
+                made = replace(made, contents=_contents(rows))
+        with _new_file(part / MANIFEST) as file:
+            file.write(made.encoded())
         sync_folder(part)
         part.rename(folder)
         sync_folder(folder.parent)
+        note_copy(inner, "backup", folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return made
@@ -158,15 +140,9 @@ def verify(folder: Path, progress: Progress | None = None, *, encryption_key: st
 
     ``encryption_key`` is that of an encrypted file store.
     """
-    manifest = read_manifest(folder)
-    there = {str(path.relative_to(folder)) for path in _files(folder)} - {_MANIFEST}
-    if wrong := sorted(there ^ manifest.files.keys()):
-        raise InvalidInput(f"{folder} is damaged: {wrong[0]} is {'not part of it' if wrong[0] in there else 'missing'}")
-    for name, digest in manifest.files.items():
-        if _digest(folder / name) != digest:
-            raise InvalidInput(f"{folder / name} is damaged: its checksum does not fit")
-    with _rows_in(folder, manifest, encryption_key) as rows:
-        _compare(manifest, _contents(_counted(rows, manifest.rows, progress)), str(folder))
+    manifest = sound_manifest(folder)
+    with _rows_in(folder, manifest, encryption_key, progress) as rows:
+        manifest.compare(_contents(rows), str(folder))
     return manifest
 
 
@@ -180,8 +156,14 @@ def restore(
     backup is damaged or the store is not empty, StoreError.
     """
     own_key = None if keys.get("keys") else keys.get("encryption_key")
-    manifest = verify(folder, encryption_key=own_key)
     scheme, path = parse_url(url).scheme, parse_url(url).path
+    is_copied = path is not None and read_manifest(folder).kind == scheme
+    parts = 1 if is_copied else 3
+    # A copy is compared once it is there; into a server, nothing is written of a damaged backup.
+    manifest = (
+        sound_manifest(folder) if is_copied else verify(folder, _part(progress, 0, parts), encryption_key=own_key)
+    )
+    receipts, held = list[ErasureReceipt](), None
     with ExitStack() as opened:
         part = None
         if path is not None:
@@ -191,22 +173,31 @@ def restore(
             part.parent.mkdir(parents=True, exist_ok=True)
             opened.callback(_remove, part)
             url = f"{scheme}:///{part}"
-            if is_copied := manifest.kind == scheme:
+            if is_copied:
                 _copy(folder / _STORE, part)
-        else:
-            is_copied = False
         with closing(open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **keys)) as store:
-            inner = store.inner if isinstance(store, SealedBackend) else store
-            if not is_copied:
-                with _rows_in(folder, manifest, own_key) as rows:
-                    _fill(inner, manifest, _counted(rows, manifest.rows, progress))
-            _compare(manifest, _contents(_stored(inner)), inner.name)
-            receipts = replay([store], ledger, by="restore") if ledger else []
+            inner = _database(store)
+            if inner.get_meta(_RESTORING) != manifest.id + _FILLED:
+                if not is_copied:
+                    with _rows_in(folder, manifest, own_key, _part(progress, 1, parts)) as rows:
+                        _fill(inner, manifest, rows)
+                manifest.compare(_contents(_stored(inner, _part(progress, parts - 1, parts))), inner.name)
+                inner.set_meta(_RESTORING, manifest.id + _FILLED)
+            try:
+                receipts = replay([store], ledger, by="restore", labels=manifest.contents) if ledger else []
+            except Held as error:
+                held = error
+            inner.set_meta(_RESTORING, "")
         if part is not None and path is not None:
             for left in _beside(part):
                 left.unlink(missing_ok=True)
             part.rename(path)
             sync_folder(path.parent)
+    if held and ledger:
+        raise StoreError(
+            f"The backup is restored, but legal holds in it keep users whom the ledger names: {', '.join(held.holds)}. "
+            f"End these holds, then run inference-core erasures --replay {ledger.path}"
+        )
     return manifest, receipts
 
 
@@ -228,22 +219,10 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
     return manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the backup in ``folder``. Raises InvalidInput if that is none, or damaged."""
-    path = folder / _MANIFEST
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        checksum = content.pop("sha256")
-        if content.pop("format") != FORMAT or checksum != _checksum({"format": FORMAT, **content}):
-            raise InvalidInput(f"{path} is damaged: its checksum does not fit")
-        if content.pop("version") > 1:
-            raise InvalidInput(f"{folder} was made by a newer version of this package: update it")
-        content["contents"] = {label: Contents(**one) for label, one in content["contents"].items()}
-        return Manifest(**content)
-    except (OSError, *UNREADABLE) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{folder} is no backup, or its {_MANIFEST} is damaged") from None
+def _database(store: Backend) -> Backend:
+    """What lies beneath the holds, limits and encryption of ``store``."""
+    beneath: Backend = getattr(store, "beneath", store)
+    return beneath.inner if isinstance(beneath, SealedBackend) else beneath
 
 
 def _kind(store: Backend) -> str:
@@ -270,40 +249,36 @@ def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored
                 progress(done, max(done, total))
 
 
-def _contents(rows: Iterable[Stored]) -> dict[str, Contents]:
-    """The contents of each first label. Sums of hashes: rows come in another order from each database."""
+def _contents(rows: Iterable[Stored], file: IO[bytes] | None = None) -> dict[str, Contents]:
+    """The contents of each first label; the rows are written to ``file`` meanwhile.
+
+    Sums of hashes: rows come in another order from each database.
+    """
     found: dict[str, tuple[int, int]] = {}
-    for (namespace, key), state in rows:
-        count, total = found.get(namespace[0], (0, 0))
-        packed = json.loads(pack_row((namespace, key), state))
-        del packed["seq"]
-        digest = hashlib.sha256(json.dumps(packed, sort_keys=True).encode()).digest()
-        found[namespace[0]] = count + 1, (total + int.from_bytes(digest)) % _MODULUS
+    for key, state in rows:
+        if file:
+            file.write(pack_row(key, state) + b"\n")
+        count, total = found.get(key[0][0], (0, 0))
+        entry = entry_of(key, state)
+        del entry["seq"]
+        digest = hashlib.sha256(_SORTED.encode(entry).encode()).digest()
+        found[key[0][0]] = count + 1, (total + int.from_bytes(digest)) % _MODULUS
     return {label: Contents(rows=count, digest=f"{total:064x}") for label, (count, total) in sorted(found.items())}
 
 
-def _compare(manifest: Manifest, found: Mapping[str, Contents], what: str) -> None:
-    for label in sorted(manifest.contents.keys() | found.keys()):
-        wanted, there = manifest.contents.get(label), found.get(label)
-        if wanted != there:
-            rows = f"{there.rows if there else 0} rows of {wanted.rows if wanted else 0}"
-            raise InvalidInput(f"{what} does not hold what the manifest says of {label!r}: {rows}, or other contents")
-
-
-def _counted(rows: Iterable[Stored], total: int, progress: Progress | None) -> Iterator[Stored]:
-    for done, row in enumerate(rows, 1):
-        yield row
-        if progress and (done % _PORTION == 0 or done == total):
-            progress(done, total)
+def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:
+    """Progress of one of several passes over the same rows."""
+    return progress and (lambda done, total: progress(number * total + done, parts * total))
 
 
 @contextmanager
-def _rows_in(folder: Path, manifest: Manifest, key: str | bytes | None) -> Generator[Iterator[Stored]]:
+def _rows_in(
+    folder: Path, manifest: Manifest, key: str | bytes | None, progress: Progress | None
+) -> Generator[Iterator[Stored]]:
     """The rows of a backup, as they were at its time."""
     with ExitStack() as opened:
         if manifest.kind == "rows":
-            file = opened.enter_context((folder / _STORE).open("rb"))
-            yield (unpack_row(json.loads(line)) for line in file)
+            yield _lines(opened.enter_context((folder / _STORE).open("rb")), manifest.rows, progress)
             return
         # Opening a store may change its files: those of a backup stay as they are.
         place = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="inference-core-backup-"))) / _STORE
@@ -314,7 +289,14 @@ def _rows_in(folder: Path, manifest: Manifest, key: str | bytes | None) -> Gener
         else:
             store = FileBackend(place, key=parse_key(key) if key else None, clock=clock)
         with closing(store):
-            yield _stored(store)
+            yield _stored(store, progress)
+
+
+def _lines(file: IO[bytes], total: int, progress: Progress | None) -> Iterator[Stored]:
+    for done, line in enumerate(file, 1):
+        yield unpack_row(json.loads(line))
+        if progress and (done % _PORTION == 0 or done == total):
+            progress(done, total)
 
 
 def _fill(store: Backend, manifest: Manifest, rows: Iterable[Stored]) -> None:
@@ -330,7 +312,6 @@ def _fill(store: Backend, manifest: Manifest, rows: Iterable[Stored]) -> None:
         for outcome in store.apply([[_put(key, state)] for key, state in portion]):
             if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):  # there already
                 raise outcome
-    store.set_meta(_RESTORING, "")
 
 
 def _put(key: Key, state: RowState) -> Put:
@@ -369,21 +350,8 @@ def _remove(path: Path) -> None:
             one.unlink()
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, ensure_ascii=False, sort_keys=True).encode()).hexdigest()
-
-
 @contextmanager
-def _new_file(path: Path) -> Generator[Any]:
+def _new_file(path: Path) -> Generator[IO[bytes]]:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         yield file
         file.flush()

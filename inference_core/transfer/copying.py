@@ -23,20 +23,22 @@ from inference_core.errors import (
     UserErased,
     VersionConflict,
 )
-from inference_core.memory.audit import Cause
-from inference_core.memory.namespaces import AUDIT, ERASED, SEALS, VERSIONS, encode_label, is_item
-from inference_core.memory.quota import QUOTA
+from inference_core.memory.audit import Actor, Cause
+from inference_core.memory.namespaces import AUDIT, ERASED, QUOTA, SEALS, VERSIONS, encode_label, is_item
+from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
-from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable
+from inference_core.memory.trust import Decision
+from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.services.operations.review import proposed_on
+from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable, Write
 from inference_core.stores.codec import unpack_value
-from inference_core.stores.embedding import DIMENSIONS_META, VectorSpace, fill
-from inference_core.stores.embedding import PORTION as EMBEDDING_PORTION
-from inference_core.stores.fence import fences_of, roots_of
-from inference_core.stores.journal import Journal
+from inference_core.stores.governance.fence import fences_of, roots_of
+from inference_core.stores.governance.journal import Journal
+from inference_core.stores.governance.redacting import redacted
+from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
+from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.opening import KeySource, open_backend
-from inference_core.stores.redacting import redacted
-from inference_core.stores.writer import GroupWriter
 
 Progress = Callable[[int, int], None]
 """Called with the number of rows done and the number of all."""
@@ -60,8 +62,8 @@ class ConflictPolicy(str, Enum):
 class TransferReport:
     """Counts of rows.
 
-    ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped, and for ``full`` ones
-    the user's quota has no room.
+    ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped, ``waiting`` wait for
+    the user's confirmation, and for ``full`` ones the user's quota has no room.
     """
 
     read: int = 0
@@ -70,6 +72,7 @@ class TransferReport:
     kept: int = 0
     unreadable: int = 0
     full: int = 0
+    waiting: int = 0
     total: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -132,6 +135,30 @@ class Writer:
             for root in roots_of(puts):
                 if self._fences.read([root]) != self._began[root]:
                     raise UserErased
+
+    def propose(self, put: Put) -> None:
+        """Has the memory in ``put`` wait for the user, unless it does, or the user has decided. Raises as `write`."""
+        self._report.read += 1
+        clean, now = self._clean(put), datetime.now(UTC)
+        record = MemoryRecord.from_value(
+            unpack_value(clean.value),
+            memory_id=put.key,
+            namespace=put.namespace,
+            stored_at=put.created_at or put.updated_at,
+            updated_at=put.updated_at,
+        )
+        homes = [(record.namespace[0], category) for category in MEMORY_CATEGORIES]
+        root = record.namespace[0]
+        fence = self._began.setdefault(root, self._fences.read([root]))
+        decision, _, writes = proposed_on(record, homes, now, (), self._backend)
+        if not writes:
+            self._report.kept += decision is Decision.NO
+            self._report.already_there += decision is not Decision.NO
+            return
+        (outcome,) = self._journal.apply([[*writes, *fence]], Cause(at=now, operation=self._operation))
+        if isinstance(outcome, Exception):
+            raise outcome if isinstance(outcome, StoreError) else StoreError(str(outcome))
+        self._report.waiting += 1
 
     def _clean(self, put: Put) -> Put:
         if is_item(put.namespace):
@@ -244,7 +271,14 @@ def reembed(
     if embedder is None:
         raise ConfigurationError("Name the embedding model, for example 'local' or 'openai:text-embedding-3-small'")
     backend = open_backend(url, encryption_key=encryption_key, keys=keys)
-    writer = GroupWriter(backend)
+    journal = Journal(backend)
+
+    def write(batch: Sequence[Write]) -> None:
+        cause = Cause(at=datetime.now(UTC), operation="reembed", actor=Actor(kind="admin"), is_told=True)
+        (outcome,) = journal.apply([batch], cause)
+        if isinstance(outcome, Exception):
+            raise outcome
+
     try:
         if backend.get_meta(EMBEDDING_META) == embedder.fingerprint:
             VectorSpace(backend, embedder)  # refuses another model behind the same name, whose texts look embedded
@@ -256,12 +290,11 @@ def reembed(
         total = backend.count(names)
         done = 0
         while portion := backend.pending(embedder.fingerprint, EMBEDDING_PORTION):
-            fill(backend, writer, embedder, portion, with_tokens=True)
+            fill(backend, write, embedder, portion, with_tokens=True)
             done += len(portion)
             if progress:
                 progress(done, total)
     finally:
-        writer.close()
         embedder.close()
         backend.close()
     return done

@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from io import TextIOWrapper
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
+from inference_core.lifecycle.copies import note_copy
 from inference_core.memory.namespaces import (
+    Namespace,
     holds_memories,
     holds_pending,
     is_sidecar,
@@ -29,7 +31,7 @@ from inference_core.memory.namespaces import (
     sidecar_namespace,
 )
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.memory.text import encode_json, is_encodable
+from inference_core.memory.text import encode_json, is_encodable, text_field
 from inference_core.memory.trust import Trust, as_fact, guides, lowered, trust_of
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
 from inference_core.retrieval.documents import Document, DocumentMetadata
@@ -68,8 +70,8 @@ def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
 def put_from_json(stored: Any) -> Put:
     """The put that `put_to_json` wrote. Raises InvalidInput for anything else.
 
-    A memory that claims more trust than its source earns gets the source's, and what would guide an agent becomes a
-    fact if it is from outside.
+    A memory that claims more trust than its source earns gets the source's. A forgotten one that would guide an agent
+    becomes a fact if it is from outside; others wait for the user (`import_store`).
     """
     try:
         created = stored["created_at"]
@@ -81,12 +83,10 @@ def put_from_json(stored: Any) -> Put:
         value, kind = stored["value"], _text(stored["kind"])
         if (holds_memories(namespace) or is_sidecar(namespace)) and not holds_pending(namespace):
             value: Any = lowered(value)
-            home = memory_namespace(namespace) if is_sidecar(namespace) else namespace
             fields = cast("dict[str, Any]", value if type(value) is dict else {})
-            if trust_of(fields) <= Trust.EXTERNAL and guides(fields.get("memory_type"), home[1]):
-                value, home = as_fact(fields), (home[0], MemoryCategory.SEMANTIC.value)
-                kind = MemoryType.FACTS.value if kind in GUIDING_TYPES else kind
-                namespace = sidecar_namespace(home, namespace[1]) if is_sidecar(namespace) else home
+            if is_sidecar(namespace) and _guides_from_outside(fields, memory_namespace(namespace)):
+                value, kind = as_fact(fields), MemoryType.FACTS.value if kind in GUIDING_TYPES else kind
+                namespace = sidecar_namespace((namespace[0], MemoryCategory.SEMANTIC.value), namespace[1])
         put = Put(
             namespace=namespace,
             key=_label(stored["key"]),
@@ -102,6 +102,11 @@ def put_from_json(stored: Any) -> Put:
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, binascii.Error) as error:
         raise InvalidInput(f"Not a stored memory: {without_quotes(error)}") from error
     return put
+
+
+def _guides_from_outside(value: Mapping[str, Any], home: Namespace) -> bool:
+    """Whether the stored memory would guide an agent, and is from outside."""
+    return trust_of(value) <= Trust.EXTERNAL and guides(text_field(value, "memory_type"), home[1])
 
 
 def _value(value: Any) -> str:
@@ -176,6 +181,7 @@ def export_store(
             if progress:
                 progress(report.read, max(report.total or 0, report.read))
         file.write(_encoded({"rows": report.read, "sha256": total.hexdigest()}))
+    note_copy(backend, "export", path, user_ids)
     report.written = report.read
     return report
 
@@ -190,7 +196,8 @@ def import_store(
 ) -> TransferReport:
     """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
 
-    Secrets are left out, or as ``secrets`` says.
+    Secrets are left out, or as ``secrets`` says. Rules, preferences and procedures from outside wait for the user: no
+    store has them as memories, so somebody has put them into the file.
 
     Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
     a newer version; StoreError. What stood before the fault was written and stays.
@@ -201,7 +208,14 @@ def import_store(
         writer = Writer(backend, policy, report, secrets)
         puts = _puts(cast("IO[str]", file), writer, path)
         while portion := list(islice(puts, PORTION)):
-            writer.write(portion)
+            waiting = {
+                id(put): put
+                for put in portion
+                if holds_memories(put.namespace) and _guides_from_outside(unpack_value(put.value), put.namespace)
+            }
+            writer.write([put for put in portion if id(put) not in waiting])
+            for put in waiting.values():
+                writer.propose(put)
             if progress:
                 progress(report.read, report.read)
     report.total = report.read

@@ -1,21 +1,25 @@
-"""An item that another application stored, in whatever layout, as memories of this package."""
+"""What other applications stored in LangGraph's stores: in which namespaces, whose it is, and what memory it becomes.
+
+A layout says in which namespaces an application keeps memories, and whose memories each one holds.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from hashlib import blake2b
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
-from inference_core.clock import aware
-from inference_core.errors import InvalidInput, InvalidMemory, SecretFound, UnsupportedSchema
-from inference_core.memory.namespaces import MemoryNamespaceBuilder
+from inference_core.clock import moment_of
+from inference_core.errors import InvalidId, InvalidInput, InvalidMemory, SecretFound, UnsupportedSchema
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, decode_label, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import DEFAULT_GUARD, Guard
-from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text, text_field
-from inference_core.memory.trust import LEFTOVERS, MemorySource, Origin, Trust, as_fact, guides, trust_of
+from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
+from inference_core.memory.trust import LEFTOVERS, MemorySource, Origin, Trust, trust_of
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
     MEMORY_TYPES,
@@ -26,7 +30,6 @@ from inference_core.memory.types import (
 )
 from inference_core.outbox.messages import mended, split_text
 from inference_core.stores.backend import EXTRA
-from inference_core.transfer.layouts import FLAT
 
 _SAID_BY: Final = {origin.value: origin for origin in Origin} | {
     "human": Origin.USER,
@@ -39,9 +42,28 @@ NO_CONTENT: Final = "no content"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
 NOT_STORABLE: Final = "cannot be stored"
 REFUSED: Final = "contains a secret"
+NOT_OFFERED: Final = "the user has rejected it, or has too much to confirm"
 NO_TEXT: Final = "the file holds no text"
-_MILLISECONDS_FROM: Final = 1e11
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+USER, CATEGORY, AGENT, ANY = "{user}", "{category}", "{agent}", "*"
+COALA: Final = "coala"
+"""The CoALA document's layout, one namespace a category."""
+FLAT: Final = "flat"
+"""All memories of a user in one namespace, as the same application had it before."""
+LANGMEM: Final = "langmem"
+FILES: Final = "files"
+"""deepagents' files; only on request, since not every file is a memory."""
+_LABELS: Final = {
+    COALA: ((USER, CATEGORY), (USER, CATEGORY, AGENT)),
+    FLAT: ((USER, MEMORIES_STORE_NAME),),
+    LANGMEM: (("memories", USER),),
+    FILES: ((USER, "filesystem"),),
+}
+_LIKE: Final = 0.8
+"""A name that is so like a known one is a misspelling of it, and no label."""
+USUAL: Final = (COALA, FLAT, LANGMEM)
+"""The layouts that are looked for unless others are named."""
+UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: give the user's id by name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,30 +102,24 @@ def records_of(
 
     Raises Unusable, also for secrets that ``guard`` rejects.
     """
-    try:
-        records = _records(item, namespaces, max_content_bytes, guard)
-        for one in records:
-            guard.refuse(one.content, one.topic, one.tags, one.extra_metadata)
-    except SecretFound as error:
-        raise Unusable(REFUSED, f"{REFUSED} ({', '.join(error.kinds)})") from error
-    return [guard.record(one) for one in records]
-
-
-def _records(
-    item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int, guard: Guard
-) -> list[MemoryRecord]:
     if item.fault is not None:
         raise Unusable(item.fault)
     if not isinstance(item.value, Mapping):
         raise Unusable(NOT_AN_OBJECT)
     value = dict(cast("Mapping[str, Any]", item.value))
-    if item.category and EXTRA in value:
-        return [_own_record(item, item.category, value, max_content_bytes)]
-    if "modified_at" in value and ("encoding" in value or isinstance(value.get("content"), list)):
-        parts = list(_parts_of_file(item, value, max_content_bytes, guard))
-    else:
-        parts = [replace(item, value=value | _text_and_rest(value.get("content")))]
-    return [_record_of(part, namespaces, max_content_bytes) for part in parts]
+    try:
+        if item.category and EXTRA in value:
+            records = [_own_record(item, item.category, value, max_content_bytes)]
+        else:
+            parts: Iterable[LegacyItem] = [replace(item, value=value | _text_and_rest(value.get("content")))]
+            if "modified_at" in value and ("encoding" in value or isinstance(value.get("content"), list)):
+                parts = _parts_of_file(item, value, max_content_bytes, guard)
+            records = [_record_of(part, namespaces, max_content_bytes) for part in parts]
+        for one in records:
+            guard.refuse(one.content, one.topic, one.tags, one.extra_metadata)
+    except SecretFound as error:
+        raise Unusable(REFUSED, f"{REFUSED} ({', '.join(error.kinds)})") from error
+    return [guard.record(one) for one in records]
 
 
 def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_content_bytes: int) -> MemoryRecord:
@@ -112,8 +128,6 @@ def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_cont
     updated = item.updated_at or item.created_at or _EPOCH
     try:
         known = {name: field for name, field in value.items() if name != EXTRA}
-        if trust_of(known) == Trust.EXTERNAL and guides(text_field(known, "memory_type"), category):
-            known, category = as_fact(known), MemoryCategory.SEMANTIC.value
         found = MemoryRecord.from_value(
             known,
             memory_id=canonical_id(item.key),
@@ -149,7 +163,7 @@ def _parts_of_file(
         content = "\n".join(map(str, cast("list[Any]", content)))
     if not isinstance(content, str) or value.pop("encoding", "utf-8") != "utf-8":
         raise Unusable(NO_TEXT)
-    modified = moment(value.pop("modified_at", None))
+    modified = moment_of(value.pop("modified_at", None))
     item = replace(item, updated_at=modified or item.updated_at)
     guard.refuse(content)
     clean = guard.text(mended(content))  # before a secret is split in two
@@ -162,8 +176,8 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
     """``item`` as a record in the namespace of its category, under the same id and with the same times.
 
     The category is that of the item's namespace, else the value's own if it names one, else that of its type; an
-    unknown type becomes ``general``. What would guide an agent becomes a fact if it is from outside. An id that no tool
-    could name is replaced by its hash. What does not fit stays under ``extra_metadata["legacy"]``. Raises Unusable.
+    unknown type becomes ``general``. An id that no tool could name is replaced by its hash. What does not fit stays
+    under ``extra_metadata["legacy"]``. Raises Unusable.
     """
     value: dict[str, Any] = dict(item.value)
     content = value.pop("content", None)
@@ -178,7 +192,7 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
         "session_id": _label(value.get("session_id")),
         "agent_name": _label(value.get("agent_name")) if has_agent else None,
         "extra_metadata": dict(metadata) if isinstance(metadata, Mapping) else None,  # pyright: ignore[reportUnknownArgumentType] - JSON
-        "created_at": moment(value.get("created_at")),
+        "created_at": moment_of(value.get("created_at")),
     }
     left = {name: found for name, found in value.items() if found not in (None, "") and fields.get(name) is None}
     try:
@@ -194,9 +208,6 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
     category = fields["memory_category"] or get_category_for_type(kind)
     source = _source(item)
     trust = Trust(max(trust_of({"source": source.to_value(), "trust": item.value.get("trust")}), 0))
-    if trust is Trust.EXTERNAL and guides(kind.value, category.value):
-        extra = as_fact({"memory_type": kind.value, "extra_metadata": extra})["extra_metadata"]
-        kind, category = MemoryType.FACTS, MemoryCategory.SEMANTIC
     created = fields["created_at"] or item.created_at or item.updated_at or _EPOCH
     try:
         builder = MemoryNamespaceBuilder(agent_name=item.agent_name) if item.category else namespaces
@@ -230,20 +241,6 @@ def _source(item: LegacyItem) -> MemorySource:
     return MemorySource(origin=lowest, tool=item.layout)
 
 
-def moment(found: Any) -> datetime | None:
-    """A datetime, a text in ISO 8601, or a number of seconds or milliseconds since 1970 as a UTC instant, else None."""
-    try:
-        if isinstance(found, datetime):
-            return aware(found)
-        if isinstance(found, str):
-            return aware(datetime.fromisoformat(found.strip()))
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            return datetime.fromtimestamp(found / 1000 if abs(found) >= _MILLISECONDS_FROM else found, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return None
-
-
 def _kind(found: Any) -> MemoryType | None:
     """The type that a name means; names may be singular, or those of the enum, as in ``MemoryType.GENERAL``."""
     if not isinstance(found, str):
@@ -258,3 +255,109 @@ def _label(found: Any) -> str | None:
         return optional_text(found, what="a label")
     except InvalidMemory:
         return None
+
+
+class Place(NamedTuple):
+    """What a namespace holds: memories of ``user_id`` in a layout. ``fault`` says why they cannot be taken over."""
+
+    layout: str
+    user_id: str
+    category: str | None = None
+    agent_name: str | None = None
+    fault: str | None = None
+
+
+class Joined(Protocol):
+    """A source of namespaces, and whether their labels were joined by dots."""
+
+    were_joined: bool
+
+
+class Layouts:
+    """The layouts to look for, of these users or of all; the first that fits a namespace counts.
+
+    A layout is a name (``coala``, ``flat``, ``langmem``, ``files``) or labels joined by dots, in which ``{user}``,
+    ``{category}``, ``{agent}`` and ``*`` stand for one label each: ``notes.{user}``. One without ``{user}`` holds the
+    memories of the one user that is named. Raises InvalidInput, InvalidId.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None = None,
+        user_ids: Sequence[str] | None = None,
+        flat_name: str = MEMORIES_STORE_NAME,
+    ) -> None:
+        for what, given in (("user_ids", user_ids), ("layouts", names)):
+            if isinstance(given, str):
+                raise InvalidInput(f"{what} must be a list of ids or names, not one text")
+        if not flat_name or flat_name in MEMORY_CATEGORIES:
+            raise InvalidInput(f"The flat namespace cannot be called {flat_name!r}; its usual name is 'memories'")
+        for user_id in user_ids or ():
+            encode_label(user_id)
+        self._users = None if user_ids is None else frozenset(user_ids)
+        known = _LABELS | {FLAT: ((USER, flat_name),)}
+        has_one_user = len(self._users or ()) == 1
+        self._labels: list[tuple[str, tuple[str, ...]]] = []
+        for name in names or USUAL:
+            near = get_close_matches(name, known, 1, cutoff=_LIKE)
+            if name not in known and near:
+                raise InvalidInput(f"Unknown layout {name!r:.100}; did you mean {near[0]}?")
+            for labels in known.get(name, (tuple(name.split(".")),)):
+                if not all(labels) or (USER not in labels and not has_one_user):
+                    raise InvalidInput(
+                        f"Unknown layout {name!r:.100}; known: {', '.join(known)}, or labels such as 'notes.{USER}'. "
+                        f"One without {USER} needs exactly one user to be named"
+                    )
+                self._labels.append((name, labels))
+
+    def holds(self, user_id: str) -> bool:
+        """Whether the memories of this user are wanted."""
+        return self._users is None or user_id in self._users
+
+    @property
+    def are_of_all_users(self) -> bool:
+        """Whether no users are named."""
+        return self._users is None
+
+    def place_of(self, labels: Sequence[str], source: Joined) -> Place | None:
+        """What a namespace of ``source`` holds; None if it is in no layout, or another user's.
+
+        If they ``were_joined``, the labels come from a text in which dots join them, as LangGraph's tables have it. So
+        ``a.b.memories`` may be the flat namespace of a user ``a.b`` or something else of ``a``; it is taken for
+        memories of ``a.b`` only if that user is named.
+        """
+        for name, pattern in self._labels:
+            if len(labels) == len(pattern) and (found := self._read(name, pattern, labels)):
+                is_wanted = self.holds(found.user_id) or self.holds(decoded(found.user_id))
+                return found if is_wanted else None
+        for name, pattern in self._labels if source.were_joined else ():
+            if USER not in pattern or len(labels) < len(pattern):
+                continue
+            at, more = pattern.index(USER), len(labels) - len(pattern) + 1
+            joined = [*labels[:at], ".".join(labels[at : at + more]), *labels[at + more :]]
+            if found := self._read(name, pattern, joined):
+                if self._users is None:
+                    return found._replace(fault=UNCLEAR_USER)
+                if found.user_id in self._users:
+                    return found
+        return None
+
+    def _read(self, name: str, pattern: Sequence[str], labels: Sequence[str]) -> Place | None:
+        fields: dict[str, str] = {}
+        for wanted, label in zip(pattern, labels, strict=True):
+            if wanted == CATEGORY and label not in MEMORY_CATEGORIES:
+                return None
+            if wanted in (USER, CATEGORY, AGENT):
+                fields[wanted] = label
+            elif wanted not in (ANY, label):
+                return None
+        user = fields[USER] if USER in fields else next(iter(self._users or ()))
+        return Place(name, user, fields.get(CATEGORY), fields.get(AGENT))
+
+
+def decoded(label: str) -> str:
+    """The id that ``label`` encodes, as this package writes it; any other label as it is."""
+    try:
+        return decode_label(label)
+    except InvalidId:
+        return label

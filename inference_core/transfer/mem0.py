@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
+from inference_core.clock import moment_of
 from inference_core.errors import InvalidInput
-from inference_core.transfer.legacy import LegacyItem, moment
+from inference_core.transfer.legacy import LegacyItem
 
 NO_USER: Final = "it names no user"
 _LISTS: Final = ("results", "points", "memories")
@@ -61,8 +62,8 @@ def mem0_items(values: Iterable[tuple[str, Any]], user_ids: Iterable[str] = ()) 
                 "session_id": fields.get("run_id"),
                 "extra_metadata": fields.get("metadata"),
             },
-            updated_at=moment(fields.get("updated_at")),
-            expires_at=moment(fields.get("expiration_date")),
+            updated_at=moment_of(fields.get("updated_at")),
+            expires_at=moment_of(fields.get("expiration_date")),
             fault=None if isinstance(user, str) and user else NO_USER,
             layout="mem0",
             origin="mem0",

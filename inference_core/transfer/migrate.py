@@ -6,37 +6,53 @@ the memory, and a purge of its user, so that a later run neither reverts a chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Final
 
 from langgraph.store.base import BaseStore
 
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.audit import Cause
-from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, MemoryNamespaceBuilder, Namespace
+from inference_core.memory.namespaces import (
+    MEMORIES_STORE_NAME,
+    MIGRATED,
+    MemoryNamespaceBuilder,
+    Namespace,
+    decode_label,
+)
 from inference_core.memory.quota import Quota
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json
-from inference_core.memory.trust import LEFTOVERS
+from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json, mapping_field
+from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.services.operations.review import has_to_wait, proposed_on
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import EXTRA, Backend, Delete, Key, Outcome, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
-from inference_core.stores.journal import Journal
+from inference_core.stores.governance.journal import Journal
+from inference_core.stores.governance.quotas import limited
 from inference_core.stores.opening import KeySource, has_store, open_backend
-from inference_core.stores.quotas import limited
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
-from inference_core.transfer.layouts import COALA, FLAT, Layouts, Place, decoded
-from inference_core.transfer.legacy import LegacyItem, Unusable, records_of
+from inference_core.transfer.legacy import (
+    COALA,
+    FLAT,
+    NOT_OFFERED,
+    Layouts,
+    LegacyItem,
+    Place,
+    Unusable,
+    decoded,
+    records_of,
+)
 from inference_core.transfer.migration_report import MigrationReport
 from inference_core.transfer.sources import GraphStore, LangGraphTable, OwnScopes, PostgresTable, Source, read_only
 
@@ -62,6 +78,7 @@ def migrate_memories(
     keys: KeySource = None,
     secrets: Policy | Guard | None = None,
     quota: Quota | None = None,
+    confirm: Collection[str] = (),
 ) -> MigrationReport:
     """Copies the memories that other applications keep in ``source`` to ``store``.
 
@@ -90,6 +107,8 @@ def migrate_memories(
         keys: As for `open_store`.
         quota: As for `open_store`, unless that is the target. What has no room is counted as failed.
         secrets: As for `open_store`, unless that is the target. With "reject", memories with secrets are skipped.
+        confirm: Names of categories. What other applications' agents wrote into them waits for the user, as do, always,
+            rules, preferences and procedures from tools, documents and the web; see `list_pending`.
 
     Raises:
         InvalidInput: An argument is invalid.
@@ -103,11 +122,16 @@ def migrate_memories(
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
         backend = limited(backend, quota)
-        sources = [*_own_scopes(opened, read, backend if read == store else None, open_url), *tables]
+        own = backend if read == store else None  # one of our own stores at ``source``, if there is one
+        if isinstance(read, MemoryStore):
+            own = read.engine.backend
+        elif own is None and isinstance(read, str) and has_store(read):
+            own = opened.enter_context(closing(open_url(read, as_it_is=True)))
+        sources: list[Source] = [*([] if own is None else [OwnScopes(own)]), *tables]
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard)
+        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard, frozenset(confirm))
         total = sum(space.rows for one in sources for space in one.spaces() if wanted.place_of(space.labels, one))
         with closing(located(sources, wanted, report)) as items:
             migration.migrate(items, total, progress)
@@ -127,6 +151,7 @@ def import_items(
     keys: KeySource = None,
     secrets: Policy | Guard | None = None,
     quota: Quota | None = None,
+    confirm: Collection[str] = (),
 ) -> MigrationReport:
     """Stores what ``items`` gives, which is called twice, first to count them; see `migrate_memories` for the rest."""
     total = sum(1 for _ in items())
@@ -137,7 +162,7 @@ def import_items(
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard)
+        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard, frozenset(confirm))
         migration.migrate(items(), total, progress)
         if isinstance(store, MemoryStore):
             store.engine.embed_later()
@@ -157,17 +182,6 @@ def _opened(
     opened.enter_context(closing(backend))
     place = f"{scheme}:///{path}" if path else shown_url(store) if scheme.startswith("postgres") else backend.name
     return backend, MigrationReport(place, dry_run, is_missing)
-
-
-def _own_scopes(
-    opened: ExitStack, source: str | BaseStore, backend: Backend | None, open_url: Callable[..., Backend]
-) -> list[Source]:
-    """One of our own stores at ``source``, if there is one; ``backend`` if it is open already."""
-    if isinstance(source, MemoryStore):
-        backend = source.engine.backend
-    elif backend is None and isinstance(source, str) and has_store(source):
-        backend = opened.enter_context(closing(open_url(source, as_it_is=True)))
-    return [] if backend is None else [OwnScopes(backend)]
 
 
 def _tables(opened: ExitStack, source: str | BaseStore, *, is_given: bool) -> list[Source]:
@@ -244,8 +258,10 @@ class Migration:
         report: MigrationReport,
         max_content_bytes: int,
         guard: Guard,
+        confirm: Collection[str],
     ) -> None:
         self._backend = backend
+        self._confirm = confirm
         self._guard = guard
         self._apply = apply
         self._journal = Journal(backend)
@@ -255,6 +271,8 @@ class Migration:
         self._users: set[int] = set()
         self._foreseen: dict[str, str] = {}
         """In a dry run, the marks that a real one would have made."""
+        self._own: set[Key] = set()
+        """Where this package's own memories go."""
 
     def migrate(self, items: Iterable[LegacyItem], total: int, progress: Progress | None = None) -> None:
         """Copies ``items``, about ``total`` of them. Raises StoreError."""
@@ -263,9 +281,6 @@ class Migration:
             self._migrate(batch)
             if progress:
                 progress(self._report.found, max(total, self._report.found))
-
-    def _written(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        return self._journal.apply(batches, Cause(at=datetime.now(UTC), operation="migrate"), self._apply)
 
     def _records(self, items: Iterable[LegacyItem]) -> Generator[_Sourced]:
         for item in items:
@@ -278,6 +293,8 @@ class Migration:
                 continue
             self._users.add(hash(records[0].namespace[0]))
             self._report.users = len(self._users)
+            if item.category and EXTRA in item.value:
+                self._own |= {(record.namespace, record.id) for record in records}
             for record in records:
                 yield record, item.origin
 
@@ -296,7 +313,16 @@ class Migration:
             if any(self._backend.get([(place, record.id) for place in places])):
                 self._report.already_there += 1
             else:
-                self._report.by_category[record.category.value] += 1
+                self._count(record)
+
+    def _has_to_wait(self, record: MemoryRecord) -> bool:
+        return has_to_wait(record, () if (record.namespace, record.id) in self._own else self._confirm)
+
+    def _count(self, record: MemoryRecord) -> None:
+        if self._has_to_wait(record):
+            self._report.waiting += 1
+        else:
+            self._report.by_category[record.category.value] += 1
 
     def _unmarked(self, batch: Sequence[_Sourced]) -> list[_Sourced]:
         """Those that were not migrated before. Of two with one id, from different namespaces, one gets another id."""
@@ -316,35 +342,44 @@ class Migration:
             elif not known or not origin or known == origin:
                 self._report.already_there += 1
             else:
-                extra = {**record.extra_metadata, LEFTOVERS: {"id": record.id, **_leftovers(record)}}
+                extra = {
+                    **record.extra_metadata,
+                    LEFTOVERS: {"id": record.id, **mapping_field(record.extra_metadata, LEFTOVERS)},
+                }
                 renamed.append((replace(record, id=_hash(f"{origin}.{record.id}"), extra_metadata=extra), origin))
         return [*new, *self._unmarked(renamed)] if renamed else new
 
     def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         """All in one transaction, each with its mark, unless it was migrated before or its id stands anywhere."""
         groups: list[list[Write]] = []
+        written: list[_Sourced] = []
         for record, origin in records:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
-            absent = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
-            groups.append([_mark(record, origin), *absent, put_of(record, expected=0)])
-        outcomes = self._written(groups) if groups else []
+            absent: list[Write] = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
+            stored: list[Write] = [put_of(record, expected=0)]
+            if self._has_to_wait(record):
+                now, homes = datetime.now(UTC), scopes[record.namespace[0]]
+                decision, _, stored = proposed_on(record, homes, now, (), self._backend)
+                if decision is Decision.NO:  # without a mark: the next run offers it again if there is room then
+                    self._report.count_skipped(decode_label(record.namespace[0]), record.id, NOT_OFFERED, NOT_OFFERED)
+                    continue
+                absent = []
+            groups.append([_mark(record, origin), *absent, *stored])
+            written.append((record, origin))
+        cause = Cause(at=datetime.now(UTC), operation="migrate")
+        outcomes = self._journal.apply(groups, cause, self._apply) if groups else []
         taken: list[_Sourced] = []
-        for one, outcome in zip(records, outcomes, strict=True):
+        for one, outcome in zip(written, outcomes, strict=True):
             record, _ = one
             if isinstance(outcome, VersionConflict):
                 taken.append(one)
             elif isinstance(outcome, Exception):
                 self._report.count_failed(record, outcome)
             else:
-                self._report.by_category[record.category.value] += 1
+                self._count(record)
         if taken:
             self._apply([[_mark(record, origin)] for record, origin in taken])
             self._report.already_there += len(taken)
-
-
-def _leftovers(record: MemoryRecord) -> dict[str, Any]:
-    found: Any = record.extra_metadata.get(LEFTOVERS)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _mark(record: MemoryRecord, origin: str) -> Put:

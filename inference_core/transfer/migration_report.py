@@ -32,10 +32,11 @@ class LeftOut:
 class MigrationReport:
     """What a migration did, or would do in a dry run, in numbers of memories.
 
-    Of the ``found`` memories of ``users`` users (``by_layout``), ``written`` were migrated, ``already_there`` were
-    migrated before or have an id that another memory uses, ``skipped`` (by reason) have nothing that can be stored, and
-    ``failed`` were refused by the store. ``left_out`` and ``failures`` name the first of the last two. ``others``
-    counts the items of another library's store that are in no layout; ``other_places`` names the first namespaces.
+    Of the ``found`` memories of ``users`` users (``by_layout``), ``written`` were migrated, ``waiting`` wait for the
+    user's confirmation, ``already_there`` were migrated before or have an id that another memory uses, ``skipped`` (by
+    reason) have nothing that can be stored, and ``failed`` were refused by the store. ``left_out`` and ``failures``
+    name the first of the last two. ``others`` counts the items of another library's store that are in no layout;
+    ``other_places`` names the first namespaces.
     """
 
     store: str
@@ -47,6 +48,7 @@ class MigrationReport:
     others: int = 0
     other_places: list[str] = field(default_factory=list[str])
     by_category: Counter[str] = field(default_factory=Counter[str])
+    waiting: int = 0
     already_there: int = 0
     skipped: Counter[str] = field(default_factory=Counter[str])
     failed: int = 0
@@ -84,6 +86,7 @@ class MigrationReport:
             "by_layout": dict(self.by_layout),
             "written": self.written,
             "by_category": {name: self.by_category[name] for name in MEMORY_CATEGORIES},
+            "waiting": self.waiting,
             "already_there": self.already_there,
             "skipped": self.skipped.total(),
             "skipped_by_reason": dict(self.skipped),
@@ -110,6 +113,7 @@ class MigrationReport:
         lines = [
             f"{self.store}: {found} ({layouts}); they stay as they are.",
             f"{did} {self.written}: {shares}.",
+            *([f"Waiting for the user: {self.waiting}; see inference-core review."] if self.waiting else []),
             *([f"Left alone, because there already: {self.already_there}."] if self.already_there else []),
             *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),
             *map(str, self.left_out),

@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from langgraph.store.base import BaseStore
 
+from inference_core.clock import moment_of
 from inference_core.errors import MissingExtra, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, holds_memories
 from inference_core.stores.backend import MAX_VALUE_BYTES, Backend
-from inference_core.transfer.layouts import decoded
-from inference_core.transfer.legacy import LegacyItem, moment
+from inference_core.transfer.legacy import LegacyItem, decoded
 
 PAGE: Final = 200
 _PREFIXES: Final = 10_000
@@ -121,7 +121,7 @@ class GraphStore:
             offset += len(page)
             for item in page:
                 if tuple(item.namespace) == space.labels:
-                    created, updated = moment(item.created_at), moment(item.updated_at)
+                    created, updated = moment_of(item.created_at), moment_of(item.updated_at)
                     yield LegacyItem(key=item.key, value=item.value, created_at=created, updated_at=updated)
 
 
@@ -257,7 +257,7 @@ def _item_of(row: tuple[Any, ...], fault: str | None) -> LegacyItem:
         except (ValueError, TypeError, RecursionError):
             value_fault = NOT_JSON
     created, updated, expires = (
-        moment(time.decode(errors="replace") if isinstance(time, bytes) else time) for time in times
+        moment_of(time.decode(errors="replace") if isinstance(time, bytes) else time) for time in times
     )
     return LegacyItem(
         key=name,

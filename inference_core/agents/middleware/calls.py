@@ -1,13 +1,14 @@
-"""What the middlewares share: hooks written once for sync and async, memories in requests, and receipts of them."""
+"""What the middlewares share: hooks written once for sync and async, a run's state, memories in requests, receipts."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from enum import Enum
+from typing import Annotated, Any, Final, NotRequired, TypeVar
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
@@ -15,20 +16,24 @@ from langchain.agents.middleware.types import (
     ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
+    OmitFromSchema,
+    PrivateStateAttr,
 )
 from langchain_core.messages import SystemMessage
+from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from inference_core.agents.identity import current_config, thread_of
-from inference_core.context.profile import PROFILE
+from inference_core.agents.provenance import OutsideState
+from inference_core.context.profile import PROFILE, Profile
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import only_warned
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, evidence, text_hash
 from inference_core.memory.text import new_id, text_tokens
+from inference_core.services.operations.prompt_context import TurnContext
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.services.operations.turn import TurnContext
 from inference_core.short_term.window import last_of_user
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +48,44 @@ S = TypeVar("S", bound=AgentState[Any])
 MAX_MARKERS: Final = 4
 """Anthropic accepts so many cache markers in a request."""
 _CACHE_CONTROL: Final = "cache_control"
+_Reported = OmitFromSchema(input=True, output=False)
+
+
+class FirstOfRun(UntrackedValue[Any]):
+    """A value that only the first write of a run sets, so that a subagent's report does not replace it."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Sets the value if there is none yet."""
+        return not self.is_available() and super().update(values[:1])
+
+
+class MemoryStatus(str, Enum):
+    """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``."""
+
+    RECALLED = "recalled"
+    LEXICAL = "lexical"
+    DEGRADED = "degraded"
+    CLOSED = "closed"
+    OFF = "off"
+
+
+class MemoryState(OutsideState):
+    """What the middleware adds to the agent's state.
+
+    Private to the run: the block and its owner. Private to the thread: the profile and its owner. In the result: the
+    status, how many memories were recalled, their types and categories, and how long that took in milliseconds.
+    """
+
+    memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
+    memory_evidence: NotRequired[Annotated[dict[str, Any] | None, UntrackedValue, PrivateStateAttr]]
+    memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
+    memory_profile: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]]
+    memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
+    memory_status_reason: NotRequired[Annotated[str | None, FirstOfRun(object), _Reported]]
+    memories_recalled: NotRequired[Annotated[int, FirstOfRun(object), _Reported]]
+    memory_recall_latency_ms: NotRequired[Annotated[float, FirstOfRun(object), _Reported]]
+    memory_types_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
+    memory_categories_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
 
 
 class OperationMiddleware(AgentMiddleware[S, Any, Any], ABC):
@@ -134,7 +177,29 @@ def _marked(content: Any) -> int:
 def evidence_of(turn: TurnContext) -> dict[str, Any]:
     """What a receipt's value says of the turn, for the run's private state; no content of memories."""
     frame = {"recalled_at": turn.now.isoformat(), "zone": str(turn.zone), "form": turn.form}
-    return frame | evidence(list(_lines(turn)), turn.dropped)
+    lines = [
+        ReceiptLine(id=line.id, version=line.version, place=ReceiptPlace.PROFILE, rank=rank, cut=line.cut)
+        for rank, line in enumerate(turn.profile.lines, 1)
+    ]
+    versions = {line.id: line.version for line in turn.profile.lines}
+    groups = {item.id: number for number, group in enumerate(turn.context.conflicts) for item in group}
+    lines += [
+        ReceiptLine(
+            id=item.id,
+            version=item.record.version if item.record else 0,
+            place=ReceiptPlace.NEWS if item.source == PROFILE else ReceiptPlace.RECALLED,
+            rank=rank,
+            score=item.score if item.relevance is not None else None,
+            relevance=item.relevance,
+            signals=dict(item.signals),
+            old=versions.get(item.id),
+            cut=item.cut,
+            group=groups.get(item.id),
+            doubts=tuple(sorted(doubt.value for doubt in item.doubts or ())),
+        )
+        for rank, item in enumerate(turn.context.items, 1)
+    ]
+    return frame | evidence(lines, turn.dropped)
 
 
 def note_receipt(
@@ -179,27 +244,6 @@ def note_receipt(
         annotate(receipt)
 
 
-def _lines(turn: TurnContext) -> Iterator[ReceiptLine]:
-    versions = {line.id: line.version for line in turn.profile.lines}
-    for rank, line in enumerate(turn.profile.lines, 1):
-        yield ReceiptLine(id=line.id, version=line.version, place=ReceiptPlace.PROFILE, rank=rank, cut=line.cut)
-    groups = {item.id: number for number, group in enumerate(turn.context.conflicts) for item in group}
-    for rank, item in enumerate(turn.context.items, 1):
-        yield ReceiptLine(
-            id=item.id,
-            version=item.record.version if item.record else 0,
-            place=ReceiptPlace.NEWS if item.source == PROFILE else ReceiptPlace.RECALLED,
-            rank=rank,
-            score=item.score if item.relevance is not None else None,
-            relevance=item.relevance,
-            signals=dict(item.signals),
-            old=versions.get(item.id),
-            cut=item.cut,
-            group=groups.get(item.id),
-            doubts=tuple(sorted(doubt.value for doubt in item.doubts or ())),
-        )
-
-
 def annotate(receipt: Receipt) -> None:
     """Adds ids, counts and hashes to LangSmith's current run and OpenTelemetry's current span, if the process has any.
 
@@ -224,3 +268,15 @@ def annotate(receipt: Receipt) -> None:
         span = telemetry.get_current_span()
         if span.is_recording():
             span.set_attributes(attributes)
+
+
+def profile_text(state: Mapping[str, Any]) -> str:
+    """The text of the profile that the model gets in a run with this ``state``; "" without one."""
+    profile = profile_of(state, state.get("memory_owner")) if state.get("memory_context") else None
+    return profile.text if profile else ""
+
+
+def profile_of(state: Mapping[str, Any], user: str | None) -> Profile | None:
+    """The thread's profile, if it is the ``user``'s."""
+    kept = state.get("memory_profile")
+    return Profile.from_value(kept["lines"]) if kept and kept["owner"] == user else None

@@ -15,7 +15,7 @@ from langgraph.store.base import BaseStore
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
-from inference_core.agents.provenance import OutsideState, first_outside, noted_outside
+from inference_core.agents.provenance import OutsideState, first_outside, noted_outside, told_by_agent
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -165,7 +165,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             first = first_outside(state)
             now, after = scope.clock.now(), len(messages) if first is None else first
             new = [_message(messages[at], at, now, after_tool=at > after) for at in _new(state, end)]
-            partition = Partition(user, scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)
+            partition = Partition.of(user, scope.namespaces)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
             _log_closed(error)
@@ -224,13 +224,15 @@ def _message(message: AnyMessage, at: int, now: datetime, *, after_tool: bool) -
     # Without a checkpointer the whole history comes each time, with new ids: then its position identifies a message.
     thread = thread_of()
     is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
+    told = told_by_agent()
+    is_agents = isinstance(message, AIMessage) or told is not None
     return Message(
         session_id=NO_THREAD if thread is None else thread,
-        role=Role.ASSISTANT if isinstance(message, AIMessage) else Role.USER,
+        role=Role.ASSISTANT if is_agents else Role.USER,
         text=message.text,
         id=message.id if is_kept else None,
         position=at,
-        author=None if isinstance(message, AIMessage) else message.name,
+        author=None if is_agents else message.name,
         at=now,
-        after_tool=after_tool and isinstance(message, AIMessage),
+        after_tool=is_agents and (after_tool or bool(told)),
     )

@@ -9,39 +9,43 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from enum import Enum
-from typing import Annotated, Any, Final, Literal, NotRequired, Unpack, get_args
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, Unpack, get_args
 
-from langchain.agents.middleware.types import ModelRequest, OmitFromSchema, PrivateStateAttr
+from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.tools import BaseTool
-from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of
 from inference_core.agents.middleware.calls import (
+    MemoryState,
+    MemoryStatus,
     OperationMiddleware,
     Update,
     append_to_user_message,
     evidence_of,
     marked_for_cache,
     note_receipt,
+    profile_of,
+    profile_text,
     text_block,
     with_system_blocks,
 )
-from inference_core.agents.provenance import OutsideState, noted_outside
+from inference_core.agents.provenance import delegating, noted_outside
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
-from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, Profile, fenced_profile
+from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
 from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
+from inference_core.observing import observed, record
+from inference_core.services.operations.prompt_context import TurnContext, TurnOptions, build_turn_context
 from inference_core.settings import RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
-from inference_core.stores.search import RecallMode
+from inference_core.stores.indexing.search import RecallMode
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 RECEIPT_DAYS: Final = 30.0
 DEFAULT_ENGINEER: Final = ContextEngineer(pruning=Pruning(min_chance=0.025, keeps_standing=False))
@@ -56,7 +60,6 @@ If that takes longer, recall goes on by words alone. The rest of the time is for
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
 """Where memories outside the profile go."""
-_Reported = OmitFromSchema(input=True, output=False)
 
 
 _said_nobody: Final = threading.Event()
@@ -70,43 +73,6 @@ _INSTEAD: Final = {
     "request_id": 'put it into the run\'s config["metadata"]',
 }
 """For arguments of the documented middleware that this one does not have."""
-
-
-class FirstOfRun(UntrackedValue[Any]):
-    """A value that only the first write of a run sets, so that a subagent's report does not replace it."""
-
-    def update(self, values: Sequence[Any]) -> bool:
-        """Sets the value if there is none yet."""
-        return not self.is_available() and super().update(values[:1])
-
-
-class MemoryStatus(str, Enum):
-    """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``."""
-
-    RECALLED = "recalled"
-    LEXICAL = "lexical"
-    DEGRADED = "degraded"
-    CLOSED = "closed"
-    OFF = "off"
-
-
-class MemoryState(OutsideState):
-    """What the middleware adds to the agent's state.
-
-    Private to the run: the block and its owner. Private to the thread: the profile and its owner. In the result: the
-    status, how many memories were recalled, their types and categories, and how long that took in milliseconds.
-    """
-
-    memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
-    memory_evidence: NotRequired[Annotated[dict[str, Any] | None, UntrackedValue, PrivateStateAttr]]
-    memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
-    memory_profile: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]]
-    memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
-    memory_status_reason: NotRequired[Annotated[str | None, FirstOfRun(object), _Reported]]
-    memories_recalled: NotRequired[Annotated[int, FirstOfRun(object), _Reported]]
-    memory_recall_latency_ms: NotRequired[Annotated[float, FirstOfRun(object), _Reported]]
-    memory_types_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
-    memory_categories_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
 
 
 class MemoryMiddleware(OperationMiddleware[MemoryState]):
@@ -285,8 +251,10 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
         try:
             asked = last_of_user(state.get("messages") or [])
-            frozen = _profile_of(state, user)
-            turn = yield from build_turn_context(scope, user, asked.text if asked else None, self._options, frozen)
+            frozen = profile_of(state, user)
+            query = asked.text if asked else None
+            agent = scope.namespaces.agent_name
+            turn = yield from observed(agent, build_turn_context, scope, user, query, self._options, frozen)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             reason = str(error) if isinstance(error, InferenceCoreError) else f"{type(error).__name__}: {error}"
@@ -323,6 +291,16 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
             blocks.append(text_block(context))
         return with_system_blocks(asked or request, blocks), update
 
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], T]) -> T:
+        """Runs a tool; an agent in it knows whose words this conversation is made of."""
+        with delegating(request.tool_call["name"], request.state, request.runtime.config):
+            return handler(request)
+
+    async def awrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[T]]) -> T:
+        """As `wrap_tool_call`."""
+        with delegating(request.tool_call["name"], request.state, request.runtime.config):
+            return await handler(request)
+
     def _warn(self, problem: str) -> None:
         """Logs ``problem``, at most once a minute: in an outage each turn's status says the same."""
         now = time.monotonic()
@@ -342,21 +320,10 @@ def _public(reason: str | None) -> str | None:
     return reason and reason.partition(": ")[0]
 
 
-def profile_text(state: Mapping[str, Any]) -> str:
-    """The text of the profile that the model gets in a run with this ``state``; "" without one."""
-    profile = _profile_of(state, state.get("memory_owner")) if state.get("memory_context") else None
-    return profile.text if profile else ""
-
-
-def _profile_of(state: Mapping[str, Any], user: str | None) -> Profile | None:
-    """The thread's profile, if it is the ``user``'s."""
-    kept = state.get("memory_profile")
-    return Profile.from_value(kept["lines"]) if kept and kept["owner"] == user else None
-
-
 def _update(
     status: MemoryStatus, started: float, owner: str, turn: TurnContext | None = None, reason: str | None = None
 ) -> Update:
+    record("inference_core.recall.status", 1, {"status": status.value})
     records = turn.records if turn else ()
     return {
         "memory_context": turn.block if turn else None,

@@ -26,9 +26,10 @@ from inference_core.agents.identity import (
 from inference_core.agents.middleware.calls import Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
+from inference_core.memory.document import PendingMemory
 from inference_core.memory.text import moment_field
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory
-from inference_core.services.operations.review import PendingMemory, approve_pending, list_pending, reject_pending
+from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 2.0
@@ -145,7 +146,19 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
     def _decided(
         self, state: ReviewState, runtime: Runtime[Any], pending: Sequence[PendingMemory], answer: Any
     ) -> Operation[Update]:
-        decisions = _decisions(pending, answer)
+        try:
+            decisions = _DECISIONS.validate_python(field_of(answer, "decisions"))
+        except ValidationError as error:
+            raise InvalidInput(
+                'Resume with {"decisions": [{"id": …, "type": "approve", "edit" or "reject"}]}; '
+                '"edit" has a "content", "reject" may have a "message"'
+            ) from error
+        known = {one.id for one in pending}
+        for one in decisions:  # all of them, before anything is done
+            if one.id not in known:
+                raise InvalidInput(f"{one.id!r:.80} is not among the memories that were asked about")
+            if (one.type == "edit") is (one.content is None):
+                raise InvalidInput('"edit" needs the new text in "content", and nothing else has one')
         scope, noted = self._binding.scope_of(runtime), state.get("memory_review") or {}
         user = noted["owner"]
         for one in decisions:
@@ -174,21 +187,3 @@ def _question(pending: Sequence[PendingMemory]) -> dict[str, Any]:
             for one in pending
         ],
     }
-
-
-def _decisions(pending: Sequence[PendingMemory], answer: Any) -> list[ReviewDecision]:
-    """The decisions in an ``answer``, each about one of ``pending``. Raises InvalidInput, before anything is done."""
-    try:
-        decisions = _DECISIONS.validate_python(field_of(answer, "decisions"))
-    except ValidationError as error:
-        raise InvalidInput(
-            'Resume with {"decisions": [{"id": …, "type": "approve", "edit" or "reject"}]}; "edit" has a "content", '
-            '"reject" may have a "message"'
-        ) from error
-    known = {one.id for one in pending}
-    for one in decisions:
-        if one.id not in known:
-            raise InvalidInput(f"{one.id!r:.80} is not among the memories that were asked about")
-        if (one.type == "edit") is (one.content is None):
-            raise InvalidInput('"edit" needs the new text in "content", and nothing else has one')
-    return decisions

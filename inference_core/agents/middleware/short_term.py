@@ -12,8 +12,13 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
 from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, thread_of
-from inference_core.agents.middleware.calls import OperationMiddleware, Update, with_system_text
-from inference_core.agents.middleware.memory import MemoryStatus, profile_text
+from inference_core.agents.middleware.calls import (
+    MemoryStatus,
+    OperationMiddleware,
+    Update,
+    profile_text,
+    with_system_text,
+)
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
@@ -170,7 +175,12 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             self._tell(request.runtime, window, result, shown)
         if result.evicted:
             update["messages"] = _changes(request.state.get("messages") or [], result)
-            if self._recalls_again(request.state):
+            is_recalled = request.state.get("memory_status") in (
+                MemoryStatus.RECALLED.value,
+                MemoryStatus.LEXICAL.value,
+            )
+            # Do the blocks' memories reach the prompts of this run, by this middleware or by MemoryMiddleware?
+            if self._policy.blocks and (self._policy.into_system_prompt or is_recalled):
                 # What was recalled when the run began lacks what has just left; the model would know neither.
                 found = yield from self._recalled(request.state, request.runtime)
                 used = self._policy.counter(shown) if shown else 0
@@ -179,11 +189,6 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         summaries = [one for one in shown if isinstance(one, SystemMessage) and is_summary(one)]
         request = with_system_text(request, [one.text for one in summaries])
         return request.override(messages=[one for one in shown if one not in summaries]), update
-
-    def _recalls_again(self, state: Mapping[str, Any]) -> bool:
-        """Whether the blocks' memories reach the prompts of this run, by this middleware or by MemoryMiddleware."""
-        is_recalled = state.get("memory_status") in (MemoryStatus.RECALLED.value, MemoryStatus.LEXICAL.value)
-        return bool(self._policy.blocks) and (self._policy.into_system_prompt or is_recalled)
 
     def _fitting(
         self, request: ModelRequest[Any], found: dict[str, list[MemoryStoreDocument]], used: int

@@ -95,12 +95,6 @@ def reason_of(error: Exception) -> str:
             return "memory does not work at the moment"
 
 
-def _run_of(runtime: Any) -> str | None:
-    config: Mapping[str, Any] = getattr(runtime, "config", None) or {}
-    run = config.get("run_id")
-    return None if run is None else str(run)
-
-
 class MemoryTool(BaseTool):
     """Base of the memory tools, on ``memory_service`` (a service or a binding), for ``user_id`` or the run's user."""
 
@@ -137,15 +131,17 @@ class MemoryTool(BaseTool):
         try:
             owner = field_of(getattr(runtime, "state", None), "memory_owner")
             tool_call = getattr(runtime, "tool_call_id", None)
+            config: Mapping[str, Any] | None = getattr(runtime, "config", None)
+            run_id = (config or {}).get("run_id")
             source = MemorySource(
                 origin=Origin.AGENT,
-                thread_id=thread_of(getattr(runtime, "config", None)),
+                thread_id=thread_of(config),
                 message_ids=(str(tool_call),) if tool_call else (),
                 tool=self.name,
             )
             scope = self._binding.scope(getattr(runtime, "store", None))
-            actor = replace(actor_of(source, scope.namespaces.agent_name), run_id=_run_of(runtime))
-            scope = replace(scope, actor=actor)
+            actor = actor_of(source, scope.namespaces.agent_name)
+            scope = replace(scope, actor=replace(actor, run_id=None if run_id is None else str(run_id)))
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema
             call = Call(scope, user, source, self.session_id or source.thread_id, grounding_of(runtime))
@@ -194,15 +190,16 @@ class SaveMemoryStoreTool(MemoryTool):
             owner,
             given.content,
             given.memory_type,
-            session_id=call.session_id,
+            session_id=None if space else call.session_id,  # a thread's id may name its user
             topic=given.topic,
             category=given.category,
             source=source,
         )
-        yield from call.stated(given.content, source)
+        if not space:
+            yield from call.stated(given.content, source)
         note = _UNCONFIRMED if source.trust is Trust.EXTERNAL and not memory_id.was_stored else ""
         agent = call.scope.namespaces.agent_name
-        if near := call.scope.engine.quotas.warning(encode_label(owner), agent):
+        if near := call.scope.engine.quotas.warning(encode_label(Space(space) if space else call.user_id), agent):
             note += f". Memory is nearly full ({near}): update or delete what is no longer needed"
         category = category_of(MemoryType(given.memory_type), given.category)
         done = "already stored" if memory_id.was_stored else "saved"
@@ -227,8 +224,8 @@ class RecallMemoryStoreTool(MemoryTool):
         if is_id(given.query) and (memory := (yield from get(call.scope, call.user_id, given.query))):
             return f"Found 1 memory:\n{whole(memory)}"
         limit = given.max_results or self.default_max_results
-        found = yield from recall(
-            call.scope, call.user_id, given.query, limit, given.memory_type, category=given.category
+        found = yield from in_space(
+            call.scope, recall, call.user_id, given.query, limit, given.memory_type, category=given.category
         )
         if not found:
             return "No relevant memories found."
@@ -257,8 +254,9 @@ class UpdateMemoryStoreTool(MemoryTool):
         category = given.category or (old.memory_category if old and not given.memory_type else None)
         source = call.source_of(said, guides=guides(kind, category))
         changed = old is not None and (
-            yield from update(
+            yield from in_space(
                 call.scope,
+                update,
                 call.user_id,
                 given.memory_id,
                 given.content,
@@ -293,7 +291,7 @@ class DeleteMemoryStoreTool(MemoryTool):
         if old is not None and (refusal := call.refusal(old, None)):
             return refusal
         expected = old.version if old else None
-        was_found = yield from delete(call.scope, call.user_id, given.memory_id, expected_version=expected)
+        was_found = yield from in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=expected)
         return self._outcome(given.memory_id, "deleted", was_found=was_found)
 
 
@@ -309,8 +307,9 @@ class ListMemoryStoreTool(MemoryTool):
     def answer(self, call: Call, given: ListArguments) -> Operation[str]:
         """Lists a page, and says how many pages there are."""
         start = (given.page - 1) * _PAGE
-        found, total = yield from list_memories(
+        found, total = yield from in_space(
             call.scope,
+            list_memories,
             call.user_id,
             category=given.category,
             memory_type=given.memory_type,

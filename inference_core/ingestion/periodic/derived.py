@@ -14,8 +14,8 @@ from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.consolidation import MemoryChanges
-from inference_core.ingestion.extraction import short, stamp
-from inference_core.ingestion.extraction_schema import CONTENT, Entry, first_of, texts_of
+from inference_core.ingestion.extraction.extractor import short, stamp
+from inference_core.ingestion.extraction.schema import CONTENT, Entry, first_of, texts_of
 from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
@@ -75,7 +75,7 @@ class Shown:
 
 
 def lowest_origin(sources: Sequence[Source]) -> Origin:
-    """The origin of what follows from ``sources``: an external one if any of them is, else the agent, who wrote it."""
+    """The origin of a memory derived from ``sources``: that of an external source if there is one, else the agent."""
     external = [one.origin for one in sources if one.trust is Trust.EXTERNAL]
     if not external:
         return Origin.AGENT

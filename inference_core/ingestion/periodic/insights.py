@@ -19,7 +19,8 @@ from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, ModelError
 from inference_core.ingestion.consolidation import MemoryChanges
-from inference_core.ingestion.extraction_schema import MAX_CONTENT
+from inference_core.ingestion.extraction.schema import MAX_CONTENT
+from inference_core.ingestion.extraction.structured import PROMPTS, Asking, answer_of, shown, structured
 from inference_core.ingestion.periodic.derived import (
     Shown,
     Source,
@@ -30,7 +31,6 @@ from inference_core.ingestion.periodic.derived import (
     text_and_cited,
     write_derived,
 )
-from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, shown, structured
 from inference_core.memory.record import CITES, JOB, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, encode_json, mapping_field
 from inference_core.memory.trust import MemorySource
@@ -191,7 +191,7 @@ class ModelInsights:
 
 
 def read_insight(lines: Sequence[Shown], answer: Any) -> tuple[Drawn, str]:
-    """The first usable memory in an answer, or what is wrong with all of them. Never raises."""
+    """The first usable memory in an answer, or why none is usable. Never raises."""
     said = answer_of(answer)
     problems = list(said.problems)
     for entry in said.entries:

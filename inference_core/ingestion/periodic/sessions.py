@@ -22,6 +22,7 @@ from inference_core.outbox.candidates import Candidate, Entity, Extraction
 from inference_core.outbox.messages import mended, session_name, split_text
 from inference_core.outbox.outbox import Claim, Outbox
 from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.stores.backend import Delete, Row, Write
 
@@ -36,7 +37,7 @@ MAX_SUMMARY_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SessionContent:
-    """``sources`` are the ``earlier`` summary, if there is one, and then what is new, the oldest first."""
+    """``sources``: the ``earlier`` summary, if there is one, then the new messages and memories, the oldest first."""
 
     sources: Sequence[Source]
     earlier: MemoryRecord | None = None
@@ -46,6 +47,15 @@ class SessionContent:
     def new_count(self) -> int:
         """How many sources are new."""
         return len(self.sources) - (self.earlier is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class UnsummarizedSession:
+    """A session with ``sources`` messages and memories since its last summary, the latest of them at ``last``."""
+
+    session_id: str
+    sources: int
+    last: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +160,23 @@ def all_said(outbox: Outbox, partition: Partition) -> Operation[list[Waiting]]:
     """The messages that became memories and are in no summary, the oldest first. Raises StoreError."""
     rows = yield from outbox.engine.scan([partition.said])
     return [Waiting.of(row) for row in reversed(rows)]
+
+
+def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str) -> Operation[list[UnsummarizedSession]]:
+    """The user's sessions with something new since their last summary, the oldest first. Raises StoreError."""
+    now = scope.clock.now()
+    by_session: dict[str, tuple[list[MemoryRecord], list[Waiting]]] = {}
+    for record in (yield from all_of(scope.engine, scope.namespaces.read_scopes(user_id))):
+        if record.session_id and why_invalid(record.to_value(), now) is None:
+            by_session.setdefault(record.session_id, ([], []))[0].append(record)
+    for one in (yield from all_said(outbox, Partition.of(user_id, scope.namespaces))):
+        by_session.setdefault(one.message.session_id or "", ([], []))[1].append(one)
+    found = [
+        UnsummarizedSession(name, content.new_count, max(one.at for one in content.sources))
+        for name, (records, said) in by_session.items()
+        if (content := content_of(records, said, now)).new_count
+    ]
+    return sorted(found, key=lambda one: (one.last, one.session_id))
 
 
 def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:

@@ -18,8 +18,9 @@ from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory
-from inference_core.ingestion.extraction import short
-from inference_core.ingestion.extraction_schema import MAX_LABEL, end_of, first_of, folded, start_of, texts_of
+from inference_core.ingestion.extraction.extractor import short
+from inference_core.ingestion.extraction.schema import MAX_LABEL, end_of, first_of, folded, start_of, texts_of
+from inference_core.ingestion.extraction.structured import PROMPTS, Asking, answer_of, structured
 from inference_core.ingestion.periodic.derived import (
     Shown,
     Source,
@@ -29,7 +30,6 @@ from inference_core.ingestion.periodic.derived import (
     text_and_cited,
 )
 from inference_core.ingestion.periodic.sessions import SessionContent, SummaryDraft, candidate_of
-from inference_core.ingestion.structured import PROMPTS, Asking, answer_of, structured
 from inference_core.memory.text import text_tokens
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import Role, mended
@@ -69,7 +69,7 @@ class SessionSummary(BaseModel):
 
 
 def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: Any) -> tuple[SummaryDraft, str]:
-    """The summary in an answer, or what is wrong with it. It cites what was shown, and nothing else. Never raises."""
+    """The summary in an answer, or why it is unusable. Only sources that were shown are cited. Never raises."""
     said = answer_of(answer)
     nothing = SummaryDraft(text="", cited=())
     if not said.entries:
@@ -173,7 +173,7 @@ class ExtractiveSummarizer:
         self.max_characters = max_characters
 
     def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Operation[Extraction]:
-        """The summary; none if nobody said a sentence."""
+        """The summary; none if the session has no sentence."""
         del now, zone
         yield from ()
         taken = _central_sentences(content.sources, self.max_characters)

@@ -39,7 +39,7 @@ from inference_core.services.context_builder.source import (
     SharedSearches,
 )
 from inference_core.services.operations.scope import UserId
-from inference_core.stores.search import Search
+from inference_core.stores.indexing.search import Search
 
 DEFAULT_DEADLINE_S: Final = 1.0
 DEFAULT_SOURCES: Final[tuple[ContextSource, ...]] = (

@@ -24,8 +24,8 @@ from inference_core.services.operations.messages import MAX_KEPT, kept_messages,
 from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.search import Found, Search
-from inference_core.stores.snapshot import Snapshot
+from inference_core.stores.indexing.search import Found, Search
+from inference_core.stores.indexing.snapshot import Snapshot
 
 Accepts = Callable[[MemoryRecord], bool]
 """Whether a source gives this memory."""
@@ -66,7 +66,11 @@ class Memories:
         else:
             for scopes in self._groups(request):
                 rows = yield from _newest(request, scopes, self._kinds())
-                found = [Found(row, self._rank(record)) for row in rows if self.accepts(record := record_of(row))]
+                found = [
+                    Found(row, record.importance if self.by_importance else 0.0)
+                    for row in rows
+                    if self.accepts(record := record_of(row))
+                ]
                 groups.append(sorted(found, key=lambda one: one.score, reverse=True))
         in_turn = [one for place in zip_longest(*groups) for one in place if one is not None]
         return [item_of(one, self.name, self.section) for one in in_turn[: self.limit]]
@@ -80,9 +84,6 @@ class Memories:
             return None if self.accepts(record_of(row)) else "not of this source"
 
         return search_for(request, request.question, self._groups(request), self.limit, self._kinds(), rejects)
-
-    def _rank(self, record: MemoryRecord) -> float:
-        return record.importance if self.by_importance else 0.0
 
     def _groups(self, request: ContextRequest) -> list[list[Namespace]]:
         names = map(validate_memory_category, self.categories)

@@ -17,7 +17,7 @@ from inference_core.effects import Effect, Operation, run, settle
 from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.search import Search, SearchResult
+from inference_core.stores.indexing.search import Search, SearchResult
 
 Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
 """Items, an operation that gives them, or something to await, which runs on an event loop of its own."""

@@ -8,13 +8,14 @@ from datetime import datetime
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.audit import AuditEvent
-from inference_core.memory.namespaces import AUDIT, encode_label
+from inference_core.memory.document import MemoryPage
+from inference_core.memory.namespaces import AUDIT, SALT, encode_label
 from inference_core.memory.text import canonical_id
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment
 from inference_core.stores.backend import Row
+from inference_core.stores.codec import Cursor
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.journal import SALT
-from inference_core.stores.sealer import TrailCheck, check_trail
+from inference_core.stores.governance.sealer import TrailCheck, check_trail
 
 
 def audit(  # noqa: D417 - callers of the service pass no scope
@@ -60,6 +61,26 @@ def audit(  # noqa: D417 - callers of the service pass no scope
 
     events = yield from events_of(scope.engine, user_id, is_wanted)
     return events[::-1][:limit]
+
+
+def audit_page(
+    scope: MemoryScope, user_id: UserId, *, memory_id: str | None = None, limit: int = 50, after: str | None = None
+) -> Operation[MemoryPage[AuditEvent]]:
+    """A page of the events that `audit` gives, of one memory if given. ``after`` is the previous ``next_cursor``.
+
+    Raises InvalidInput, StoreUnavailable.
+    """
+    key = None if memory_id is None else canonical_id(memory_id)
+    cursor = None if after is None else Cursor.decode(after)
+
+    def is_wanted(row: Row) -> bool:
+        event = None if row.key == SALT else event_of(row)
+        return event is not None and (key is None or any(change.key == key for change in event.changes))
+
+    place = (encode_label(user_id), AUDIT)
+    rows = yield from scope.engine.scan([place], accepts=is_wanted, limit=limit + 1, after=cursor)
+    following = Cursor.of(rows[limit - 1]).encode() if rows[limit:] else None
+    return MemoryPage(filter(None, map(event_of, rows[:limit])), following)
 
 
 def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -> Operation[TrailCheck]:

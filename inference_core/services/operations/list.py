@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
@@ -13,8 +13,8 @@ from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_field
-from inference_core.memory.types import MemoryCategory, validate_memory_type
-from inference_core.services.operations.archive import earlier_texts
+from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_type
+from inference_core.services.operations.delete import earlier_texts
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -30,6 +30,8 @@ from inference_core.stores.codec import Cursor, place_of
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
+MOST_BROWSED: Final = 2_000
+_BROWSED: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,53 @@ def list_all(
     """
     found, _ = yield from list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
     return list(found)
+
+
+def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> Operation[dict[str, MemoryStoreDocument]]:
+    """Those of the memories ``ids`` that there are. Only looks: what expires lives no longer for it.
+
+    Raises StoreUnavailable.
+    """
+    scopes = yield from readable(scope, user_id)
+    rows = yield from scope.engine.get([(namespace, key) for key in dict.fromkeys(ids) for namespace in scopes])
+    return {record.id: MemoryStoreDocument.of(record) for record in records_of(rows)}
+
+
+def browse(
+    scope: MemoryScope,
+    user_id: UserId,
+    *,
+    memory_type: str | None = None,
+    origin: str | None = None,
+    limit: int = 50,
+    after: str | None = None,
+) -> Operation[MemoryPage[MemoryStoreDocument]]:
+    """A page of memories of a type and an `Origin`, the newest first, which costs the same however rare these are.
+
+    It looks through `MOST_BROWSED` memories at most: a page may hold fewer than ``limit`` though others follow. Raises
+    InvalidInput, StoreUnavailable.
+    """
+    kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
+    scopes, cursor = (yield from readable(scope, user_id)), None if after is None else Cursor.decode(after)
+    found, looked, is_last = list[Row](), 0, False
+    while len(found) <= limit and looked < MOST_BROWSED and not is_last:
+        size = limit + 1 if origin is None else _BROWSED
+        rows = yield from scope.engine.scan(scopes, kinds=kinds, accepts=is_known, limit=size, after=cursor)
+        found += [row for row in rows if origin in (None, record_of(row).source.origin.value)]
+        looked, is_last = looked + len(rows), len(rows) < size
+        cursor = Cursor.of(rows[-1]) if rows else cursor
+    if len(found) > limit:
+        cursor, is_last = Cursor.of(found[limit - 1]), False
+    page = (MemoryStoreDocument.of(record_of(row)) for row in found[:limit])
+    return MemoryPage(page, None if is_last or cursor is None else cursor.encode())
+
+
+def count_types(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:
+    """How many memories there are of each type that has any. Raises InvalidId, StoreUnavailable."""
+    scopes, counts = (yield from readable(scope, user_id)), dict[str, int]()
+    for kind in MEMORY_TYPES:
+        counts[kind] = yield from scope.engine.count(scopes, kinds=frozenset({kind}))
+    return {kind: number for kind, number in counts.items() if number}
 
 
 def count(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:

@@ -76,7 +76,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
         for role in [next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)]
         if role
     ]
-    partition = _partition(scope, user_id)
+    partition = Partition.of(user_id, scope.namespaces)
     if any(one.role is Role.ASSISTANT for one in new):  # it may repeat what a tool said before
         kept = yield from scope.engine.page([partition.kept], limit=MAX_KEPT)
         before = [Waiting.of(row).message for row in reversed(kept)]
@@ -100,7 +100,7 @@ def add_completion(
 
 def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> Operation[list[BaseMessage]]:
     """The newest ``limit`` messages that `add_messages` kept, in their order, with their times. Raises StoreError."""
-    rows = yield from scope.engine.page([_partition(scope, user_id).kept], limit=limit)
+    rows = yield from scope.engine.page([Partition.of(user_id, scope.namespaces).kept], limit=limit)
     found: list[BaseMessage] = []
     for message in (Waiting.of(row).message for row in reversed(rows)):
         said = {TIMESTAMP: message.at.isoformat()} if message.at else {}
@@ -118,7 +118,3 @@ def said_at(message: BaseMessage) -> datetime | None:
         return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-
-
-def _partition(scope: MemoryScope, user_id: UserId) -> Partition:
-    return Partition(str(user_id), scope.namespaces.agent_name, scope.namespaces.is_agent_scoped)

@@ -24,7 +24,7 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
-from inference_core.stores.search import Found, LeftOut, Search
+from inference_core.stores.indexing.search import Found, LeftOut, Search
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10

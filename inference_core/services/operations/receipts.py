@@ -12,13 +12,13 @@ from inference_core.context.profile import Profile, beside_profile, line_in_prof
 from inference_core.context.render import FORMATS
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
-from inference_core.memory.document import MemoryPage, MemoryStoreDocument
+from inference_core.memory.document import MemoryPage, MemoryStoreDocument, table
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import Trust
-from inference_core.services.operations.archive import (
+from inference_core.services.operations.delete import (
     ForgottenMemory,
     archive_keys,
     earlier_texts,
@@ -27,7 +27,7 @@ from inference_core.services.operations.archive import (
 )
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of, records_of
 from inference_core.services.operations.spaces import readable
-from inference_core.stores.backend import Delete, Expiry, Put, Row
+from inference_core.stores.backend import Expiry, Put, Row
 from inference_core.stores.codec import Cursor
 
 RECEIPTS: Final = "~receipts"
@@ -48,6 +48,17 @@ class Why:
     receipts: MemoryPage[Receipt]
     removed: ForgottenMemory | None = None
     earlier: Sequence[MemoryStoreDocument] = ()
+
+    def _repr_html_(self) -> str:
+        """Tables for notebooks: its texts, and who was told."""
+        last = self.memory or (self.removed.document if self.removed else None)
+        state = "now" if self.memory else f"gone: {self.removed.reason}" if self.removed else "gone"
+        texts = [[one.content, one.updated_at, "before"] for one in self.earlier]
+        texts += [[last.content, last.updated_at, state]] if last else []
+        told = [[one.at, one.thread_id, one.model, one.status, len(one.lines)] for one in self.receipts]
+        return table("Texts", ["memory", "written", ""], texts) + table(
+            f"Told {len(told)} times", ["when", "thread", "model", "memory status", "memories told"], told
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,14 @@ def list_receipts(
     ``after`` is the ``next_cursor`` of the previous page.
     """
     return _page(scope, user_id, limit, after, thread_id=thread_id)
+
+
+def get_receipt(scope: MemoryScope, user_id: UserId, receipt_id: str) -> Operation[Receipt | None]:
+    """The user's receipt with this id; None if there is none any more. Raises StoreUnavailable."""
+    yield from scope.engine.flush_later()
+    (row,) = yield from scope.engine.get([(_namespace(user_id), canonical_id(receipt_id))])
+    receipt = _read(row) if row else None
+    return receipt if receipt and receipt.until > scope.clock.now() else None
 
 
 def why(
@@ -175,7 +194,7 @@ def _page(
     if not is_own:  # nobody else removes what is over there, and a page reads all of it anyway
         rows = yield from scope.engine.scan([namespace])
         over = [row for row in rows if (receipt := _read(row)) and receipt.until <= now]
-        scope.engine.later.put(*(Delete(namespace=namespace, key=row.key) for row in over))
+        yield from scope.engine.remove_later(over)
     kinds = frozenset({_KIND, _kind(thread_id)}) if thread_id is not None and is_own else None
 
     def is_wanted(row: Row) -> bool:

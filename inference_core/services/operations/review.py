@@ -8,9 +8,9 @@ from the user and the text by a key of the store, so the same text is not offere
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, cast
@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from inference_core.effects import Operation
 from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite, VersionConflict
 from inference_core.memory.audit import Actor
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.document import MemoryStoreDocument, PendingMemory
 from inference_core.memory.namespaces import (
     PENDING,
     Namespace,
@@ -40,11 +40,12 @@ from inference_core.memory.text import (
     moment_field,
     text_field,
 )
-from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
+from inference_core.memory.trust import Decision, Origin, Trust, decide, guides, why_it_waits
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Delete, Expiry, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row, Write
+from inference_core.stores.indexing.reader import content_key_of
 
 PENDING_DAYS: Final = 30
 MOST_PENDING: Final = 200
@@ -55,51 +56,40 @@ _NAMES: Final = 4
 """A text gets another name each time that a memory of it was approved and has ended since."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingMemory:
-    """A memory that waits for the user, and the memories that end if it is approved.
-
-    ``document`` holds the evidence: its value's ``source`` names thread, messages and tool, its metadata the ``job``.
-    After ``expires_at`` it is gone.
-    """
-
-    document: MemoryStoreDocument
-    proposed_at: datetime
-    expires_at: datetime
-    why: str
-    ends: tuple[MemoryStoreDocument, ...] = ()
-
-    @property
-    def id(self) -> str:
-        """Its id, and that of the memory that it becomes."""
-        return self.document.id
-
-
 def proposal(
     scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()
 ) -> Operation[tuple[Decision, str, list[Write]]]:
+    """As `proposed_on`, for what this agent offers. Raises StoreError."""
+    homes = scope.namespaces.read_scopes(owner_in(record.namespace))
+    return (yield from scope.engine.ask(partial(proposed_on, record, homes, scope.clock.now(), ends)))
+
+
+def proposed_on(
+    record: MemoryRecord, homes: Sequence[Namespace], now: datetime, ends: Sequence[MemoryRecord], backend: Backend
+) -> tuple[Decision, str, list[Write]]:
     """What becomes of ``record``, its id, and the writes that have it wait; they fail if something else waits there.
 
-    NO: the user has rejected these words before, or too many memories wait. YES: they were approved, and hold. Without
-    writes it waits already. Approval ends the memories ``ends``. Raises StoreError.
+    NO: the user has rejected these words before, or too many memories wait. YES: they were approved, and hold, in one
+    of ``homes``. Without writes it waits already. Approval ends the memories ``ends``. Raises StoreError.
     """
-    now, owner = scope.clock.now(), owner_in(record.namespace)
-    homes = list(dict.fromkeys([record.namespace, *scope.namespaces.read_scopes(owner)]))
+    owner = owner_in(record.namespace)
+    homes = list(dict.fromkeys([record.namespace, *homes]))
     place = sidecar_namespace(record.namespace, PENDING)
-    for name in _names((yield from scope.engine.content_key()), owner, record.content):
-        there = yield from scope.engine.get([(home, name) for home in homes])
+    for name in _names(content_key_of(backend), owner, record.content):
+        there = backend.get([(home, name) for home in homes])
         if not any(there):
             break
         if any(row and why_invalid(row.value, now) is None for row in there):
             return Decision.YES, name, []
     else:
         return Decision.NO, "", []
-    if any(map(_is_rejected, (yield from _beside(scope, owner, name, now)))):
+    places = [one for one in backend.namespaces((encode_label(owner),)) if holds_pending(one)]
+    if any(row and _is_rejected(row) for row in backend.get([(one, name) for one in places])):
         return Decision.NO, name, []
-    known = yield from scope.engine.get([(sidecar_namespace(home, PENDING), name) for home in homes])
+    known = backend.get([(sidecar_namespace(home, PENDING), name) for home in homes])
     if any(row and _waits(row, now) for row in known):
         return Decision.PENDING, name, []
-    if (yield from scope.engine.count([place], kinds=frozenset(MEMORY_TYPES))) >= MOST_PENDING:
+    if backend.count([place], kinds=frozenset(MEMORY_TYPES)) >= MOST_PENDING:
         return Decision.NO, name, []
     until = now + timedelta(days=PENDING_DAYS)
     note = {
@@ -122,6 +112,12 @@ def proposal(
     return Decision.PENDING, name, [put]
 
 
+def has_to_wait(record: MemoryRecord, confirm: Collection[str] = ()) -> bool:
+    """Whether ``record``, which an import brings, waits for the user; see `decide`."""
+    is_outside = record.trust is Trust.EXTERNAL and guides(record.memory_type, record.category)
+    return is_outside or decide(record.source, record.category, record.memory_type, confirm) is Decision.PENDING
+
+
 def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> Operation[str]:
     """Has ``record`` wait for the user; returns the id of the memory that says the same, if that was approved before.
 
@@ -135,12 +131,14 @@ def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecor
         return decision, name
 
     decision, name = yield from retried(proposed)
-    why = why_it_waits(record.source, record.category)
+    why, is_own = why_it_waits(record.source, record.category), space_in(record.namespace) is None
+    reviewer = "the user" if is_own else "an admin of the space"
     if decision is Decision.PENDING:
-        raise ConfirmationNeeded(name, why, is_external=record.source.trust is Trust.EXTERNAL)
+        is_external = is_own and record.source.trust is Trust.EXTERNAL
+        raise ConfirmationNeeded(name, why, is_external=is_external, reviewer=reviewer)
     if decision is Decision.NO:
         raise UntrustedWrite(
-            f"Not saved: {why}, and the user has rejected it before or has too much to confirm. Do not retry"
+            f"Not saved: {why}, and {reviewer} has rejected it before or has too much to confirm. Do not retry"
         )
     return name
 
@@ -215,9 +213,8 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
         edit = canonical_text(edit, max_bytes=scope.max_content_bytes)
         yield from scope.engine.redacting(partial(scope.engine.guard.refuse, {"content": edit}))
         edit = yield from scope.engine.redacting(partial(scope.engine.guard.text, edit))
-    reviewer = _reviewer(user_id, by)
-    keys = yield from _chosen(scope, user_id, pending_id, session_id)
-    return (yield from _decided(keys, partial(_approved, scope, user_id, edit, reviewer)))
+    approve = partial(_approved, _reviewing(scope, user_id, by), user_id, edit)
+    return (yield from _decided(scope, user_id, pending_id, session_id, approve))
 
 
 def reject_pending(  # noqa: D417 - callers of the service pass no scope
@@ -247,12 +244,11 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
     """
     now = scope.clock.now()
     reason = None if why is None else canonical_text(why, what="why", max_bytes=scope.max_content_bytes)
-    reviewer = _reviewer(user_id, by)
-    note = {"rejected": now.isoformat(), "by": reviewer, "why": reason}
+    reviewing = _reviewing(scope, user_id, by)
+    note = {"rejected": now.isoformat(), "by": reviewing.actor.id, "why": reason}
     value = encode_json({_NOTE: note}, what="memory")
-    reviewing = _as_reviewer(scope, reviewer)
 
-    def rejected(key: str) -> Operation[bool]:
+    def reject(key: str) -> Operation[bool]:
         rows = yield from _beside(scope, user_id, key, now)
         waiting = [(row.namespace, row.version) for row in rows if not _is_rejected(row)]
         if waiting:
@@ -260,8 +256,7 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
             yield from reviewing.write(marks, "reject")
         return bool(rows)
 
-    keys = yield from _chosen(scope, user_id, pending_id, session_id)
-    return (yield from _decided(keys, rejected))
+    return (yield from _decided(scope, user_id, pending_id, session_id, reject))
 
 
 def pending_rows(
@@ -281,22 +276,58 @@ def pending_rows(
     return (yield from scope.engine.scan((yield from _places(scope, user_id)), accepts=is_wanted))
 
 
-def _decided(keys: Sequence[str], decide: Callable[[str], Operation[bool]]) -> Operation[list[str]]:
-    """Those of ``keys`` for which ``decide`` gives True, which is called again whenever somebody else was faster."""
+def _decided(
+    scope: MemoryScope,
+    user_id: UserId,
+    pending_id: str | None,
+    session_id: str | None,
+    decide: Callable[[str], Operation[bool]],
+) -> Operation[list[str]]:
+    """Those of the chosen ids for which ``decide`` gives True; it is called again whenever somebody else was faster.
+
+    Raises InvalidInput unless exactly one of ``pending_id`` and ``session_id`` is given.
+    """
+    if (pending_id is None) == (session_id is None):
+        raise InvalidInput("Give the id of a pending memory, or a session")
+    if pending_id is not None:
+        keys = [canonical_id(pending_id)]
+    else:
+        keys = [row.key for row in (yield from pending_rows(scope, user_id, session_id=session_id))]
     done: list[str] = []
     for key in keys:
         done += [key] if (yield from retried(partial(decide, key))) else []
     return done
 
 
-def _approved(scope: MemoryScope, user_id: UserId, edit: str | None, reviewer: str, key: str) -> Operation[bool]:
-    """Makes the pending memory a memory, or finds that it is one. Raises VersionConflict if somebody else decides."""
+def _approved(scope: MemoryScope, user_id: UserId, edit: str | None, key: str) -> Operation[bool]:
+    """Makes the pending memory a memory, or finds that it is one. Raises VersionConflict if somebody else decides.
+
+    The actor of ``scope`` is the reviewer.
+    """
     now = scope.clock.now()
     rows = yield from _beside(scope, user_id, key, now)
     if any(map(_is_rejected, rows)):
         return False
     for row in rows:  # more than one if several agents have offered it
-        yield from _approve(scope, row, edit, reviewer, now)
+        waiting = _record(row)
+        targets = yield from scope.engine.get(_ends(row))
+        old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
+        # What is approved for several users is still no word of each of them.
+        origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
+        source = replace(waiting.source, origin=origin, approved_by=scope.actor.id)
+        record = replace(
+            waiting,
+            content=waiting.content if edit is None else edit,
+            source=source,
+            trust=source.trust,
+            created_at=now,
+            updated_at=now,
+            pinned=waiting.pinned or any(one.pinned for one in old),
+            supersedes=tuple(one.id for one in old),
+        )
+        over = [put_of(ended(one, record), expected=one.version) for one in old]
+        gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
+        yield from scope.write([put_of(record, expected=0), *over, gone], "approve")
     if rows:
         return True
     names = yield from scope.engine.namespaces((encode_label(user_id),))
@@ -308,50 +339,14 @@ def _approved(scope: MemoryScope, user_id: UserId, edit: str | None, reviewer: s
     return any(key in _names(secret, user_id, one.content) for one in known)
 
 
-def _approve(scope: MemoryScope, row: Row, edit: str | None, reviewer: str, now: datetime) -> Operation[None]:
-    waiting = _record(row)
-    targets = yield from scope.engine.get(_ends(row))
-    old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
-    # What is approved for several users is still no word of each of them.
-    origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
-    source = replace(waiting.source, origin=origin, approved_by=reviewer)
-    record = replace(
-        waiting,
-        content=waiting.content if edit is None else edit,
-        source=source,
-        trust=source.trust,
-        created_at=now,
-        updated_at=now,
-        pinned=waiting.pinned or any(one.pinned for one in old),
-        supersedes=tuple(one.id for one in old),
-    )
-    over = [put_of(ended(one, record), expected=one.version) for one in old]
-    gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
-    yield from _as_reviewer(scope, reviewer).write([put_of(record, expected=0), *over, gone], "approve")
-
-
-def _chosen(
-    scope: MemoryScope, user_id: UserId, pending_id: str | None, session_id: str | None
-) -> Operation[list[str]]:
-    """The ids to decide about. Raises InvalidInput unless exactly one of both is given."""
-    if (pending_id is None) == (session_id is None):
-        encode_label(user_id)
-        raise InvalidInput("Give the id of a pending memory, or a session")
-    if pending_id is not None:
-        return [canonical_id(pending_id)]
-    rows = yield from pending_rows(scope, user_id, session_id=session_id)
-    return [row.key for row in rows]
-
-
-def _as_reviewer(scope: MemoryScope, reviewer: str) -> MemoryScope:
-    return replace(scope, actor=Actor(kind=Origin.USER.value, id=reviewer))
-
-
-def _reviewer(user_id: UserId, by: str | None) -> str:
+def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemoryScope:
+    """``scope`` as the reviewer's: ``by``, or else the user; of a space, the application."""
     encode_label(user_id)
-    if by is None:
-        return Origin.APPLICATION.value if isinstance(user_id, Space) else str(user_id)
-    return canonical_text(by, what="by", max_bytes=512)
+    if by is not None:
+        name = scope.engine.guard.text(canonical_text(by, what="by", max_bytes=512))
+    else:
+        name = Origin.APPLICATION.value if isinstance(user_id, Space) else str(user_id)
+    return replace(scope, actor=Actor(kind=Origin.USER.value, id=name))
 
 
 def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> Operation[list[Row]]:

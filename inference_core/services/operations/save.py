@@ -262,8 +262,8 @@ def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
         return False
     if old.trust <= Trust.EXTERNAL and new.trust is Trust.INFERRED:
         return False  # an agent's repetition does not vouch for what a web page said
-    if new.trust <= Trust.EXTERNAL < old.trust:
-        return True  # what a web page repeats does not label what the user said
+    if new.trust <= Trust.EXTERNAL < old.trust or (new.source.author and new.trust < old.trust):
+        return True  # what a web page or another member repeats does not label what the user or the application said
     by = new if new.trust > old.trust else old
     merged = replace(
         old,

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import signature
+from inspect import BoundArguments, signature
 from itertools import chain
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidId, InvalidInput, SpaceNotFound, UntrustedWrite
-from inference_core.memory.audit import Actor
+from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
 from inference_core.memory.spaces import SpaceRole, home_of, pseudonym
 from inference_core.memory.text import encode_json
-from inference_core.memory.trust import MemorySource, Origin, guides
+from inference_core.memory.trust import MemorySource, Origin, Trust, guides
 from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
+from inference_core.observing import observed
 from inference_core.services.operations.scope import MemoryScope, UserId, find
-from inference_core.stores.backend import Delete, Put, Row
+from inference_core.stores.backend import Check, Delete, Put, Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +47,8 @@ NEEDED: Final[Mapping[str, SpaceRole]] = {
     **dict.fromkeys(("update", "delete"), SpaceRole.WRITE),
 }
 """The role that each operation of the service needs in a space; those that are not named need ADMIN."""
+_NOTHING: Final = "no memory"
+"""The key of a row that is never there: no id of a memory has white space."""
 _OF_REVIEWERS: Final = frozenset({"approve_pending", "reject_pending"})
 _OF_USERS: Final = frozenset({"add_messages", "add_completion"})
 
@@ -55,7 +58,7 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
     if scope.spaces is None or isinstance(user_id, Space):
         return {}
     user, now = str(user_id), scope.clock.now()
-    known = scope.spaces.known(user, now)
+    known = scope.spaces.known(scope.engine, user, now)
     if known is not None:
         return known
     roles: dict[str, SpaceRole] = {}
@@ -64,7 +67,7 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
         role = SpaceRole(row.value["role"])
         name = decode_label(row.key)
         roles[name] = max(role, roles.get(name, role))
-    scope.spaces.learn(user, now, roles)
+    scope.spaces.learn(scope.engine, user, now, roles)
     return roles
 
 
@@ -86,11 +89,11 @@ def in_space(
 ) -> Operation[T]:
     """Runs ``operation``; if it is on a space and a member asks for it, only as far as that member's role goes.
 
-    Raises SpaceNotFound without the role for it, and UntrustedWrite if a member who is no admin would change what
-    guides an agent.
+    Raises SpaceNotFound without the role for it, and UntrustedWrite if a member who is no admin would change or delete
+    what guides an agent; what such a member would add to that waits for an admin.
     """
     if not any(isinstance(one, Space) for one in chain(args[:1], kwargs.values())):
-        return (yield from operation(scope, *args, **kwargs))
+        return (yield from observed(scope.namespaces.agent_name, operation, scope, *args, **kwargs))
     given = signature(operation).bind(scope, *args, **kwargs)
     first = list(given.arguments)[1]
     space: Any = given.arguments[first]
@@ -104,13 +107,17 @@ def in_space(
         # A pseudonym, so that nothing in the space names the member once that user is erased.
         member = pseudonym((yield from scope.engine.content_key()), str(space.member))
         given.arguments[first] = Space(space.name)
-        acting = replace(scope, actor=Actor(kind=Origin.USER.value, id=member))
+        # Nor its threads, which may: `thread_label` begins with the user.
+        by = Actor(kind=Origin.USER.value, id=member, agent=scope.actor.agent, tool=scope.actor.tool)
+        acting = replace(scope, actor=by)
         if operation.__name__ in _OF_REVIEWERS:
             given.arguments["by"] = member
         elif needed in (SpaceRole.PROPOSE, SpaceRole.WRITE):
-            yield from _limit(scope, Space(space.name), member, role, given.arguments)
-        given.arguments["scope"] = acting if role > SpaceRole.PROPOSE else replace(acting, confirm=MEMORY_CATEGORIES)
-    return (yield from operation(*given.args, **given.kwargs))
+            creates = needed is SpaceRole.PROPOSE
+            if (yield from _limit(scope, Space(space.name), member, role, given, creates=creates)):
+                acting = replace(acting, confirm=MEMORY_CATEGORIES)
+        given.arguments["scope"] = acting
+    return (yield from observed(scope.namespaces.agent_name, operation, *given.args, **given.kwargs))
 
 
 def grant(
@@ -127,11 +134,11 @@ def grant(
     value = {
         "role": int(SpaceRole[role.upper()]),
         "at": now.isoformat(),
-        "user" if group is None else "group": user or group,
+        "user" if group is None else "group": str(user or group),
     }
     put = Put(namespace=home, key=_key(space), value=encode_json(value, what="grant"), updated_at=now)
-    yield from scope.write([put], "grant")
-    _changed(scope)
+    told = f"{role.lower()}: {yield from _shown(scope, user, group)}"
+    yield from _changed(scope, space, put, "grant", told)
 
 
 def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str | None = None) -> Operation[bool]:
@@ -140,10 +147,11 @@ def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str
     Other processes notice within five seconds. Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound.
     """
     key = (home_of((yield from scope.engine.content_key()), user, group), _key(space))
-    there = (yield from scope.engine.get([key]))[0] is not None
-    yield from scope.write([Delete(namespace=key[0], key=key[1])], "revoke")
-    _changed(scope)
-    return there
+    if (yield from scope.engine.get([key]))[0] is None:
+        return False
+    told = yield from _shown(scope, user, group)
+    yield from _changed(scope, space, Delete(namespace=key[0], key=key[1]), "revoke", told)
+    return True
 
 
 def list_grants(scope: MemoryScope, space: Space) -> Operation[dict[str, str]]:
@@ -173,29 +181,40 @@ def _key(space: Space) -> str:
     return encode_label(space.name)
 
 
-def _changed(scope: MemoryScope) -> None:
+def _shown(scope: MemoryScope, user: str | None, group: str | None) -> Operation[str]:
+    """Whose role it is, as the events of a space name members."""
+    return f"user {pseudonym((yield from scope.engine.content_key()), str(user))}" if user else f"group {group}"
+
+
+def _changed(scope: MemoryScope, space: Space, write: Put | Delete, operation: str, told: str) -> Operation[None]:
+    """Changes a role, with an event in the trail of the space; the role itself lies with those of the user."""
+    cause = Cause(at=scope.clock.now(), operation=operation, actor=scope.actor, reason=told, is_told=True)
+    place = scope.namespaces.namespace_for(space, MemoryCategory.SEMANTIC)
+    yield from scope.engine.write([write, Check(namespace=place, key=_NOTHING, expected=0)], cause)
     if scope.spaces is not None:
         scope.spaces.forget()
 
 
 def _limit(
-    scope: MemoryScope, space: Space, member: str, role: SpaceRole, arguments: dict[str, Any]
-) -> Operation[None]:
-    """Makes a member's write in ``arguments`` one of that member: no text of one user is the word of another.
+    scope: MemoryScope, space: Space, member: str, role: SpaceRole, given: BoundArguments, *, creates: bool
+) -> Operation[bool]:
+    """Makes the ``given`` write one of that member: no text of one user is the word of another.
 
-    Raises UntrustedWrite.
+    Returns whether it has to wait for an admin. Raises UntrustedWrite.
     """
+    arguments: dict[str, Any] = given.arguments
     old = None
     if memory_id := arguments.get("memory_id"):
         old = yield from find(scope, space, memory_id)
     kind, category = arguments.get("memory_type"), arguments.get("category")
     is_guide = old is not None and (guides(old.memory_type.value, old.category.value) or old.pinned)
     is_guide |= guides(kind and validate_memory_type(kind), category) or bool(arguments.get("pinned"))
-    if is_guide and role is SpaceRole.WRITE:  # a proposal waits for an admin anyway
+    if is_guide and role is SpaceRole.WRITE and not creates:
         raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")
-    if old is not None:
-        arguments["expected_version"] = arguments.get("expected_version") or old.version
-    if "content" in arguments:
-        given = arguments.get("source") or MemorySource()
-        origin = given.origin if given.trust < MemorySource(origin=Origin.AGENT).trust else Origin.AGENT
-        arguments["source"] = replace(given, origin=origin, author=member, approved_by=None)
+    if arguments.get("expected_version") is None and memory_id:  # what was looked at is what is written
+        arguments["expected_version"] = old.version if old else (0 if creates else None)
+    if "source" in given.signature.parameters:
+        source = arguments.get("source") or MemorySource()
+        origin = source.origin if source.trust is Trust.EXTERNAL else Origin.AGENT
+        arguments["source"] = MemorySource(origin=origin, tool=source.tool, author=member)
+    return role is SpaceRole.PROPOSE or (is_guide and role is SpaceRole.WRITE)

@@ -14,7 +14,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, check_write, decide
 from inference_core.memory.types import MemoryType, validate_memory_type
-from inference_core.services.operations.archive import archive_keys, is_archived
+from inference_core.services.operations.delete import archive_keys, is_archived
 from inference_core.services.operations.review import propose
 from inference_core.services.operations.scope import (
     ATTEMPTS,
@@ -165,7 +165,10 @@ class _Change:
             wanted = category_of(kind, self.category)
             if wanted is not old.category:  # else it stays where it is, shared or an agent's own
                 new = replace(new, category=wanted, namespace=scope.namespaces.namespace_for(user_id, wanted))
-        if self.source is None or (content is None and self.memory_type is None):
+        told = [content, self.memory_type]
+        if getattr(self.source, "author", None):  # in a space, labels are a member's words too
+            told += [topic, self.tags, self.extra_metadata]
+        if self.source is None or all(one is None for one in told):
             check_write(old.source, new.category)
             return new, Decision.YES
         source = self.source

@@ -23,11 +23,11 @@ from inference_core.errors import (
     ConfigurationError,
     IdentityError,
     InferenceCoreError,
-    in_one_line,
     raised_as,
 )
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import encode_label
+from inference_core.memory.redaction import told_error
 from inference_core.memory.text import digest_of
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -250,7 +250,7 @@ def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
     """What ``function`` returns, which is called on a separate thread for ``block``. Raises BlockFailed."""
 
     def failure(error: Exception) -> BlockFailed:
-        return BlockFailed(f"The block {block!r} failed: {type(error).__name__}: {in_one_line(error)}")
+        return BlockFailed(f"The block {block!r} failed: {type(error).__name__}: {told_error(error)}")
 
     with raised_as(failure, but=InferenceCoreError):
         result: T = yield in_thread(partial(function, *args, **kwargs))

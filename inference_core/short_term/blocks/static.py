@@ -34,7 +34,7 @@ from inference_core.short_term.blocks.memory import (
 )
 from inference_core.stores.backend import Delete, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.search import Search
+from inference_core.stores.indexing.search import Search
 
 _POSITION: Final = "position"
 StaticFact = str | Mapping[str, Any] | Sequence[Any] | float | None

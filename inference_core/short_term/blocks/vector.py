@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any, Final, Unpack
 
 from langchain_core.documents import Document
@@ -128,7 +128,7 @@ class VectorMemory(Block):
             if self.vector_store is None:
                 yield from retried(partial(drafts.write, batch))
             else:
-                yield from retried(partial(self._added, self.vector_store, scope, conversation, batch))
+                yield from retried(partial(self._added, self.vector_store, scope, conversation, drafts, batch))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
@@ -147,24 +147,31 @@ class VectorMemory(Block):
         return (encode_label(conversation.user_id), VECTORS, encode_label(self.name, what="name"), session)
 
     def _added(
-        self, vector_store: VectorStore, scope: MemoryScope, conversation: Conversation, drafts: Sequence[Draft]
+        self,
+        vector_store: VectorStore,
+        scope: MemoryScope,
+        conversation: Conversation,
+        drafts: Drafts,
+        batch: Sequence[Draft],
     ) -> Operation[None]:
-        """Adds those of ``drafts`` without a mark. A crash before the mark has them added again under the same ids."""
-        marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in drafts}
-        fresh = yield from unmarked(scope.engine, marks, known)
-        records = list(chain.from_iterable(known[key].records for key in fresh))
-        if not records:
+        """Adds those of ``batch`` without a mark. A crash before the mark has them added again under the same ids."""
+        marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in batch}
+        left = yield from unmarked(scope.engine, marks, known)
+        fresh, records, waiting = yield from drafts.stored_or_offered([known[key] for key in left])
+        if not fresh:
             return
         frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
         documents: list[Document] = []
         for one in records:
             fields = {"created_at": one.created_at.isoformat(), "origin": one.source.origin.value}
             documents.append(Document(one.content, id=one.id, metadata=frame | fields))
-        yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
+        if documents:
+            yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
         namespace, now = self._listing(conversation), scope.clock.now()
-        writes: list[Write] = [mark(marks, key, scope.clock) for key in fresh]
+        writes: list[Write] = [*waiting, *(mark(marks, key, scope.clock) for key in fresh)]
+        ids = {one.id for one in records}
         for key in fresh:
-            listed = encode_json({"ids": [one.id for one in known[key].records]}, what="ids")
+            listed = encode_json({"ids": [one.id for one in known[key].records if one.id in ids]}, what="ids")
             writes.append(Put(namespace=namespace, key=key, value=listed, updated_at=now))
         yield from scope.engine.write(writes)
 

@@ -32,7 +32,8 @@ from inference_core.stores.backends.file_format import (
     write_file,
     write_manifest,
 )
-from inference_core.stores.backends.rows import Table, TableBackend, WriteSet
+from inference_core.stores.backends.rows import WriteSet
+from inference_core.stores.backends.tables import Table, TableBackend
 from inference_core.stores.codec import UNREADABLE
 from inference_core.stores.locks import FileLock
 

@@ -25,7 +25,8 @@ from inference_core.clock import aware
 from inference_core.errors import ConfigurationError, MissingExtra, StoreError, UnsupportedSchema
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Key
-from inference_core.stores.backends.rows import RowState, Table
+from inference_core.stores.backends.rows import RowState
+from inference_core.stores.backends.tables import Table
 from inference_core.stores.codec import UNREADABLE, expiry_micros, expiry_of, fault_of
 
 VERSION: Final = 1
@@ -248,8 +249,8 @@ def parse_key(given: str | bytes) -> bytes:
     return given
 
 
-def pack_row(key: Key, state: RowState) -> bytes:
-    """Encodes a row as readable JSON: times in ISO 8601, vectors in base64. Raises StoreError."""
+def entry_of(key: Key, state: RowState) -> dict[str, Any]:
+    """A row as JSON data: times in ISO 8601, vectors in base64."""
     entry: dict[str, Any] = {
         "namespace": key[0],
         "key": key[1],
@@ -265,10 +266,15 @@ def pack_row(key: Key, state: RowState) -> bytes:
         binary = {"vector": document.vector, "tokens": document.tokens}
         texts = {name: None if value is None else b64encode(value).decode() for name, value in binary.items()}
         entry["document"] = document._asdict() | texts
+    if state.value is not None:
+        entry["value"] = json.loads(state.value)
+    return entry
+
+
+def pack_row(key: Key, state: RowState) -> bytes:
+    """Encodes a row as readable JSON. Raises StoreError."""
     try:
-        if state.value is not None:
-            entry["value"] = json.loads(state.value)
-        return _JSON.encode(entry).encode()
+        return _JSON.encode(entry_of(key, state)).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"A file store cannot hold this: {error}") from error
 

@@ -1,59 +1,40 @@
 """ForeignBackend: any other LangGraph store as a Backend.
 
-A scope is read page by page, filtered to the exact namespace and ranked in this process. The version, the indexed text
-and the vector, for which such a store has no place, are kept in the value under one key, ``EXTRA``. Such a store has no
-change feed, so a `Mirror` of each scope finds out what has changed. Batches are not atomic, and versions are compared
-in this process alone.
+A scope is read page by page, filtered to the exact namespace and ranked in this process. Such a store has no change
+feed, so a `Mirror` of each scope finds out what has changed. Batches are not atomic, and versions are compared in this
+process alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import copy
 import json
 import sys
 import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
-from datetime import datetime
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.base.batch import AsyncBatchedBaseStore
 from langgraph.store.memory import InMemoryStore
 
-from inference_core.clock import aware
 from inference_core.errors import (
     ConfigurationError,
     ScopeTooLarge,
     StoreError,
     StoreUnavailable,
-    VersionConflict,
     raised_as,
     without_quotes,
 )
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
-from inference_core.stores.backend import (
-    EXTRA,
-    Capabilities,
-    Check,
-    Delete,
-    Key,
-    Outcome,
-    Pending,
-    Put,
-    Row,
-    SetVector,
-    Tally,
-    Unreadable,
-    Write,
-)
+from inference_core.retrieval.documents import Change, Term
+from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, SetVector, Tally, Unreadable, Write
+from inference_core.stores.backends.foreign_values import document_of, extra_of, kind_of, operation_of, row_of, text_of
 from inference_core.stores.backends.rows import holding_most, tally
 from inference_core.stores.codec import PageRequest, place_of
 
@@ -132,7 +113,7 @@ class ForeignBackend:
         for batch in batches:
             try:
                 current = self.get([(write.namespace, write.key) for write in batch])
-                made = [_operation(write, row) for write, row in zip(batch, current, strict=True)]
+                made = [operation_of(write, row) for write, row in zip(batch, current, strict=True)]
                 self._ask([op for op, _ in made if op])
             except (StoreError, OverflowError) as error:
                 is_ours = isinstance(error, StoreError)
@@ -156,7 +137,7 @@ class ForeignBackend:
                 raise
             rows = dict(zip(possible, self.get(possible), strict=True))
             return [rows.get(key) for key in keys]
-        return [_row(item) if item else None for item in found]
+        return [row_of(item) if item else None for item in found]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         """None for every key: token vectors would multiply the size of the values."""
@@ -172,7 +153,7 @@ class ForeignBackend:
 
     def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
         rows = self._rows(scopes, None)
-        return tally((row.namespace, _kind(row), row.created_at) for row in rows)
+        return tally((row.namespace, kind_of(row), row.created_at) for row in rows)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         conditions = (MatchCondition("prefix", prefix),) if prefix else None
@@ -204,7 +185,7 @@ class ForeignBackend:
         for key, mark in changed:
             row = rows.get(key)
             if row:
-                yield Change(mark.seq, key, _kind(row), row.created_at.timestamp(), _document(row))
+                yield Change(mark.seq, key, kind_of(row), row.created_at.timestamp(), document_of(row))
             else:
                 yield Change(mark.seq, key, "", 0.0, None, is_there=False)
         if mirror and changed:
@@ -287,7 +268,7 @@ class ForeignBackend:
 
     def _rows(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
         rows = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
-        return (row for row in rows if kinds is None or _kind(row) in kinds)
+        return (row for row in rows if kinds is None or kind_of(row) in kinds)
 
     def _scan(self, scope: Namespace) -> Iterator[Row]:
         """The rows of exactly ``scope``; a search in LangGraph's stores also finds those of the scopes below it."""
@@ -298,7 +279,7 @@ class ForeignBackend:
             for item in page:
                 if tuple(item.namespace) == scope and item.key not in seen:
                     seen.add(item.key)
-                    yield _row(item)
+                    yield row_of(item)
             offset += len(page)
             if len(page) < _PAGE:
                 return
@@ -333,79 +314,3 @@ class ForeignBackend:
 def _loop_of(store: BaseStore | None) -> asyncio.AbstractEventLoop | None:
     """The event loop that serves a store of LangGraph's async kind."""
     return getattr(store, "_loop", None) if isinstance(store, AsyncBatchedBaseStore) else None
-
-
-def extra_of(value: dict[str, Any]) -> dict[str, Any]:
-    """What this package keeps in a stored ``value`` beside the caller's fields."""
-    found = value.get(EXTRA)
-    return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON
-
-
-def text_of(row: Row) -> str | None:
-    """The text that queries find a row by: the one indexed with it, or else its content; None if it is blank."""
-    text = extra_of(row.value).get("text") or row.value.get("content")
-    return text if isinstance(text, str) and text.strip() else None
-
-
-def _operation(write: Write, row: Row | None) -> tuple[Op | None, int]:
-    """The store's operation for ``write`` over ``row``, if any, and the version after it. Raises VersionConflict."""
-    version = row.version if row else 0
-    if isinstance(write, Put | Delete | Check) and write.expected not in (None, version):
-        raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
-    if isinstance(write, Delete):
-        return PutOp(write.namespace, write.key, None) if row else None, 0
-    if isinstance(write, Put):
-        first = write.created_at or (row.created_at if row else write.updated_at)
-        version = max(version, write.above) + 1
-        extra: dict[str, Any] = {"version": version, "created_at": aware(first).isoformat()}
-        if document := write.document:
-            extra |= {"text": document.text, "situation": list(document.situation)}
-            if document.vector:
-                extra |= _vector_fields(document.model, document.vector)
-        return PutOp(write.namespace, write.key, json.loads(write.value) | {EXTRA: extra}, index=False), version
-    if isinstance(write, SetVector) and row and version == write.version:
-        extra = row.value.get(EXTRA, {}) | _vector_fields(write.model, write.vector)
-        return PutOp(write.namespace, write.key, row.value | {EXTRA: extra}, index=False), version
-    return None, version
-
-
-def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
-    return {"model": model, "vector": base64.b85encode(vector).decode()}
-
-
-def _row(item: Item) -> Row:
-    extra = extra_of(item.value)
-    created = aware(item.created_at)
-    # Stores disagree about when an item was first stored, so the value says it.
-    with suppress(ValueError, OverflowError):
-        if isinstance(text := extra.get("created_at") or item.value.get("created_at"), str):
-            created = aware(datetime.fromisoformat(text))
-    return Row(
-        namespace=tuple(item.namespace),
-        key=item.key,
-        value=copy.deepcopy(item.value),
-        version=int(extra.get("version", 1)),
-        seq=0,
-        created_at=created,
-        updated_at=aware(item.updated_at),
-    )
-
-
-def _kind(row: Row) -> str:
-    kind = row.value.get("memory_type")
-    return kind if isinstance(kind, str) else ""
-
-
-def _document(row: Row) -> Document | None:
-    text = text_of(row)
-    if text is None:
-        return None
-    extra = extra_of(row.value)
-    match extra.get("situation"):
-        case [str(session), bool(by_assistant), None | int() | float() as happened, int() | float() as importance]:
-            situation = DocumentMetadata(session, by_assistant, happened, importance)
-        case _:
-            situation = DocumentMetadata()
-    document = Document.of(text, situation)
-    vector = extra.get("vector")
-    return document._replace(model=extra.get("model", ""), vector=base64.b85decode(vector)) if vector else document

@@ -273,6 +273,8 @@ class MongoBackend:
             is_unsent = isinstance(error.__cause__, ServerSelectionTimeoutError) or error.__cause__ is None
             return error if is_unsent else WriteUnknown(f"{error}; retry it under the same id")
         except StoreError as error:
+            with self._open():
+                self._scopes.drop_unused(names)
             return error
 
     def _write(self, batch: Sequence[Write], names: Sequence[str], session: Any) -> list[int]:

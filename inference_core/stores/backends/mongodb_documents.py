@@ -167,6 +167,11 @@ class Scopes:
                 self._scopes.update_one({"_id": name}, {"$setOnInsert": {"head": 0, "until": 0.0}}, upsert=True)
             self._known.add(name)
 
+    def drop_unused(self, names: Sequence[str]) -> None:
+        """Removes those that were made for a write that was refused: they may name a user who was erased."""
+        self._scopes.delete_many({"_id": {"$in": list(names)}, "head": 0, "until": 0.0})
+        self._known.difference_update(names)
+
     def erase(self, root: str) -> None:
         """Removes the documents of all scopes whose first label is ``root``."""
         start = re.escape(pack_namespace((root,))[:-1])
@@ -209,7 +214,9 @@ class Scopes:
                 return found["head"]
             if not self._scopes.find_one({"_id": name}, session=session):
                 self._known.discard(name)
-                raise StoreBusy("The scope was erased meanwhile; try again")
+                if session:  # which cannot make it
+                    raise StoreBusy("The scope was removed meanwhile; try again")
+                self.prepare([name])
             if time.monotonic() > deadline:
                 raise StoreBusy("Another writer keeps this scope; try again later")
             time.sleep(_PAUSE_S)

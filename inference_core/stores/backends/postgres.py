@@ -82,6 +82,10 @@ DELETE FROM memory_rows WHERE scope = (SELECT id FROM memory_scopes WHERE namesp
 _NEW_SEQS: Final = """
 UPDATE memory_scopes s SET seq = n.seq FROM unnest(%b::bigint[], %b::bigint[]) AS n (id, seq) WHERE s.id = n.id
 """
+_DROP_SCOPES: Final = """
+DELETE FROM memory_scopes s WHERE s.id = ANY(%b::bigint[])
+AND NOT EXISTS (SELECT FROM memory_rows r WHERE r.scope = s.id)
+"""
 _LARGEST: Final = 2**63 - 1
 _PARAMETER: Final = re.compile(r"(?<!:):(\w+)")
 
@@ -259,17 +263,24 @@ class PostgresBackend(SqlBackend):
             is_sent = False
             try:
                 with connection.pipeline():
-                    connection.execute("BEGIN")
-                    if made:
-                        roots = [pack_namespace(scope[:1]) for scope in made]
-                        connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
-                    scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
-                    wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
-                    rows = connection.execute(_FIND, wanted, binary=True)
-                    heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
+                    while True:
+                        connection.execute("BEGIN")
+                        if made:
+                            roots = [pack_namespace(scope[:1]) for scope in made]
+                            connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
+                        scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
+                        wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
+                        rows = connection.execute(_FIND, wanted, binary=True)
+                        heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
+                        if made <= heads.keys():
+                            break
+                        connection.execute("ROLLBACK")  # another one has dropped a scope that was not used
                     states = {(unpack_namespace(name), key): state_of(found) for name, key, *found in rows.fetchall()}
                     decision = decide(batches, heads, states, self._clock.now())
+                    unused = [scope for scope, seq in heads.values() if not seq and scope not in decision.heads]
                     with connection.cursor() as cursor:
+                        if unused:  # it was made for a batch that was refused, and may name a user who was erased
+                            cursor.execute(_DROP_SCOPES, (unused,))
                         if decision.changed:
                             cursor.executemany(_UPSERT, decision.changed)
                             cursor.execute(_NEW_SEQS, ([*decision.heads], [*decision.heads.values()]))

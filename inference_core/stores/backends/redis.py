@@ -25,15 +25,11 @@ from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, R
 from inference_core.stores.backends.redis_layout import (
     DIGITS,
     SCRIPT,
-    STAMP_BYTES,
     Argument,
     Changed,
     Layout,
     Stored,
-    call_for_lost,
-    checked_cell,
     cursor_of_member,
-    inspected,
     instant,
     invocation,
     key_of_member,
@@ -46,17 +42,10 @@ from inference_core.stores.backends.redis_layout import (
     unpack_cell,
     unpack_change,
 )
+from inference_core.stores.backends.redis_repair import discard, erase, inspect
 from inference_core.stores.backends.redis_server import Redis, Server, address_of, chunked, encoded, parse_address
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
-from inference_core.stores.codec import (
-    UNREADABLE,
-    Cursor,
-    PageRequest,
-    by_namespace,
-    check_schema,
-    pack_namespace,
-    to_micros,
-)
+from inference_core.stores.codec import Cursor, PageRequest, by_namespace, check_schema, pack_namespace, to_micros
 
 _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
@@ -223,48 +212,14 @@ class RedisBackend:
         self._server.tell(("HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        (scopes,) = self._server.ask([("ZRANGE", self._keys.whole("scopes"), 0, -1)])
-        for scope in scopes:
-            namespace = scope_of(scope)
-            if root is not None and (namespace is None or namespace[0] != root):
-                continue
-            (fields,) = self._server.ask([("HKEYS", self._keys.raw("cells", scope))])
-            for some in chunked(fields, _PORTION):
-                questions = [("HMGET", self._keys.raw(what, scope), *some) for what in ("cells", "vectors")]
-                for field, packed, vector in zip(some, *self._server.ask(questions, together=True), strict=True):
-                    found = packed and inspected(scope, field, packed, vector)
-                    if found:
-                        yield found
+        return inspect(self._server, self._keys, root)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         self._server.check()
-        return sum(map(self._discarded, found))
+        return sum(discard(self._server, self._keys, one) for one in found)
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
-        scopes = [scope for scope in self._server.ask([("HKEYS", self._keys.whole("heads"))])[0] if _is_of(scope, root)]
-        for scope in scopes:
-            (fields,) = self._server.ask([("HKEYS", self._keys.raw("cells", scope))])
-            for some in chunked(fields, _PORTION):
-                self._erase_rows(scope, some)
-            own = [self._keys.raw(what, scope) for what in ("cells", "vectors", "tokens", "feed", "age", "ends")]
-            removals: list[tuple[Any, ...]] = [("DEL", *own), ("ZREM", self._keys.whole("scopes"), scope)]
-            # Last: as long as the scope has a head, a repetition finds it.
-            self._server.ask([*removals, ("HDEL", self._keys.whole("heads"), scope)], together=True)
-        for namespace, key in also:
-            self._erase_rows(pack_scope(namespace), [encoded(key)])
-
-    def _erase_rows(self, scope: bytes, fields: Sequence[bytes]) -> None:
-        """Removes rows of a packed scope from every key that has them."""
-        (cells,) = self._server.ask([("HMGET", self._keys.raw("cells", scope), *fields)])
-        namespace = scope_of(scope)
-        removals: list[tuple[Any, ...]] = []
-        for field, packed in zip(fields, cells, strict=True):
-            if namespace and packed:
-                places = self._keys.places((namespace, field.decode(errors="replace")), unpack_cell(packed).cell)
-                removals += [("ZREM", name, member) for name, member in places]
-        removals += [("HDEL", self._keys.raw(what, scope), *fields) for what in ("cells", "vectors", "tokens")]
-        removals.append(("ZREM", self._keys.raw("feed", scope), *fields))
-        self._server.ask(removals, together=True)
+        erase(self._server, self._keys, root, also)
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
         """Has the server write its append-only file anew, if it has one and permits it; waits for the end."""
@@ -336,40 +291,6 @@ class RedisBackend:
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return versions, call
 
-    def _discarded(self, found: Unreadable) -> bool:
-        """Removes a row from every key that mentions it, unless it was written since; whether it did."""
-        scope, field, stamp = found.place
-        (packed,) = self._server.ask([("HMGET", self._keys.raw("cells", scope), field)])[0]
-        if packed is None or packed[:STAMP_BYTES] != stamp:
-            return False
-        call: list[Argument] = []
-        if found.namespace is not None and found.key.encode() == field:
-            with suppress(*UNREADABLE):
-                cell = checked_cell(packed)
-                after = replace(cell.deleted(), seq=1)
-                change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
-                call = invocation(self._keys, [change], {found.namespace: 1}, {})
-        if not call:  # a damaged cell does not say which sorted sets contain it, so all that may are searched
-            (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
-            kinds: list[bytes] = []
-            cursor = b""
-            while cursor != b"0":
-                scan = ("SCAN", cursor or b"0", "MATCH", self._keys.pattern_of_kinds(scope), "COUNT", _PORTION)
-                cursor, page = self._server.ask([scan])[0]
-                kinds += page
-            sets: dict[bytes, list[bytes]] = {}
-            for name, member in self._keys.suspects(found.place, kinds, models).items():
-                (members,) = self._server.ask([("ZRANGE", name, 0, -1)])
-                sets[name] = [one for one in members if member in (one, one[DIGITS:])]
-            call = call_for_lost(self._keys, found.place, models, sets)
-        for _ in range(2):  # the first answer is 0 if the server did not have the script yet
-            (answer,) = self._server.evaluate(SCRIPT, [call])
-            if isinstance(answer, Exception):
-                raise answer
-            if answer:
-                return True
-        return False
-
     def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
         """The fields of ``keys`` in the scopes' hashes."""
         wanted = by_namespace(keys)
@@ -421,11 +342,6 @@ class RedisBackend:
     def _later(self) -> bytes:
         """The end, exclusive, of the expired members in a set by expiry."""
         return b"(" + instant(to_micros(self._clock.now()) + 1)
-
-
-def _is_of(scope: bytes, root: str) -> bool:
-    namespace = scope_of(scope)
-    return namespace is not None and namespace[0] == root
 
 
 def has_store(url: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
-from inference_core.stores.backend import Key, Outcome, Pending, Put, Row, Unreadable, Write
+from inference_core.stores.backend import Key, Outcome, Pending, Row, Unreadable, Write
 from inference_core.stores.backends.rows import RowState, WriteSet, lost
 from inference_core.stores.codec import (
     MAX_MICROS,
@@ -156,11 +156,6 @@ def columns_of(state: RowState) -> tuple[Any, ...]:
     return (*times, state.kind, state.value, *of_text, *expiry_micros(state.expiry))
 
 
-def looked_for(writes: Sequence[Write]) -> set[Key]:
-    """The keys whose rows a transaction has to read."""
-    return {(write.namespace, write.key) for write in writes if not (isinstance(write, Put) and write.is_new)}
-
-
 class Decision(NamedTuple):
     """What a transaction stores and tells its callers.
 
@@ -188,13 +183,15 @@ def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key
             after.update(writes.states)
             seqs.update(writes.heads)
     for (namespace, key), state in after.items():
+        if state is states.get((namespace, key)):
+            continue
         scope, head = heads[namespace]
         if state.seq > head:
             columns = columns_of(state)
             tokens = state.document and state.document.tokens
             decision.changed.append((scope, key, state.seq, state.version, *columns, tokens))
             decision.heads[scope] = seqs[namespace]
-        elif state.expiry and state is not states.get((namespace, key)):
+        elif state.expiry:
             decision.touched.append((to_micros(state.expiry.at), scope, key))
     return decision
 

@@ -13,11 +13,13 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from inference_core.clock import Clock
-from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Capabilities, Key, Outcome, Put, Row, Unreadable, Write
+from inference_core.memory.namespaces import AUDIT, SALT, Namespace
+from inference_core.retrieval.documents import Change
+from inference_core.stores.backend import Capabilities, Check, Key, Outcome, Put, Row, Tally, Unreadable, Write
+from inference_core.stores.backends.rows import lost
 from inference_core.stores.backends.sql import Select, SqlBackend
 from inference_core.stores.backends.sql_rows import (
     ALIVE,
@@ -35,12 +37,19 @@ from inference_core.stores.backends.sql_rows import (
     cursor_of,
     decide,
     inspected,
-    looked_for,
     row_of,
     state_of,
 )
-from inference_core.stores.backends.sqlite_connections import SqliteConnections
-from inference_core.stores.codec import Cursor, PageRequest, Place, by_namespace, pack_namespace, unpack_namespace
+from inference_core.stores.backends.sqlite_connections import LOG, SqliteConnections, settled
+from inference_core.stores.codec import (
+    Cursor,
+    PageRequest,
+    Place,
+    expiry_micros,
+    pack_namespace,
+    to_micros,
+    unpack_namespace,
+)
 
 _MAX_VARIABLES: Final = 500
 _LARGEST: Final = 2**63 - 1
@@ -52,6 +61,7 @@ SELECT coalesce(max(known.seq), 0) FROM memory_rows known WHERE known.scope = {}
 _HEADS: Final = f"s.namespace, s.id, ({_LAST.format('s.id')}) FROM memory_scopes s"
 """The last sequence number of each scope, damaged ones apart. No row is ever removed, so no number comes twice."""
 _NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?)"
+_DROP_SCOPE: Final = "DELETE FROM memory_scopes WHERE id = ?"
 _UPSERT: Final = f"""
 INSERT INTO memory_rows ({WRITTEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (scope, key) DO UPDATE SET {REPLACED}
@@ -67,6 +77,13 @@ UPDATE memory_rows SET seq = ({_LAST.format("memory_rows.scope")}) + 1,
 WHERE id = ? AND seq IS coalesce(?, seq) AND value IS NOT NULL
 """
 """The row stays, without content, so that its number does not come again; an unreadable key is replaced."""
+
+_KEYS_AT_ONCE: Final = 200
+_WANTED: Final = """
+wanted w CROSS JOIN memory_scopes s ON s.namespace = w.name CROSS JOIN memory_rows r ON r.scope = s.id AND r.key = w.key
+"""
+_EVENTS_AT_ONCE: Final = 50
+_EVENT: Final = f"({','.join('?' * len(LOG.split(',')))})"
 
 _ERASED_AT_ONCE: Final = 5_000
 _ERASE: Final = """
@@ -109,11 +126,16 @@ class SqliteBackend(SqlBackend):
             writable=self.connections.is_writable,
         )
 
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        self._settle(scope for scope, key in keys if key != SALT)
+        return super().get(keys)
+
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
         kinds = [None] if request.kinds is None else request.kinds
         lists = [(scope, kind) for scope in dict.fromkeys(request.scopes) for kind in kinds]
         offset, limit = min(request.offset, _LARGEST), min(request.limit, _LARGEST)
+        self._settle(request.scopes)
         if len(lists) > _MAX_LISTS:
             return self._sorted(request, min(offset + limit, _LARGEST))[offset:]
 
@@ -172,6 +194,7 @@ class SqliteBackend(SqlBackend):
 
         Subtracting the expired rows, which are few, is quicker than looking at the expiry of each row.
         """
+        self._settle(scopes)
         of_kind, given = self._of_kind(kinds)
         there = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"r.value IS NOT NULL AND {of_kind}", given)
         # A cross join makes SQLite begin with the expired rows.
@@ -179,11 +202,28 @@ class SqliteBackend(SqlBackend):
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", scopes, ended, given)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+        self._settle(scopes)
+        return super().tally(scopes)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        self._settle(scopes)
+        return super().heads(scopes)
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        self._settle([scope])
+        return super().changes(scope, since)
+
+    def expired(self, limit: int) -> list[Key]:
+        self.connections.settle()
+        return super().expired(limit)
+
     def set_meta(self, name: str, value: str) -> None:
         with self.connections.transaction() as writer:
             writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (name, value))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        self.connections.settle()
         of_root = "" if root is None else "AND r.scope IN (SELECT id FROM memory_scopes WHERE root = :root)"
         query = f"SELECT r.id FROM memory_rows r WHERE r.value IS NOT NULL {of_root}"
         ids = [found for (found,) in self._select(query, {"root": root})]
@@ -216,13 +256,14 @@ class SqliteBackend(SqlBackend):
         left = True
         while left:  # portions, so that others can write in between
             with self.connections.transaction() as writer:
+                settled(writer, fully=True)
                 left = writer.execute(_ERASE, (root, _ERASED_AT_ONCE)).rowcount == _ERASED_AT_ONCE
                 if not left:
                     writer.execute("DELETE FROM memory_scopes WHERE root = ?", (root,))
                     writer.executemany(_ERASE_ROW, [(pack_namespace(namespace), key) for namespace, key in also])
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
-        del fully
+        del fully  # it always is
         is_done = self.connections.reclaim()
         return [] if is_done else ["a program still reads an old state of the file's journal: end it, then repeat this"]
 
@@ -234,10 +275,14 @@ class SqliteBackend(SqlBackend):
         self.connections.close()
 
     def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        writes = [write for batch in batches for write in batch]
+        rows, events = _parted(batches)
+        writes = [write for batch in rows for write in batch if not isinstance(write, Check)]
         made = {write.namespace for write in writes if isinstance(write, Put)}
-        scopes, keys = {write.namespace for write in writes}, looked_for(writes)
+        scopes, keys = {write.namespace for write in writes}, {(write.namespace, write.key) for write in writes}
+        checks = {(write.namespace, write.key) for batch in rows for write in batch if isinstance(write, Check)} - keys
         with self.connections.transaction() as writer:
+            if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
+                settled(writer, fully=True)
 
             def select(query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
                 return writer.execute(query, given).fetchall()
@@ -250,13 +295,24 @@ class SqliteBackend(SqlBackend):
             if missing := made - heads.keys():
                 writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
                 heads |= heads_of(missing)
-            rows = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
-            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in rows}
-            decision = decide(batches, heads, states, self._clock.now())
-            if not decision.changed and not decision.touched:
-                writer.execute("ROLLBACK")  # drops scopes that were added for a refused batch
+            found = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
+            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in found}
+            found = self._of_keys("s.namespace, r.key, r.version", checks, ALIVE, select=select)
+            there = {(unpack_namespace(name), key): lost(0, version) for name, key, version in found}
+            decision = decide(rows, heads, states | there, self._clock.now())
+            accepted = _accepted(events, decision.outcomes)
+            # Scopes that were added for a refused batch may name a user who was erased.
+            unused = {heads[scope][0] for scope in missing} - decision.heads.keys()
+            writer.executemany(_DROP_SCOPE, [(scope,) for scope in unused])
+            if not decision.changed and not decision.touched and not accepted:
+                writer.execute("ROLLBACK")
             writer.executemany(_UPSERT, [columns[:-1] for columns in decision.changed])
             writer.executemany(_TOUCH, decision.touched)
+            for start in range(0, len(accepted), _EVENTS_AT_ONCE):
+                some = accepted[start : start + _EVENTS_AT_ONCE]
+                values = ",".join([_EVENT] * len(some))  # one statement: each step of one waits for Python's lock
+                columns = [column for event in some for column in _logged(event)]
+                writer.execute(f"INSERT INTO memory_log ({LOG}) VALUES {values}", columns)
             known = {(heads[namespace][0], key) for namespace, key in states}
             for scope, key, *_, tokens in decision.changed:
                 if tokens is not None:
@@ -264,6 +320,11 @@ class SqliteBackend(SqlBackend):
                 elif (scope, key) in known:
                     writer.execute(_CLEAR_TOKENS, (scope, key))
         return decision.outcomes
+
+    def _settle(self, scopes: Iterable[Namespace]) -> None:
+        """Before a read of ``scopes``: brings to its place what is in the log of them."""
+        if any(scope[1:] == (AUDIT,) for scope in scopes):
+            self.connections.settle()
 
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
         return self.connections.attempt(lambda reader: reader.execute(query, given).fetchall())
@@ -275,12 +336,48 @@ class SqliteBackend(SqlBackend):
     def _of_keys(
         self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        for namespace, names in by_namespace(keys).items():
-            for start in range(0, len(names), _MAX_VARIABLES):
-                among, given = self._among("r.key", names[start : start + _MAX_VARIABLES])
-                given |= {"now": self._now(), "name": pack_namespace(namespace)}
-                query = f"SELECT {selection} FROM {ROWS} WHERE {condition} AND s.namespace = :name AND {among}"
-                yield from (select or self._select)(query, given)
+        distinct = list(dict.fromkeys(keys))
+        for start in range(0, len(distinct), _KEYS_AT_ONCE):
+            some = distinct[start : start + _KEYS_AT_ONCE]
+            given: dict[str, object] = {f"key{at}": key for at, (_, key) in enumerate(some)}
+            given |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)} | {"now": self._now()}
+            wanted = ",".join(f"(:name{at},:key{at})" for at in range(len(some)))
+            query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
+            yield from (select or self._select)(query, given)
+
+
+def _parted(batches: Sequence[Sequence[Write]]) -> tuple[list[list[Write]], list[dict[int, Put]]]:
+    """The writes of each batch that change rows, and by their places in it those that go into the log."""
+    rows: list[list[Write]] = []
+    events: list[dict[int, Put]] = []
+    for batch in batches:
+        some = {at: write for at, write in enumerate(batch) if _is_event(write)}
+        rows.append([write for at, write in enumerate(batch) if at not in some])
+        events.append(some)
+    return rows, events
+
+
+def _accepted(events: Sequence[Mapping[int, Put]], outcomes: Sequence[Outcome]) -> list[Put]:
+    """The events of the batches that were not refused, whose outcomes get the versions of these."""
+    accepted: list[Put] = []
+    for some, outcome in zip(events, outcomes, strict=True):
+        if isinstance(outcome, list):
+            for at, event in some.items():
+                outcome.insert(at, 1)
+                accepted.append(event)
+    return accepted
+
+
+def _is_event(write: Write) -> TypeGuard[Put]:
+    """Whether ``write`` goes into the log: one page for the events of all users, where rows have six for each user."""
+    return isinstance(write, Put) and write.is_new and write.namespace[1:] == (AUDIT,)
+
+
+def _logged(put: Put) -> tuple[Any, ...]:
+    """The columns ``LOG`` of an event."""
+    at = to_micros(put.updated_at)
+    name = pack_namespace(put.namespace)
+    return put.namespace[0], name, put.key, at, put.kind, put.value, *expiry_micros(put.expiry)
 
 
 def _is_listed(columns: tuple[Any, ...]) -> bool:

@@ -18,16 +18,18 @@ from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError,
 from inference_core.stores.backends.sql import Refused
 from inference_core.stores.backends.sql_rows import Undecodable
 from inference_core.stores.codec import check_schema
-from inference_core.stores.locks import FileLock
+from inference_core.stores.locks import FileLock, make_private
 
 _BUSY_TIMEOUT_MS: Final = 5_000
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-VERSION: Final = 4
+VERSION: Final = 5
 _SECURE: Final = "secure_delete"
 """The setting of files in which everything that was deleted was overwritten."""
 READABLE: Final = 3
-"""The oldest version that is read without an update: later ones only added indexes."""
+"""The oldest version that is read without an update: later ones only added indexes, and the log."""
+_LOGGED: Final = 5
+"""The first version with a log."""
 _MIGRATIONS: Final = {
     1: """
     CREATE TABLE memory_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -80,7 +82,49 @@ _MIGRATIONS: Final = {
     4: """
     CREATE INDEX memory_rows_by_kind ON memory_rows (scope, kind, created, key DESC, expires) WHERE value IS NOT NULL;
     """,
+    5: """
+    CREATE TABLE memory_log (
+        id INTEGER PRIMARY KEY,
+        root TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        key TEXT NOT NULL,
+        created INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        value TEXT NOT NULL,
+        expires INTEGER,
+        ttl INTEGER
+    );
+    """,
 }
+LOG: Final = "root, namespace, key, created, kind, value, expires, ttl"
+"""The columns of a row that is not in its place yet; each begins at version 1, and was not updated."""
+_IS_LOGGED: Final = "SELECT 1 FROM memory_log LIMIT 1"
+_MOVED_AT_ONCE: Final = 2_000
+_LAST: Final = """
+(SELECT coalesce(max(known.seq), 0) FROM {}memory_rows known WHERE known.scope = s.id AND typeof(known.seq) = 'integer')
+"""
+_MOVE_UNTIL: Final = f"SELECT id FROM memory_log ORDER BY id LIMIT 1 OFFSET {_MOVED_AT_ONCE}"
+_MOVE: Final = (
+    """
+INSERT OR IGNORE INTO memory_scopes (root, namespace) SELECT DISTINCT root, namespace FROM memory_log WHERE id < ?
+""",
+    f"""
+INSERT INTO memory_rows (scope, key, seq, version, created, updated, kind, value, expires, ttl)
+SELECT s.id, l.key, {_LAST.format("")} + row_number() OVER (PARTITION BY s.id ORDER BY l.id), 1, l.created, l.created,
+    l.kind, l.value, l.expires, l.ttl
+FROM memory_log l JOIN memory_scopes s ON s.namespace = l.namespace WHERE l.id < ? ORDER BY s.id, l.id
+ON CONFLICT (scope, key) DO UPDATE SET seq = excluded.seq, version = memory_rows.version + 1,
+    created = excluded.created, updated = excluded.updated, kind = excluded.kind, value = excluded.value,
+    expires = excluded.expires, ttl = excluded.ttl
+""",
+    "DELETE FROM memory_log WHERE id < ?",
+)
+_SHOW_LOG: Final = f"""
+CREATE TEMP VIEW memory_rows AS SELECT * FROM main.memory_rows UNION ALL
+SELECT -l.id, s.id, l.key, {_LAST.format("main.")} + l.id, 1, l.created, l.created, l.kind, l.value, NULL, NULL, NULL,
+    '', 0, NULL, 0.5, '', NULL, l.expires, l.ttl
+FROM main.memory_log l JOIN main.memory_scopes s ON s.namespace = l.namespace
+"""
 
 
 class SqliteConnections:
@@ -93,7 +137,7 @@ class SqliteConnections:
     def __init__(self, path: Path, *, durable: bool, read_only: bool) -> None:
         self._path = path.absolute()  # a program that changes its folder must not find another file
         self._name = str(self._path)
-        self._is_immutable = False
+        self._is_immutable = self._shows_log = False
         self._durable = durable
         self._idle: list[sqlite3.Connection] = []
         self._write_lock = threading.Lock()
@@ -166,14 +210,28 @@ class SqliteConnections:
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
 
+    def settle(self) -> None:
+        """Moves what is in the log to its place, where whatever reads rows finds it."""
+        with self.reader() as reader:
+            if not self._has_log or self._shows_log or reader.execute(_IS_LOGGED).fetchone() is None:
+                return
+        if self.is_writable:
+            while True:  # portions, so that others can write in between
+                with self.transaction() as writer:
+                    if not settled(writer):
+                        return
+        self._shows_log = True  # readers find it in the log, which is slower
+        self._drop_idle()
+
     def reclaim(self) -> bool:
-        """Overwrites freed pages and empties the journal; False if somebody still reads an old state in it."""
+        """Writes the file anew and empties the journal; False if somebody still reads an old state in it.
+
+        `secure_delete` alone leaves copies of rows that SQLite has moved in the unused parts of pages, and what was
+        deleted without it.
+        """
         with self._turn() as writer:
-            mark = (_SECURE, "on")
-            if writer.execute("SELECT 1 FROM memory_meta WHERE (name, value) = (?, ?)", mark).fetchone() is None:
-                # Written by an earlier version, whose deletes may have left the content of freed pages in place.
-                writer.execute("VACUUM")
-                writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", mark)
+            writer.execute("VACUUM")
+            writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (_SECURE, "on"))
             return not writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
 
     @contextmanager
@@ -208,12 +266,13 @@ class SqliteConnections:
             raise IsADirectoryError("it is a folder")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # A new file is its owner's alone; SQLite gives the journal the permissions of the file.
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        make_private(self._path)
         self._turns = opened.enter_context(closing(FileLock(self._path.with_name(self._path.name + ".lock"))))
         with self._turns:
             self._writer = opened.enter_context(closing(self._connect("mode=rwc")))
             with translated():
                 migrate(self._writer)
+            self._has_log = True
             self._writer.text_factory = _decoded  # a damaged row can be replaced, too
 
     def _open_for_reading(self) -> None:
@@ -229,6 +288,7 @@ class SqliteConnections:
                 raise
             self._mode, self._is_immutable = "mode=ro&immutable=1", True
             version = self._version()
+        self._has_log = version >= _LOGGED
         if version < READABLE:
             raise ConfigurationError(
                 f"The store at {self._path} has schema version {version}, which must be brought up to date first: "
@@ -252,6 +312,8 @@ class SqliteConnections:
             connection.execute("PRAGMA secure_delete = ON")  # off in SQLite's own builds: deleted texts would stay
             # FULL: a commit survives a power loss.
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            if self._shows_log:
+                connection.execute(_SHOW_LOG)
             opened.pop_all()
             return connection
 
@@ -297,6 +359,16 @@ def _decoded(raw: bytes) -> str | Undecodable:
         return raw.decode()
     except UnicodeDecodeError:
         return Undecodable(raw)
+
+
+def settled(writer: sqlite3.Connection, *, fully: bool = False) -> bool:
+    """Moves a portion of the log to its place within a transaction, or all of it; whether there is more."""
+    if writer.execute(_IS_LOGGED).fetchone() is None:
+        return False
+    until = None if fully else writer.execute(_MOVE_UNTIL).fetchone()
+    for statement in _MOVE:
+        writer.execute(statement, until or (2**63 - 1,))
+    return until is not None
 
 
 def migrate(connection: sqlite3.Connection) -> None:

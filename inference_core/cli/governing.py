@@ -1,0 +1,309 @@
+"""``review``, ``audit``, ``hold``, ``spaces``: what awaits a decision, was changed, or stays, and who may do what."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from dataclasses import asdict
+from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from inference_core.cli.options import Opened, Target, on_store, one_of
+from inference_core.cli.output import (
+    as_json,
+    counted,
+    fail,
+    note,
+    one_line,
+    print_figures,
+    print_json,
+    print_numbered,
+    stamp,
+)
+from inference_core.errors import InvalidInput
+from inference_core.memory.audit import AuditEvent
+from inference_core.memory.namespaces import Space
+from inference_core.memory.spaces import SpaceRole
+
+if TYPE_CHECKING:
+    from inference_core.memory.document import PendingMemory
+    from inference_core.memory.namespaces import Owner
+
+_ALL: Final = "all"
+When = Annotated[
+    datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="The day on which it ends by itself.")
+]
+_ROLES = [role.name.lower() for role in SpaceRole]
+
+
+@on_store("user", "space", "agent", "url", "embeddings", "json")
+def review(
+    target: Target,
+    approve: Annotated[
+        list[str] | None, typer.Option("--approve", metavar="ID", help="Approve it, or with all those of --session.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="The new text of the one that you approve.")] = None,
+    reject: Annotated[
+        list[str] | None, typer.Option("--reject", metavar="ID", help="Reject it, or with all those of --session.")
+    ] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Why you reject.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
+) -> None:
+    """Approve or reject the memories of all agents that wait for the user's confirmation.
+
+    In a terminal, asks about one after the other; elsewhere, and with --json, lists them. --approve and --reject may be
+    given several times.
+    """
+    given = [*(approve or ()), *(reject or ())]
+    if text is not None and (len(approve or ()) != 1 or _ALL in given):
+        raise typer.BadParameter("--text is the text of one memory: give one --approve")
+    if len(set(given)) < len(given) or (_ALL in given and (session is None or len(given) > 1)):
+        raise typer.BadParameter("Decide each once; all decides about one --session, without others")
+    is_asked = not (given or target.json) and sys.stdin.isatty() and sys.stderr.isatty()
+    with target.open(embeds=bool(given) or is_asked) as memory:
+        reviewer = _Reviewer(memory, target.owner, f"admin:{getpass.getuser()}")
+        for key in approve or ():
+            reviewer.approve(text, **({"session_id": session} if key == _ALL else {"pending_id": key}))
+        for key in reject or ():
+            reviewer.reject(why, **({"session_id": session} if key == _ALL else {"pending_id": key}))
+        left = memory.sync.list_pending(target.owner, session_id=session)
+        if is_asked:
+            for number, pending in enumerate(left, 1):
+                _show([pending], memory.zone, number)
+                if not reviewer.asks(pending.id):
+                    break
+        elif not (given or target.json):
+            _show(left, memory.zone)
+    done = f"{len(reviewer.approved)} approved, {len(reviewer.rejected)} rejected"
+    waiting = f"{counted(len(left), 'memory waits', 'memories wait')} for confirmation"
+    document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": list(map(_as_json, left))}
+    target.print(document, done if given or is_asked else waiting)
+    for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
+        raise InvalidInput(f"{key!r} was decided otherwise before, or does not wait any more; nothing was changed")
+
+
+class _Reviewer:
+    """What ``by`` decides about what waits for the ``owner``; in a space, the member decides."""
+
+    def __init__(self, memory: Opened, owner: Owner, by: str) -> None:
+        self._sync, self._owner, self._by = memory.sync, owner, by
+        self.approved: list[str] = []
+        self.rejected: list[str] = []
+
+    def approve(self, text: str | None, **which: str | None) -> None:
+        self.approved += self._sync.approve_pending(self._owner, edit=text, by=self._by, **which)
+
+    def reject(self, why: str | None, **which: str | None) -> None:
+        self.rejected += self._sync.reject_pending(self._owner, why=why, by=self._by, **which)
+
+    def asks(self, key: str) -> bool:
+        """Asks what becomes of the pending memory ``key``, and does it; False to end."""
+        while True:
+            try:
+                match _answer("[a]pprove, [e]dit and approve, [r]eject, [s]kip or [q]uit? "):
+                    case "a":
+                        self.approve(None, pending_id=key)
+                    case "e":
+                        self.approve(_answer("New text: "), pending_id=key)
+                    case "r":
+                        self.reject(_answer("Why? ") or None, pending_id=key)
+                    case "s":
+                        pass
+                    case "q":
+                        return False
+                    case _:
+                        continue
+            except EOFError:
+                return False
+            except InvalidInput as error:  # a text that cannot be stored: ask again
+                note(str(error), "red")
+                continue
+            return True
+
+
+def _answer(question: str) -> str:
+    """A line of the terminal; a single letter in lower case. Raises EOFError."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    given = line.strip()
+    return given.lower() if len(given) == 1 else given
+
+
+def _show(found: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
+    rows: list[tuple[str, list[str]]] = []
+    for one in found:
+        source = one.document.value["source"]
+        made = [f"{name} {source[key]}" for key, name in (("tool", "tool"), ("thread_id", "thread")) if key in source]
+        until = f"waits until {stamp(one.expires_at, zone)}"
+        facts = [" · ".join([one.document.memory_type or "", f"from {source['origin']}", *made, until])]
+        ends = [f"replaces: {one_line(old.content)}" for old in one.ends]
+        rows.append((one.document.content, [*facts, one.why, *ends, f"id {one.id}"]))
+    print_numbered(rows, first)
+
+
+def _as_json(pending: PendingMemory) -> dict[str, Any]:
+    document = as_json(pending.document)
+    return document | {
+        "source": pending.document.value["source"],
+        "why": pending.why,
+        "proposed_at": pending.proposed_at,
+        "expires_at": pending.expires_at,
+        "ends": [as_json(one) for one in pending.ends],
+    }
+
+
+@on_store("user", "space", "agent", "url", "json")
+def audit(
+    target: Target,
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("show", "verify")))] = "show",
+    thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only changes in this thread.")] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option("--actor", metavar="NAME", help="Only those of this kind, id, agent or tool: agent, admin …"),
+    ] = None,
+    memory_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Only those of this memory.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option("--since", metavar="DATE", help="Only those at this time or later.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many at most.")] = 50,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="HEX", help="verify: what an earlier verify printed as the head.")
+    ] = None,
+) -> None:
+    """Show who changed a user's memories, the newest first: which agent, thread, run and tool; never what they say.
+
+    verify checks that no event was changed, removed or added, as far as the trail is sealed.
+    """
+    if action == "verify":
+        _verify(target, head)
+        return
+    with target.open() as memory:
+        found = memory.sync.audit(
+            target.owner,
+            thread_id=thread,
+            actor=actor,
+            memory_id=memory_id,
+            since=since and since.replace(tzinfo=memory.zone),
+            limit=limit,
+        )
+    if target.json:
+        print_json({"events": [{"id": event.id, **event.to_value()} for event in found]})
+        return
+    rows = [(f"{stamp(event.at, memory.zone)} {event.operation} by {_who(event)}", _lines(event)) for event in found]
+    print_numbered(rows)
+    note(counted(len(found), "event", "events"))
+
+
+def _verify(target: Target, head: str | None) -> None:
+    with target.open() as memory:
+        found = memory.sync.verify_audit(target.owner, head)
+    if target.json:
+        print_json(asdict(found))
+    else:
+        for problem in found.problems:
+            fail(problem)
+        gone = f", {found.expired} expired, {found.erased} erased" if found.expired or found.erased else ""
+        verdict = f"{len(found.problems)} problems" if found.problems else "whole"
+        note(f"{counted(found.events, 'event', 'events')}, {found.sealed} sealed{gone}: {verdict}")
+        note(f"head {found.head}")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _who(event: AuditEvent) -> str:
+    who: dict[str, Any] = event.actor.to_value()
+    kind = " ".join(filter(None, (who.pop("kind", "unknown"), who.pop("id", None))))
+    return ", ".join([kind, *(f"{name.removesuffix('_id')} {value}" for name, value in sorted(who.items()))])
+
+
+def _lines(event: AuditEvent) -> list[str]:
+    lines = [f"{name} {value}" for name, value in (("job", event.job), ("reason", event.reason)) if value]
+    for change in event.changes:
+        after = "gone" if change.after == 0 else "new" if change.after is None else f"version {change.after}"
+        before = f"version {change.before} → " if change.before else ""
+        lines.append(f"{'/'.join(change.place)} {change.key}: {before}{after}")
+    return lines
+
+
+@on_store("user", "url", "json")
+def hold(
+    target: Target,
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))],
+    hold_id: Annotated[str | None, typer.Argument(help="release: the id of the hold.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="add: why; for auditors.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", metavar="ID", help="add: only this memory.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="add: only this session.")] = None,
+    until: When = None,
+) -> None:
+    """Keep everything of a user from being removed: begin, list and release legal holds.
+
+    Deleting, undoing, purging and erasing fail meanwhile; forgetting, retention and expiry pass over what is held.
+    copies lists what was replaced since.
+    """
+    if (action == "release") != (hold_id is not None):
+        raise typer.BadParameter("release takes the id of a hold, the other actions take none")
+    with target.open() as opened:
+        service, zone = opened.sync, opened.zone
+        if action == "add":
+            if not reason:
+                raise typer.BadParameter("Say why, with --reason")
+            end = until and until.replace(tzinfo=zone)
+            made = service.hold(target.user, reason, memory_id=memory, session_id=session, until=end)
+            target.print({"hold": asdict(made)}, f"Hold {made.id} begins")
+            return
+        if hold_id is not None:
+            if not service.release_hold(target.user, hold_id):
+                raise InvalidInput(f"This user has no hold {hold_id!r:.60}")
+            target.print({"released": hold_id}, f"Released {hold_id}")
+            return
+        holds = service.list_holds(target.user) if action == "list" else []
+        copies = service.list_held_copies(target.user) if action == "copies" else []
+    if target.json:
+        print_json({"holds" if action == "list" else "copies": [asdict(one) for one in (holds or copies)]})
+        return
+    rows: list[tuple[str, list[str]]] = []
+    for one in holds:
+        subject = f"memory {one.memory_id}" if one.memory_id else one.session_id and f"session {one.session_id}"
+        end = f", until {one.until:%Y-%m-%d}" if one.until else ""
+        rows.append((one.reason, [f"id {one.id}: {subject or 'all'}", f"by {one.by}, {one.since:%Y-%m-%d}{end}"]))
+    for one in copies:
+        text = one.value.get("content") or one.value.get("text") or one.key
+        rows.append((str(text), [f"{one.place}, {one.key}", f"replaced {one.replaced_at:%Y-%m-%d}"]))
+    print_numbered(rows)
+    if not rows:
+        note("No hold" if action == "list" else "No copies")
+
+
+@on_store("url", "json")
+def spaces(
+    target: Target,
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))],
+    space: Annotated[str, typer.Argument(help="The name of the space.")],
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="The user whose role it is.")] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="Or the group whose role it is.")] = None,
+    role: Annotated[
+        str, typer.Option("--role", help="What grant allows; each allows what is before it.", **one_of(_ROLES))
+    ] = "read",
+) -> None:
+    """Grant, revoke and list roles in a space: memories that several users share.
+
+    Other processes notice a change within five seconds.
+    """
+    with target.open(creates=action == "grant") as memory:
+        service, shared = memory.sync, Space(space)
+        if action == "grant":
+            service.grant(shared, role, user=user, group=group)
+        elif action == "revoke" and not service.revoke(shared, user=user, group=group):
+            note("There was no such role")
+        roles = service.list_grants(shared)
+    if target.json:
+        print_json({"space": space, "roles": roles})
+    elif roles:
+        print_figures(roles)
+    else:
+        note("Nobody has a role in it")

@@ -1,0 +1,166 @@
+"""MemoryClient: the memory of ``inference-core serve``, with the verbs, results and errors of the service.
+
+A verb has the parameters of the service's operation, and is an operation itself: its requests run on threads of the
+client. So it is said once for sync and async code, and a client can be shared between threads and event loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
+
+import httpx
+
+from inference_core.client import requests
+from inference_core.effects import Operation, WorkerPool, arun, run
+from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
+from inference_core.memory.receipt import Receipt
+from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.list import count, get, history, list_memories
+from inference_core.services.operations.messages import add_messages
+from inference_core.services.operations.prompt_context import format_context
+from inference_core.services.operations.recall import recall
+from inference_core.services.operations.receipts import Why, list_receipts, why
+from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
+from inference_core.services.operations.save import SavedId, save
+from inference_core.services.operations.scope import MemoryScope, present_as
+from inference_core.services.operations.update import update
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Sends = Callable[[requests.Caller, requests.Given], Operation[T]]
+_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+_WORKERS: Final = 16
+
+
+class MemoryVerbs(Protocol):
+    """What `AgentMemoryStoreService` and `MemoryClient` both do, with the same parameters, which the service documents.
+
+    Write against it to use either.
+    """
+
+    def save_memory(self, user_id: str, content: str, *args: Any, **options: Any) -> Awaitable[SavedId]: ...
+    def get_memory(self, user_id: str, memory_id: str) -> Awaitable[MemoryStoreDocument | None]: ...
+    def recall_memories(self, user_id: str, query: str, *args: Any, **options: Any) -> Awaitable[RecalledMemories]: ...
+    def update_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool]: ...
+    def delete_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool]: ...
+    def delete_user_memories(self, user_id: str, *args: Any, **options: Any) -> Awaitable[int]: ...
+    def list_memories(
+        self, user_id: str, *args: Any, **options: Any
+    ) -> Awaitable[tuple[MemoryPage[MemoryStoreDocument], int]]: ...
+    def count_memories(self, user_id: str) -> Awaitable[dict[str, int]]: ...
+    def get_memory_history(self, user_id: str, memory_id: str) -> Awaitable[list[MemoryStoreDocument]]: ...
+    def why(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[Why]: ...
+    def list_receipts(self, user_id: str, *args: Any, **options: Any) -> Awaitable[MemoryPage[Receipt]]: ...
+    def format_context_for_prompt(self, user_id: str, *args: Any, **options: Any) -> Awaitable[str]: ...
+    def add_messages(self, user_id: str, messages: Any, *args: Any, **options: Any) -> Awaitable[int]: ...
+    def list_pending(self, user_id: str, *args: Any, **options: Any) -> Awaitable[list[PendingMemory]]: ...
+    def approve_pending(self, user_id: str, *args: Any, **options: Any) -> Awaitable[list[str]]: ...
+    def reject_pending(self, user_id: str, *args: Any, **options: Any) -> Awaitable[list[str]]: ...
+
+
+class _Client:
+    """What both forms of a client have in common."""
+
+    def __init__(self, http: httpx.Client, pool: WorkerPool, timeout: float | None) -> None:
+        self.http, self.pool, self.timeout = http, pool, timeout
+
+    def sent(
+        self, sends: Sends[T], of: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]
+    ) -> Operation[T]:
+        """What ``sends`` makes of the arguments of a call, which are those of the service's operation ``of``."""
+        bound = signature(of).bind(None, *args, **options)
+        bound.apply_defaults()
+        _, user_id, *given = bound.arguments.items()
+        return sends(requests.Caller(self.http, self.pool, str(user_id[1])), dict(given))
+
+
+def _synchronous(
+    of: Callable[Concatenate[MemoryScope, P], Operation[T]], sends: Sends[T]
+) -> Callable[Concatenate[_Client, P], T]:
+    def method(self: _Client, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(self.sent(sends, of, args, kwargs), self.timeout)
+
+    present_as(method, of, _SELF)
+    return method
+
+
+def _asynchronous(
+    of: Callable[Concatenate[MemoryScope, P], Operation[T]], sends: Sends[T]
+) -> Callable[Concatenate[_Client, P], Coroutine[Any, Any, T]]:
+    async def method(self: _Client, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(self.sent(sends, of, args, kwargs), self.timeout)
+
+    present_as(method, of, _SELF)
+    return method
+
+
+class SyncMemoryClient(_Client):
+    """The methods of `MemoryClient` for code without async; they block."""
+
+    save_memory = _synchronous(save, requests.save)
+    get_memory = _synchronous(get, requests.get)
+    recall_memories = _synchronous(recall, requests.recall)
+    update_memory = _synchronous(update, requests.update)
+    delete_memory = _synchronous(delete, requests.delete)
+    delete_user_memories = _synchronous(delete_all, requests.delete_all)
+    list_memories = _synchronous(list_memories, requests.list_)
+    count_memories = _synchronous(count, requests.count)
+    get_memory_history = _synchronous(history, requests.history)
+    why = _synchronous(why, requests.why)
+    list_receipts = _synchronous(list_receipts, requests.list_receipts)
+    format_context_for_prompt = _synchronous(format_context, requests.format_context)
+    add_messages = _synchronous(add_messages, requests.add_messages)
+    list_pending = _synchronous(list_pending, requests.list_pending)
+    approve_pending = _synchronous(approve_pending, requests.approve)
+    reject_pending = _synchronous(reject_pending, requests.reject)
+
+
+class MemoryClient(_Client):
+    """The memory that ``inference-core serve`` has at ``url``, in place of an `AgentMemoryStoreService`.
+
+    Every method is a coroutine and takes the ``user_id`` first, which must be the key's user unless the key has the
+    permission ``act-as``; `sync` has the same methods for sync code. They raise the service's errors; StoreUnavailable
+    if the server cannot be reached, and WriteUnknown if it did not answer a change. Before, they repeat what can be
+    repeated: reads, saves and messages, which are stored once, and changes of one memory by its id.
+
+    Args:
+        url: The server's address, such as http://localhost:8765.
+        key: A key of the server. None: none, as for one user of this machine.
+        timeout: Seconds that every operation may take. None: no limit.
+    """
+
+    save_memory = _asynchronous(save, requests.save)
+    get_memory = _asynchronous(get, requests.get)
+    recall_memories = _asynchronous(recall, requests.recall)
+    update_memory = _asynchronous(update, requests.update)
+    delete_memory = _asynchronous(delete, requests.delete)
+    delete_user_memories = _asynchronous(delete_all, requests.delete_all)
+    list_memories = _asynchronous(list_memories, requests.list_)
+    count_memories = _asynchronous(count, requests.count)
+    get_memory_history = _asynchronous(history, requests.history)
+    why = _asynchronous(why, requests.why)
+    list_receipts = _asynchronous(list_receipts, requests.list_receipts)
+    format_context_for_prompt = _asynchronous(format_context, requests.format_context)
+    add_messages = _asynchronous(add_messages, requests.add_messages)
+    list_pending = _asynchronous(list_pending, requests.list_pending)
+    approve_pending = _asynchronous(approve_pending, requests.approve)
+    reject_pending = _asynchronous(reject_pending, requests.reject)
+
+    def __init__(self, url: str, key: str | None = None, *, timeout: float | None = 10.0) -> None:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout)
+        super().__init__(http, WorkerPool(_WORKERS, "memory-client"), timeout)
+        self.sync = SyncMemoryClient(http, self.pool, timeout)
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self.pool.close()
+        self.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

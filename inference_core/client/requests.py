@@ -1,0 +1,361 @@
+"""The requests of each verb, and what is made of the answers. Each is an operation, see `inference_core.effects`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, convert_to_messages
+
+from inference_core import errors
+from inference_core.effects import Operation, WorkerPool
+from inference_core.errors import DeadlineExceeded, InvalidInput, MemoryNotFound, StoreUnavailable, WriteUnknown
+from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
+from inference_core.memory.receipt import Receipt
+from inference_core.memory.record import MemoryLink
+from inference_core.memory.types import MemoryCategory
+from inference_core.services.operations.delete import ForgottenMemory
+from inference_core.services.operations.messages import said_at
+from inference_core.services.operations.receipts import Why
+from inference_core.services.operations.save import SavedId
+from inference_core.services.operations.scope import retried
+
+Given = Mapping[str, Any]
+_PAGE: Final = 200
+_TRIES: Final = 3
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_AGAIN: Final = frozenset({408, 429, 502, 503, 504})
+_REFUSED: Final = frozenset({401, 403})
+_FAILED: Final = 500
+_UNKNOWN: Final = "The server was sent the change, and did not answer it; repeat the call"
+_AMBIGUOUS: Final = "The change may have been made, by this call or by another; read the memory"
+_ROLES: Final = {HumanMessage: "user", AIMessage: "assistant", ToolMessage: "tool"}
+_VALUE: Final = (
+    *("content", "memory_type", "topic", "session_id", "agent_name", "tags", "importance", "pinned", "source", "trust"),
+    *("valid_from", "valid_to", "expires_at", "supersedes", "superseded_by"),
+)
+_ERRORS: Final[Mapping[str, type[errors.InferenceCoreError]]] = {
+    "".join(f"-{one.lower()}" if one.isupper() else one for one in name).strip("-"): kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.InferenceCoreError)
+}
+"""Our errors by what the server calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Sends the requests of one user."""
+
+    http: httpx.Client
+    pool: WorkerPool
+    user_id: str
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Given | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        repeats: bool = False,
+    ) -> Operation[Any]:
+        """The JSON of the answer. A request that ``repeats`` is sent again: a second time it changes nothing more.
+
+        Raises the server's error, StoreUnavailable, and WriteUnknown if a change was sent and not answered.
+        """
+        is_read = method == "GET"
+        sent: dict[str, Any] = {"headers": {**(headers or {}), "Act-As-User": quote(self.user_id, safe="")}}
+        if is_read:
+            sent["params"] = {name: value for name, value in (body or {}).items() if value is not None}
+        elif body is not None:
+            sent["content"] = json.dumps(body, default=_as_json).encode()
+            sent["headers"]["Content-Type"] = "application/json"
+        try:
+            return (yield from self.pool.call(self._answered, method, path, sent, _TRIES if repeats or is_read else 1))
+        except DeadlineExceeded as error:
+            if is_read:
+                raise
+            raise WriteUnknown(_UNKNOWN) from error
+
+    def _answered(self, method: str, path: str, sent: dict[str, Any], tries: int) -> Any:
+        pause, may_be_done = _FIRST_PAUSE_S, False
+        while True:
+            tries -= 1
+            try:
+                answer = self.http.request(method, path, **sent)
+            except httpx.TransportError as error:
+                problem: errors.InferenceCoreError = StoreUnavailable(f"No answer from the server: {error}")
+                never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+                if method != "GET" and not never_sent:
+                    problem, may_be_done = WriteUnknown(_UNKNOWN), True
+            else:
+                if answer.is_success:
+                    return answer.json() if answer.content else None
+                problem = _error(answer)
+                if may_be_done and method == "DELETE" and isinstance(problem, MemoryNotFound):
+                    return None
+                if may_be_done and isinstance(problem, errors.VersionConflict):
+                    raise WriteUnknown(_AMBIGUOUS) from problem
+                if answer.status_code not in _AGAIN:
+                    raise problem
+                may_be_done = True
+                with suppress(ValueError):
+                    pause = max(pause, float(answer.headers.get("Retry-After", "0")))
+            if not tries:
+                raise problem
+            time.sleep(min(pause, _LONGEST_PAUSE_S))
+            pause *= 2
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise InvalidInput(f"{type(value).__name__} cannot be sent as JSON")
+
+
+def _error(answer: httpx.Response) -> errors.InferenceCoreError:
+    """The error that the server's problem stands for."""
+    told: dict[str, Any] = {}
+    with suppress(ValueError):
+        told = answer.json()
+    status = answer.status_code
+    kind = _ERRORS.get(str(told.get("type", "")).rpartition(":")[2])
+    if kind is None:
+        kind = errors.IdentityError if status in _REFUSED else StoreUnavailable if status in _AGAIN else None
+        kind = kind or (errors.StoreError if status >= _FAILED else InvalidInput)
+    faults = "; ".join(f"{one['location']}: {one['message']}" for one in told.get("errors") or ())
+    error = kind.__new__(kind)  # some classes make their message of other facts, which the server does not tell
+    Exception.__init__(error, told.get("detail") or faults or told.get("title") or f"HTTP {status}")
+    if isinstance(error, errors.ConfirmationNeeded):
+        error.pending_id, error.is_external = told["pending_id"], True
+    return error
+
+
+# Each verb: what it sends, and what it makes of the answer.
+
+
+def save(caller: Caller, given: Given) -> Operation[SavedId]:
+    body = {name: value for name, value in given.items() if name not in ("memory_id", "expected_version", "source")}
+    body |= {"origin": given["source"].origin.value} if given["source"] else {}
+    memory_id, version = given["memory_id"], given["expected_version"]
+    if memory_id is None:
+        if version is not None:
+            raise InvalidInput("expected_version is that of the memory with a memory_id; give that too")
+        saved = yield from caller.send("POST", "/v1/memories", body, repeats=True)
+    else:
+
+        def put() -> Operation[dict[str, Any]]:
+            now = version
+            if now is None:
+                there = yield from get(caller, {"memory_id": memory_id})
+                now = there.version if there else 0
+            guard = {"If-Match": f'"{now}"'} if now else {"If-None-Match": "*"}
+            try:
+                return (yield from caller.send("PUT", _path(memory_id), body, guard, repeats=True))
+            except WriteUnknown as error:
+                if version is None and isinstance(error.__cause__, errors.VersionConflict):
+                    raise error.__cause__ from None  # over what is there now, it may be written once more
+                raise
+
+        saved = yield from (put() if version is not None else retried(put))
+    return SavedId(saved["id"], was_stored=saved["was_stored"], redacted=saved["redacted"])
+
+
+def get(caller: Caller, given: Given) -> Operation[MemoryStoreDocument | None]:
+    try:
+        return _document((yield from caller.send("GET", _path(given["memory_id"]))))
+    except MemoryNotFound:
+        return None
+
+
+def recall(caller: Caller, given: Given) -> Operation[RecalledMemories]:
+    body = {name: value for name, value in given.items() if name != "include_scores"}
+    found = yield from caller.send("POST", "/v1/memories/search", body, repeats=True)
+    recalled = RecalledMemories(map(_document, found["memories"]))
+    if not given["include_scores"]:
+        for one in recalled:
+            one.score = one.relevance = None
+    recalled.left_out = [(_document(one["memory"]), one["reason"]) for one in found["left_out"]]
+    return recalled
+
+
+def update(caller: Caller, given: Given) -> Operation[bool]:
+    left_out = ("memory_id", "expected_version", "source")
+    body = {name: value for name, value in given.items() if name not in left_out and value is not None}
+    body |= {"origin": given["source"].origin.value} if given["source"] else {}
+    version = given["expected_version"]
+    return (yield from _changed(caller, "PATCH", _path(given["memory_id"]), body, version, repeats=True))
+
+
+def delete(caller: Caller, given: Given) -> Operation[bool]:
+    if given["category"] is not None:
+        raise InvalidInput("Over HTTP, an id is enough: leave category out")
+    path = _path(given["memory_id"]) + ("?erase=true" if given["erase"] else "")
+    return (yield from _changed(caller, "DELETE", path, None, given["expected_version"], repeats=True))
+
+
+def _changed(
+    caller: Caller, method: str, path: str, body: Any, version: int | None = None, *, repeats: bool = False
+) -> Operation[bool]:
+    guard = {} if version is None else {"If-Match": f'"{version}"'}
+    try:
+        yield from caller.send(method, path, body, guard, repeats=repeats)
+    except MemoryNotFound:
+        return False
+    return True
+
+
+def delete_all(caller: Caller, given: Given) -> Operation[int]:
+    chosen = "".join(f"&{name}={quote(value)}" for name, value in given.items() if value is not None)
+    return (yield from caller.send("DELETE", f"/v1/memories?everything=true{chosen}"))["count"]
+
+
+def list_(caller: Caller, given: Given) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
+    if given["offset"]:
+        raise InvalidInput("Over HTTP, pages go on behind a cursor: pass next_cursor as after")
+    asked = {name: value for name, value in given.items() if name not in ("offset", "limit", "after", "tags")}
+    page, total = yield from _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"])})
+    return MemoryPage(map(_document, page), page.next_cursor), total["total"]
+
+
+def _paged(
+    caller: Caller, path: str, name: str, given: Given, asked: Given
+) -> Operation[tuple[MemoryPage[dict[str, Any]], dict[str, Any]]]:
+    """As many of ``name`` as are wanted, from as many pages as it takes, and the last answer."""
+    limit, cursor, found, last = given["limit"], given["after"], list[dict[str, Any]](), dict[str, Any]()
+    while limit is None or len(found) < limit or not last:
+        size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+        last = yield from caller.send("GET", path, {**asked, "limit": size, "cursor": cursor})
+        found += last[name]
+        cursor = last["next_cursor"]
+        if cursor is None:
+            break
+    return MemoryPage(found, cursor), last
+
+
+def count(caller: Caller, given: Given) -> Operation[dict[str, int]]:
+    del given
+    counts: dict[str, int] = {}
+    for category in MemoryCategory:
+        answer = yield from caller.send("GET", "/v1/memories", {"category": category.value, "limit": 1})
+        counts[category.value] = answer["total"]
+    return counts | {"total": sum(counts.values())}
+
+
+def history(caller: Caller, given: Given) -> Operation[list[MemoryStoreDocument]]:
+    try:
+        found = yield from caller.send("GET", f"{_path(given['memory_id'])}/history")
+    except MemoryNotFound:
+        return []
+    return list(map(_document, found["memories"]))
+
+
+def why(caller: Caller, given: Given) -> Operation[Why]:
+    try:
+        page, last = yield from _paged(caller, f"{_path(given['memory_id'])}/why", "receipts", given, {})
+    except MemoryNotFound:
+        return Why(None, MemoryPage())
+    removed = None
+    if gone := last["removed"]:
+        until = gone["until"] and _moment(gone["until"])
+        removed = ForgottenMemory(_document(gone["memory"]), _moment(gone["forgotten_at"]), gone["reason"], until)
+    memory = last["memory"] and _document(last["memory"])
+    return Why(memory, _receipts(page), removed, list(map(_document, last["earlier"])))
+
+
+def list_receipts(caller: Caller, given: Given) -> Operation[MemoryPage[Receipt]]:
+    page, _ = yield from _paged(caller, "/v1/receipts", "receipts", given, {"thread_id": given["thread_id"]})
+    return _receipts(page)
+
+
+def format_context(caller: Caller, given: Given) -> Operation[str]:
+    return (yield from caller.send("POST", "/v1/context", given, repeats=True))["context"]
+
+
+def add_messages(caller: Caller, given: Given) -> Operation[int]:
+    try:
+        messages = convert_to_messages(given["messages"])
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise InvalidInput(f"messages holds what is no message: {error}") from error
+    sent = [
+        {"role": role, "content": one.text, "id": one.id or uuid4().hex, "timestamp": said_at(one)}
+        for one in messages
+        if one.text.strip() and (role := next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None))
+    ]
+    if not sent:
+        return 0
+    body = {"messages": sent, "session_id": given["session_id"]}
+    return (yield from caller.send("POST", "/v1/messages", body, repeats=True))["count"]
+
+
+def list_pending(caller: Caller, given: Given) -> Operation[list[PendingMemory]]:
+    found = yield from caller.send("GET", "/v1/pending", {"session_id": given["session_id"]})
+    return [
+        PendingMemory(
+            document=_document(one["memory"]),
+            proposed_at=_moment(one["proposed_at"]),
+            expires_at=_moment(one["expires_at"]),
+            why=one["why"],
+            ends=tuple(map(_document, one["ends"])),
+        )
+        for one in found["pending"]
+    ]
+
+
+def approve(caller: Caller, given: Given) -> Operation[list[str]]:
+    return (yield from _decided(caller, given, "approve", {"edit": given["edit"]}))
+
+
+def reject(caller: Caller, given: Given) -> Operation[list[str]]:
+    return (yield from _decided(caller, given, "reject", {"why": given["why"]}))
+
+
+def _decided(caller: Caller, given: Given, decision: str, body: Given) -> Operation[list[str]]:
+    if (given["pending_id"] is None) == (given["session_id"] is None) or given["by"] is not None:
+        raise InvalidInput("Give either pending_id or session_id; who decides is the key's user")
+    ids = [given["pending_id"]]
+    if given["session_id"] is not None:
+        ids = [one.id for one in (yield from list_pending(caller, given))]
+    decided: list[str] = []
+    for one in ids:
+        path = f"/v1/pending/{quote(one, safe='')}/{decision}"
+        decided += [one] if (yield from _changed(caller, "POST", path, body)) else []
+    return decided
+
+
+def _path(memory_id: str) -> str:
+    return f"/v1/memories/{quote(memory_id, safe='')}"
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _receipts(page: MemoryPage[dict[str, Any]]) -> MemoryPage[Receipt]:
+    return MemoryPage(map(Receipt.from_value, page), page.next_cursor)
+
+
+def _document(memory: Given) -> MemoryStoreDocument:
+    """The memory of an answer, as the service gives it."""
+    value = {name: memory[name] for name in _VALUE if memory[name] not in (None, [], False)}
+    return MemoryStoreDocument(
+        id=memory["id"],
+        value=value | {"memory_category": memory["category"]},
+        metadata=memory["extra_metadata"],
+        score=memory["score"],
+        created_at=memory["created_at"] and _moment(memory["created_at"]),
+        updated_at=memory["updated_at"] and _moment(memory["updated_at"]),
+        relevance=memory["relevance"],
+        explanation=memory["explanation"],
+        links=tuple(MemoryLink(one["entity"], one["memory_id"]) for one in memory["links"]),
+        version=memory["version"],
+    )

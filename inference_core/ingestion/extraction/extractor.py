@@ -1,0 +1,298 @@
+"""ModelExtractor: a chat model extracts memories from messages, and each one is validated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from string import Template
+from typing import Any, Final
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from pydantic import ValidationError
+
+from inference_core.asking import MODEL_TIMEOUT_S
+from inference_core.clock import in_zone
+from inference_core.context.render import neutral_line
+from inference_core.effects import Operation
+from inference_core.errors import ConfigurationError, ModelError
+from inference_core.ingestion.extraction.schema import (
+    EXTRACTED_TYPES,
+    MAX_CONTENT,
+    MAX_LABEL,
+    MAX_MEMORIES,
+    Entry,
+    ExtractedMemories,
+    ExtractedMemory,
+    quoted,
+)
+from inference_core.ingestion.extraction.structured import CUT_OFF, PROMPTS, Asking, answer_of, shown, structured
+from inference_core.memory.trust import Origin
+from inference_core.memory.types import GUIDING_TYPES, IDEA, MemoryTypeDescription
+from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.outbox.grounding import Grounding
+from inference_core.outbox.messages import Message, Role, traced
+
+DEFAULT_MAX_MEMORIES: Final = 30
+_MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)
+EXTRACTION_PROMPT: Final = PROMPTS["extraction"]["prompt"]
+"""What is worth remembering, and how to word it. Rules and the form of the answer are appended."""
+_IDEAS: Final = (
+    "What the user plays with and has not decided on; it is open until it is taken up or given up.\n"
+    "Examples: a podcast about bees; painting the hall green."
+)
+_DESCRIPTIONS: Final = {kind.value: MemoryTypeDescription[kind.name].value for kind in EXTRACTED_TYPES} | {IDEA: _IDEAS}
+_TYPES: Final = "\n".join(f"- {name}: {description}" for name, description in _DESCRIPTIONS.items())
+MAX_MESSAGE: Final = 60_000
+"""Characters of a message that the model is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages and known memories by the names that the model is given, and the time and zone of the user."""
+
+    messages: Mapping[str, Message]
+    offered: Mapping[str, KnownMemory]
+    now: datetime
+    zone: tzinfo
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo) -> Batch:
+        """The batch of these, without messages that have no text."""
+        said = [message for message in traced(messages) if message.text.strip()]
+        return cls(
+            {f"m{number}": message for number, message in enumerate(said, 1)},
+            {one.name.casefold(): one for one in offered},
+            now,
+            zone,
+        )
+
+    def named(self, names: Sequence[str], problems: list[str]) -> list[Message]:
+        """The messages that ``names`` such as m2, 2 or "message 2" stand for; adds the others to ``problems``."""
+        found: dict[str, Message] = {}
+        for given in names:
+            number = _MESSAGE_NAME.fullmatch(given)
+            name = f"m{int(number[1])}" if number else given
+            if name in self.messages:
+                found[name] = self.messages[name]
+            else:
+                problems.append(f"names a message that is not there: {quoted(given)}")
+        return list(found.values())
+
+    def grounding(self, sources: Sequence[Message]) -> Grounding:
+        """Tells words of the user, from ``sources`` alone, from all others in the batch."""
+        others = [one.content for one in self.offered.values() if one.is_external]
+        said = [one for one in self.messages.values() if one.role is not Role.USER or one in sources]
+        return Grounding(said, others)
+
+    @property
+    def problems(self) -> list[str]:
+        """What the model is not shown."""
+        return [f"{name} was cut" for name, message in self.messages.items() if len(message.text) > MAX_MESSAGE]
+
+
+def request_for(batch: Batch, prompt: str, most: int) -> list[BaseMessage]:
+    """The request for at most ``most`` memories; ``prompt`` says what is worth remembering."""
+    rules = Template(PROMPTS["extraction"]["rules"]).substitute(types=_TYPES, most=most)
+    known = [
+        f'  <memory name="{short(one.name)}">{neutral_line(one.content, MAX_CONTENT)}</memory>'
+        for one in batch.offered.values()
+    ]
+    lines = [
+        f"<now>{stamp(batch.now, batch.zone)}</now>",
+        *(["<known_memories>", *known, "</known_memories>"] if known else []),
+        "<conversation>",
+    ]
+    for name, message in batch.messages.items():
+        by = f' name="{short(message.author)}"' if message.author else ""
+        at = f' at="{stamp(message.at, batch.zone)}"' if message.at else ""
+        text = neutral_line(message.text, MAX_MESSAGE)
+        lines.append(f'  <message id="{name}" from="{message.role.value}"{by}{at}>{text}</message>')
+    return [SystemMessage(f"{prompt}\n\n{rules}"), HumanMessage("\n".join([*lines, "</conversation>"]))]
+
+
+def short(text: str) -> str:
+    """``text`` escaped for an attribute."""
+    return neutral_line(text, MAX_LABEL).replace('"', "&quot;")
+
+
+def stamp(moment: datetime, zone: tzinfo) -> str:
+    """``moment`` in ``zone``, to the minute, with the day of the week."""
+    local = in_zone(moment, zone)
+    return f"{local:%A} {local.isoformat(timespec='minutes')}"
+
+
+class ModelExtractor:
+    """Extracts memories with the first of ``models`` that gives a usable answer.
+
+    Models answer with structured output: `ExtractedMemories` is their only tool. ``prompt`` says what is worth
+    remembering. ``timeout`` limits each call, in seconds, and ``max_memories`` (at most MAX_MEMORIES) the memories
+    taken from one batch. Raises ConfigurationError for invalid arguments.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[BaseChatModel],
+        *,
+        prompt: str = EXTRACTION_PROMPT,
+        timeout: float | None = MODEL_TIMEOUT_S,
+        max_memories: int = DEFAULT_MAX_MEMORIES,
+    ) -> None:
+        if not models:
+            raise ConfigurationError("ModelExtractor needs at least one chat model")
+        if not 1 <= max_memories <= MAX_MEMORIES:
+            raise ConfigurationError(f"max_memories must be from 1 to {MAX_MEMORIES}, not {max_memories}")
+        self._models = [structured(model, ExtractedMemories) for model in models]
+        self.prompt = prompt
+        self.timeout = timeout
+        self.max_memories = max_memories
+
+    def extract(
+        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo = UTC
+    ) -> Operation[Extraction]:
+        """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
+
+        All messages go in one call. The first unusable answer is sent back once for repair, and so is one that was cut
+        off; after that, and when a model fails, the next model is asked. If no answer is whole, what is whole in the
+        fullest counts. ``now`` and ``zone`` are the user's time. Raises ModelError if no model gave a usable answer; an
+        empty list is one.
+        """
+        batch = Batch.of(messages, offered, now, zone)
+        if not batch.messages:
+            return Extraction(())
+        asking = Asking(self._models, self.timeout, PROMPTS["extraction"]["repair"])
+        request = request_for(batch, self.prompt, self.max_memories)
+        refused: list[Reading] = []
+
+        def read(answer: Any) -> tuple[Reading, str]:
+            reading, problem = read_answer(batch, self.max_memories, answer)
+            if problem:
+                refused.append(reading)
+            return reading, problem
+
+        try:
+            reading = yield from asking.answered(request, read, "memories")
+        except ModelError:
+            reading = max(refused, key=lambda one: one.understood, default=Reading())
+            if not reading.understood or len(refused) < 2:  # noqa: PLR2004 - a repair that failed is asked for later
+                raise
+        asking.problems += reading.problems
+        return asking.extraction(reading.candidates, batch.problems)
+
+
+@dataclass(slots=True)
+class Reading:
+    """The candidates of an answer. ``understood`` counts the memories that have a text, refused ones included."""
+
+    candidates: list[Candidate] = field(default_factory=list[Candidate])
+    problems: list[str] = field(default_factory=list[str])
+    understood: int = 0
+
+
+def read_answer(batch: Batch, most: int, answer: Any) -> tuple[Reading, str]:
+    """What an answer gives, and the problem if it gives nothing usable or was cut off."""
+    said = answer_of(answer)
+    reading = read_candidates(said.entries, batch, most)
+    reading.problems[:0] = said.problems
+    if reading.understood and said.is_cut:
+        return reading, CUT_OFF
+    if reading.understood or (said.is_empty and not said.entries and not said.problems):
+        return reading, ""
+    return reading, "; ".join(shown(reading.problems[:3])) or "it holds no list of memories"
+
+
+def read_candidates(entries: Iterable[Entry], batch: Batch, most: int) -> Reading:
+    """The first ``most`` distinct candidates in ``entries``. An invalid entry loses only itself. Never raises."""
+    reading = Reading()
+    seen: set[str] = set()
+    left_out = 0
+    for number, entry in enumerate(entries, 1):
+        if len(reading.candidates) >= most:
+            left_out += 1
+            continue
+        problems: list[str] = []
+        try:
+            memory = ExtractedMemory.model_validate(entry, context=problems)
+        except ValidationError as error:
+            problems.append(str(error.errors()[0].get("ctx", {}).get("error", "has no content")))
+        else:
+            reading.understood += 1
+            candidate = _candidate(memory, batch, problems)
+            if candidate is not None and (key := candidate.content.casefold()) not in seen:
+                reading.candidates.append(candidate)
+                seen.add(key)
+        reading.problems += [f"memory {number} {problem}" for problem in problems]
+    if left_out:
+        reading.problems.append(f"{left_out} memories beyond the first {most} were left out")
+    return reading
+
+
+def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Candidate | None:
+    """``memory`` as a candidate, or None if it is refused; adds to ``problems`` what cannot be used of it.
+
+    A model may have obeyed an injected text, so the sources that it names are checked against the words of the
+    messages. Only the user's words guide the agent, change known memories and are trusted more than a tool's.
+    """
+    sources = batch.named(memory.sources, problems)
+    said = sources or list(batch.messages.values())
+    by_users = [message.role is Role.USER for message in said]
+    grounding = batch.grounding(said)
+    is_external = grounding.is_external(memory.content)
+    is_named = any(by_users) if sources else all(by_users)
+    is_stated = is_named and not is_external
+    action, target = _effect(memory, batch, problems, is_stated=is_stated)
+    if action is None:
+        return None
+    if memory.type.value in GUIDING_TYPES and not (is_stated and grounding.may_guide(memory.content)):
+        problems.append(f"was left out: {memory.type.value} without a word of the user")
+        return None
+
+    def is_kept(label: str) -> bool:
+        """A label from a tool's words must not describe the user's."""
+        return is_external or grounding.keeps(label)
+
+    is_from_tool = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))
+    entities, relations = memory.graph(is_kept)
+    said_at = next((message.at for message in said if message.at), batch.now)
+    start, end = memory.validity(said_at, batch.zone, problems)
+    return Candidate(
+        content=memory.content,
+        memory_type=memory.type,
+        topic=memory.topic if memory.topic and is_kept(memory.topic) else None,
+        tags=tuple(tag for tag in memory.tags if tag == IDEA or is_kept(tag)),
+        importance=memory.importance,
+        valid_from=start,
+        valid_to=end,
+        state=memory.state,
+        entities=entities,
+        relations=relations,
+        message_ids=tuple(dict.fromkeys(message.id for message in sources if message.id is not None)),
+        origin=Origin.TOOL if is_from_tool else Origin.AGENT,
+        action=action,
+        target=target,
+    )
+
+
+def _effect(
+    memory: ExtractedMemory, batch: Batch, problems: list[str], *, is_stated: bool
+) -> tuple[Action | None, str | None]:
+    """The action and the id of its target; no action if the memory is refused."""
+    action = Action(memory.action) if memory.action else None
+    if action is None:
+        problems.append("asks for what is not done, such as to delete")
+    if action is None or action is Action.ADD:
+        return action, None
+    given = (memory.target or "").strip("[]<>\"' ")
+    offered = batch.offered.get(given.casefold())
+    if offered is None:
+        problems.append(f"is added, since it would {action.value} {quoted(given)}, which was not offered")
+        return Action.ADD, None
+    if is_stated:
+        return action, offered.memory_id
+    if action is Action.REINFORCE:
+        problems.append(f"would reinforce {given} without a word of the user")
+        return None, None
+    problems.append(f"is added, since it would supersede {given} without a word of the user")
+    return Action.ADD, None

@@ -1,0 +1,102 @@
+"""The messages of LangGraph threads, from a checkpointer's database, which is only read.
+
+A database holds the threads of many users. So a thread is read if its checkpoint names the user, or if the caller names
+the thread; one that names another user never is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
+from inference_core.ingestion.formats.chat_exports import Entry
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+OTHERS: Final = "threads of other users"
+NOBODYS: Final = "threads that name no user"
+_THREADS: Final = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
+_USERS: Final = ("langgraph_auth_user_id", "user_id")
+_ROLES: Final = {HumanMessage: "user", AIMessage: "assistant", ToolMessage: "tool"}
+
+
+def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Counter[str]) -> Iterator[Entry]:
+    """The newest state's messages of the user's threads at ``place``, a path or a ``postgresql://`` URL.
+
+    ``threads`` are taken too if they name no user. A message without a time is dated as the thread's newest checkpoint.
+    Raises InvalidInput for a thread that is not there or another user's, StoreUnavailable.
+    """
+    named = set(threads)
+    with _opened(place) as (saver, found):
+        if missing := sorted(named.difference(found)):
+            raise InvalidInput(f"{'The database' if '://' in place else place} has no thread {missing[0]!r:.100}")
+        for thread in found:
+            state = saver.get_tuple({"configurable": {"thread_id": thread}})
+            if state is None:
+                continue
+            # LangGraph's metadata name the user, or else this package's middleware does.
+            metadata, values = cast("dict[str, Any]", state.metadata), state.checkpoint.get("channel_values", {})
+            found_owner = next((metadata[name] for name in _USERS if metadata.get(name)), values.get("memory_owner"))
+            owner = None if found_owner is None else str(found_owner)
+            if owner not in (None, user_id) and thread in named:
+                raise InvalidInput(f"The thread {thread!r:.100} is another user's")
+            if owner != user_id and thread not in named:
+                skipped[OTHERS if owner else NOBODYS] += 1
+                continue
+            messages: Any = values.get("messages")
+            for at, message in enumerate(cast("list[Any]", messages) if isinstance(messages, list) else [], 1):
+                if isinstance(message, BaseMessage):
+                    role = next((role for kind, role in _ROLES.items() if isinstance(message, kind)), "system")
+                    said = message.additional_kwargs.get("timestamp") or state.checkpoint["ts"]
+                    fields = {"role": role, "content": message.text, "id": message.id, "timestamp": said}
+                    yield f"thread {thread[:60]}, message {at}", {**fields, "session_id": thread}
+
+
+@contextmanager
+def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
+    """The checkpointer, and its threads. Its types are built in or LangChain's; anything else stays data."""
+    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+    if "://" in place:
+        with _postgres(place, serde) as opened:
+            yield opened
+        return
+    try:
+        uri = f"{Path(place).absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+            saver = SqliteSaver(connection, serde=serde)
+            saver.is_setup = True  # it would write to the file
+            yield saver, [str(thread) for (thread,) in connection.execute(_THREADS)]
+    except sqlite3.Error as error:
+        raise StoreUnavailable(
+            f"{place} cannot be read as a LangGraph checkpointer's: {without_quotes(error)}"
+        ) from error
+
+
+@contextmanager
+def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
+    try:
+        import psycopg  # noqa: PLC0415 - an extra
+        from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - the same extra
+        from psycopg.rows import dict_row  # noqa: PLC0415
+
+        from inference_core.stores.backends.postgres_connections import parameters_of  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
+    try:
+        with psycopg.connect(**parameters_of(url), autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = on")
+            threads = [str(thread) for (thread,) in connection.execute(_THREADS)]
+            connection.row_factory = cast("Any", dict_row)
+            yield PostgresSaver(cast("Any", connection), serde=serde), threads
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"PostgreSQL: {without_quotes(error)}") from error

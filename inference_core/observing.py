@@ -1,0 +1,392 @@
+"""Telemetry: spans and metrics by OpenTelemetry's conventions for generative AI.
+
+Nothing is imported for it: a library that the process has loaded by itself is used, and else nothing happens. Spans
+carry ids, counts and the kind of an error. Texts are added only if the environment allows it (`CAPTURE`, which is
+OpenTelemetry's own switch, and so is read here); users' ids never are.
+
+Source: the spans ``gen_ai.memory.client`` and the metric ``gen_ai.client.operation.duration`` of OpenTelemetry's
+semantic conventions for generative AI (in development).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, cast
+
+from inference_core import retriever_runs
+
+P = ParamSpec("P")
+T = TypeVar("T")
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+OPERATION: Final = "gen_ai.operation.name"
+ERROR: Final = "error.type"
+SEARCH: Final = "search_memory"
+CREATE: Final = "create_memory"
+DURATION: Final = "gen_ai.client.operation.duration"
+TOKENS: Final = "gen_ai.client.token.usage"
+DIRECTION: Final = "gen_ai.token.type"
+_SCOPE: Final = "inference_core"
+_OPERATIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "recall",
+            "recall_by_category",
+            "user_context",
+            "user_context_with_timestamps",
+            "format_context",
+            "build_turn_context",
+        ),
+        SEARCH,
+    ),
+    **dict.fromkeys(("save", "save_once"), CREATE),
+    "update": "update_memory",
+    **dict.fromkeys(("delete", "delete_all"), "delete_memory"),
+    "get": "get_memory",
+    "count": "count_memories",
+    "history": "get_memory_history",
+}
+"""What the conventions call our operations; those that are not named keep their names."""
+_ALLOWING: Final = frozenset({"true", "1", "span_only", "span_and_event"})
+BRIEF_S: Final = 0.001
+_NOTHING: Final = nullcontext()
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})\Z")
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_TOKENS: Final = tuple(float(4**power) for power in range(14))
+_RESULTS: Final = (0.0, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+
+
+class Metric(NamedTuple):
+    """A metric: its kind, unit (UCUM), labels, which have few values each, and the bounds of a histogram."""
+
+    kind: Literal["counter", "histogram"]
+    unit: str
+    description: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    DURATION: Metric("histogram", "s", "Time of an operation on memory.", (OPERATION, ERROR), _SECONDS),
+    TOKENS: Metric(
+        "histogram", "{token}", "Tokens that a model took for a batch of a worker.", (OPERATION, DIRECTION), _TOKENS
+    ),
+    "inference_core.recall.results": Metric("histogram", "{memory}", "Memories that a search gave.", (), _RESULTS),
+    "inference_core.recall.relevance": Metric(
+        "histogram", "1", "Relevance of the best hit of a search.", (), (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+    ),
+    "inference_core.recall.status": Metric("counter", "{run}", "Runs of agents by memory_status.", ("status",)),
+    "inference_core.search.mode": Metric("counter", "{search}", "Searches by their evidence.", ("mode",)),
+    "inference_core.index.duration": Metric("histogram", "s", "Time to bring an index up to date.", (), _SECONDS),
+    "inference_core.worker.duration": Metric(
+        "histogram", "s", "Time of a worker for a batch.", ("outcome",), (*_SECONDS, 30.0, 60.0, 120.0)
+    ),
+    "inference_core.worker.messages": Metric("counter", "{message}", "Messages that left the outbox.", ("outcome",)),
+    "http.server.request.duration": Metric(
+        "histogram",
+        "s",
+        "Time of a request.",
+        ("http.request.method", "http.route", "http.response.status_code"),
+        _SECONDS,
+    ),
+}
+"""Every metric of this package, by name."""
+
+Sink = Callable[[str, float, Mapping[str, str]], None]
+"""Takes a value of a metric, with its labels."""
+_sinks: list[Sink] = []
+_instruments: dict[str, Any] = {}
+_known: list[Any] = [None, None]
+"""The tracer provider of the last time, and its tracer."""
+_meters: list[Any] = [None, None]
+"""The meter provider of the last time, and its meter, which made `_instruments`."""
+
+
+def add_sink(sink: Sink) -> Callable[[], None]:
+    """Has ``sink`` get all values from now on; returns what ends that."""
+    _sinks.append(sink)
+    return partial(_sinks.remove, sink)
+
+
+def record(name: str, value: float = 1.0, labels: Mapping[str, str] | None = None) -> None:
+    """Adds ``value`` to one of `METRICS`, wherever this process collects metrics."""
+    for sink in _sinks:
+        sink(name, value, labels or {})
+    meter = _meter()
+    if meter is None:
+        return
+    add = _instruments.get(name)
+    if add is None:
+        metric = METRICS[name]
+        if metric.kind == "counter":
+            add = meter.create_counter(name, metric.unit, metric.description).add
+        else:
+            bounds = {"explicit_bucket_boundaries_advisory": metric.bounds}
+            add = meter.create_histogram(name, metric.unit, metric.description, **bounds).record
+        _instruments[name] = add
+    add(value, labels)
+
+
+def observed(
+    agent: str | None, operation: Callable[P, Generator[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+) -> Generator[Any, Any, T]:
+    """Runs ``operation``, of an ``agent``, in a span, as a retriever run if it is a search, and measures it."""
+    tracer, parent = _tracer(), retriever_runs.current()
+    is_measured = bool(_sinks) or _meter() is not None
+    if tracer is None and parent is None and not is_measured:
+        return (yield from operation(*args, **kwargs))
+    given = dict(zip(operation.__code__.co_varnames, args, strict=False)) | kwargs  # pyright: ignore[reportFunctionMemberAccess]
+    name = _OPERATIONS.get(operation.__name__, operation.__name__)
+    if name == CREATE and given.get("memory_id"):
+        name = "upsert_memory"
+    attributes = {OPERATION: name}
+    named = (
+        ("gen_ai.agent.name", agent),
+        ("gen_ai.conversation.id", given.get("session_id")),
+        ("gen_ai.memory.record.id", given.get("memory_id") or given.get("pending_id")),
+    )
+    attributes |= {key: value for key, value in named if value and isinstance(value, str)}
+    if name == SEARCH and "langfuse" in sys.modules:  # it shows spans by a type of its own
+        attributes["langfuse.observation.type"] = "retriever"
+    shows = parent is not None and captures_content()
+    query = {"query": given.get("query")} if shows else {}
+    run = retriever_runs.begun(parent, query) if parent is not None and name == SEARCH else None
+    began, labels = time.perf_counter(), {OPERATION: name}
+    with _Span(tracer, name, attributes) if tracer else nullcontext() as span:
+        try:
+            found = yield from operation(*args, **kwargs)
+        except BaseException as error:
+            labels[ERROR] = type(error).__name__
+            retriever_runs.end(run, None, labels[ERROR], shows=shows)
+            raise
+        else:
+            documents = _documents(found)
+            if span is not None and span.is_recording():
+                span.set_attributes(_outcome(name, given, found, documents))
+            if name == SEARCH:
+                _record_hits(documents)
+            retriever_runs.end(run, documents, None, shows=shows)
+            return found
+        finally:
+            if is_measured:
+                record(DURATION, time.perf_counter() - began, labels)
+
+
+def _record_hits(documents: Sequence[Any] | None) -> None:
+    if documents is not None:
+        record("inference_core.recall.results", len(documents))
+    if documents and (relevance := getattr(documents[0], "relevance", None)) is not None:
+        record("inference_core.recall.relevance", relevance)
+
+
+def step(name: str, attributes: Mapping[str, Any] | None = None) -> AbstractContextManager[Any]:
+    """A span for a part of an operation, if that is being traced."""
+    tracer = _tracer() if _is_traced() else None
+    return _NOTHING if tracer is None else _Span(tracer, name, attributes)
+
+
+def brief_step(name: str) -> AbstractContextManager[Any]:
+    """As `step`, for a part that calls nobody else: its span is made afterwards, if it took `BRIEF_S` or failed.
+
+    A span takes 0.05 ms, and such a part often not much longer.
+    """
+    return _BriefSpan(name)
+
+
+def carried(call: Callable[[], T]) -> Callable[[], T]:
+    """``call`` for another thread, within the current span, if there is one."""
+    return partial(copy_context().run, call) if _is_traced() else call
+
+
+def traceparent() -> str | None:
+    """The current span in the form of W3C Trace Context; None without one."""
+    trace = sys.modules.get("opentelemetry.trace")
+    context = None if trace is None else trace.get_current_span().get_span_context()
+    if context is None or not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def processing(parents: Iterable[str | None], count: int) -> AbstractContextManager[Any]:
+    """The span of a worker for ``count`` messages, linked to the spans in which they came, the ``parents``.
+
+    It belongs to their trace if that is one; else it begins a trace.
+    """
+    tracer = _tracer()
+    if tracer is None:
+        return nullcontext()
+    trace, found = sys.modules["opentelemetry.trace"], [_remote(one) for one in dict.fromkeys(parents)]
+    contexts = [one for one in found if one is not None]
+    is_one = len(contexts) == len(found) and len({one.trace_id for one in contexts}) == 1
+    attributes = {
+        "messaging.system": _SCOPE,
+        "messaging.operation.name": "process",
+        "messaging.destination.name": "outbox",
+        "messaging.batch.message_count": count,
+    }
+    options = {
+        "kind": trace.SpanKind.CONSUMER,
+        "links": [trace.Link(one) for one in contexts],
+        "context": _within(contexts[0]) if is_one else None,
+    }
+    return _Span(tracer, "process outbox", attributes, options)
+
+
+def serving(method: str, parent: str | None) -> AbstractContextManager[Any]:
+    """The span of a request over HTTP, unless the process has one already; ``parent`` is its header traceparent."""
+    tracer = _tracer()
+    if tracer is None or _is_traced():
+        return nullcontext()
+    context = _remote(parent)
+    options = {
+        "kind": sys.modules["opentelemetry.trace"].SpanKind.SERVER,
+        "context": None if context is None else _within(context),
+    }
+    return _Span(tracer, method, {"http.request.method": method}, options)
+
+
+def captures_content() -> bool:
+    """Whether texts may go into spans and runs."""
+    return os.environ.get(CAPTURE, "").strip().lower() in _ALLOWING
+
+
+class _Span:
+    """A span that is the current one meanwhile. Of an error it tells the class: its text may quote a memory.
+
+    A class, as managers made of generators, which OpenTelemetry's are too, take as long as the span itself.
+    """
+
+    __slots__ = ("_options", "_span", "_token", "_tracer")
+
+    def __init__(
+        self, tracer: Any, name: str, attributes: Mapping[str, Any] | None, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._tracer = tracer
+        self._options = {"name": name, "attributes": attributes, **(options or {})}
+
+    def __enter__(self) -> Any:
+        self._span = self._tracer.start_span(**self._options)
+        trace = sys.modules["opentelemetry.trace"]
+        self._token = sys.modules["opentelemetry.context"].attach(trace.set_span_in_context(self._span))
+        return self._span
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        sys.modules["opentelemetry.context"].detach(self._token)
+        _end(self._span, kind)
+
+
+class _BriefSpan:
+    """See `brief_step`."""
+
+    __slots__ = ("_began", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._began = time.time_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if (kind is not None or time.time_ns() - self._began >= BRIEF_S * 1e9) and _is_traced():
+            tracer = _tracer()
+            if tracer is not None:
+                _end(tracer.start_span(self._name, start_time=self._began), kind)
+
+
+def _end(span: Any, error: type[BaseException] | None) -> None:
+    if error is not None:
+        span.set_attribute(ERROR, error.__name__)
+        span.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR)
+    span.end()
+
+
+def _is_traced() -> bool:
+    """Whether there is a current span that is recorded."""
+    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)  # see `_tracer`
+    return current is not None and current().is_recording()
+
+
+def _tracer() -> Any:
+    """OpenTelemetry's tracer, if the process has set one up."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None or not hasattr(trace, "get_tracer_provider"):  # not loaded, or just being loaded by a thread
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return None
+    if provider is not _known[0]:
+        _known[:] = provider, provider.get_tracer(_SCOPE, getattr(sys.modules.get(_SCOPE), "__version__", None))
+    return _known[1]
+
+
+def _meter() -> Any:
+    """OpenTelemetry's meter, if the process has set one up."""
+    metrics = sys.modules.get("opentelemetry.metrics")
+    if metrics is None or not hasattr(metrics, "get_meter_provider"):  # see `_tracer`
+        return None
+    provider = metrics.get_meter_provider()
+    if provider is not _meters[0]:
+        is_set_up = type(provider).__name__ != "_ProxyMeterProvider"
+        _instruments.clear()
+        _meters[:] = provider, provider.get_meter(_SCOPE) if is_set_up else None
+    return _meters[1]
+
+
+def _within(context: Any) -> Any:
+    trace = sys.modules["opentelemetry.trace"]
+    return trace.set_span_in_context(trace.NonRecordingSpan(context))
+
+
+def _remote(parent: str | None) -> Any:
+    """The span that ``parent`` names, as `traceparent` does; None if it names none."""
+    found = _TRACEPARENT.match(parent or "")
+    if found is None:
+        return None
+    trace = sys.modules["opentelemetry.trace"]
+    trace_id, span_id, flags = (int(one, 16) for one in found.groups())
+    return trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags))
+
+
+def _documents(found: Any) -> list[Any] | None:
+    """The memories in the result of an operation; None if it gives none."""
+    given: Any = getattr(found, "records", found)  # of a turn
+    kind = cast("type[object]", type(given))
+    if kind is tuple:  # a page with the total, or what a turn shows
+        return given[0] if given and issubclass(type(given[0]), list) else list(given)
+    if kind is dict:
+        return [one for group in given.values() if issubclass(type(group), list) for one in group]
+    return given if issubclass(kind, list) else None
+
+
+def _outcome(
+    name: str, given: Mapping[str, Any], found: object, documents: Sequence[Any] | None
+) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {}
+    if documents is not None:
+        attributes["gen_ai.memory.record.count"] = len(documents)
+    elif isinstance(found, int) and not isinstance(found, bool):
+        attributes["gen_ai.memory.record.count"] = found
+    elif name in (CREATE, "upsert_memory", "update_memory", "delete_memory", "get_memory"):
+        attributes["gen_ai.memory.record.count"] = 0 if found is None else 1
+    if isinstance(found, str) and name == CREATE:
+        attributes["gen_ai.memory.record.id"] = str(found)
+    if captures_content():
+        if isinstance(query := given.get("query"), str):
+            attributes["gen_ai.memory.query.text"] = query
+        records = [_shown(one) for one in documents or () if hasattr(one, "content")]
+        if not records and given.get("content"):
+            records = [{"content": str(given["content"])}]
+        attributes["gen_ai.memory.records"] = json.dumps(records, ensure_ascii=False)
+    return attributes
+
+
+def _shown(document: Any) -> dict[str, Any]:
+    score = getattr(document, "score", None)
+    return {"id": document.id, "content": document.content} | ({} if score is None else {"score": score})

@@ -1,0 +1,41 @@
+"""LangSmith shows a search as a retriever run below the run that is current. Nothing is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+
+def current() -> Any:
+    """The run that LangSmith traces now; None if it traces none, or the process has not loaded it."""
+    helpers = sys.modules.get("langsmith.run_helpers")
+    return None if helpers is None else helpers.get_current_run_tree()
+
+
+def begun(parent: Any, inputs: Mapping[str, Any]) -> Any:
+    """A retriever run below ``parent``; None if LangSmith does not take it. Never raises."""
+    run = None
+    with suppress(Exception):  # telemetry breaks nothing
+        run = parent.create_child("recall_memories", run_type="retriever", inputs=inputs)
+        run.post()
+    return run
+
+
+def end(run: Any, documents: Sequence[Any] | None, error: str | None, *, shows: bool) -> None:
+    """Ends ``run``, if there is one, with the ``documents`` found; ``shows``: with their texts. Never raises."""
+    if run is None:
+        return
+    with suppress(Exception):  # telemetry breaks nothing
+        found = [
+            {
+                "page_content": one.content if shows else "",
+                "type": "Document",
+                "metadata": {"id": one.id, "score": getattr(one, "score", None)},
+            }
+            for one in documents or ()
+            if hasattr(one, "content")
+        ]
+        run.end(outputs={"documents": found}, error=error)
+        run.patch()

@@ -1,0 +1,400 @@
+"""The routes of AIRI's memory service, for its clients: the same paths, fields and errors, on this service.
+
+AIRI knows no users: the memories are the key's user's. ``modelName`` becomes the session of messages. The routes are
+off unless they are asked for. Settings give no key away; what a client may not change is answered with where to set it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+from uuid import uuid4
+
+from fastapi import FastAPI, Query, Request
+from fastapi.routing import APIRoute
+from langchain_core.messages import AIMessage, HumanMessage
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from inference_core.clock import aware
+from inference_core.context.engineer import EVERYTHING
+from inference_core.context.items import ContextItem
+from inference_core.effects import arun
+from inference_core.memory.types import MemoryCategory
+from inference_core.outbox.partitions import Partition, Waiting, marks_of
+from inference_core.server.api import wire
+from inference_core.server.api.routes import Call, Caller, Route, route
+from inference_core.server.identity.auth import Permission
+from inference_core.server.identity.sessions import path_of
+from inference_core.server.problems import MEDIA_TYPE, Refused
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.context_builder.builder import ContextBuilder
+from inference_core.services.context_builder.memories import (
+    AssociatedMemories,
+    Entities,
+    Memories,
+    RecentMessages,
+    consolidated_memories,
+    goals,
+    ideas,
+)
+from inference_core.services.operations.messages import MAX_KEPT, TIMESTAMP, add_messages
+from inference_core.services.operations.tuning import tune, tuned
+from inference_core.settings import MemorySettings
+
+AIRI_ROUTES: Final = list[Route]()
+PREFIX: Final = "/api/"
+_UNAUTHENTICATED, _FORBIDDEN = 401, 403
+_OF_BODY: Final = ("content-length", "content-type")
+_MOST_TOKENS: Final = 1_000_000
+_SET_BY: Final = {
+    **dict.fromkeys(("llmProvider", "llmModel"), "AGENT_MEMORY_MODEL"),
+    **dict.fromkeys(("embeddingProvider", "embeddingModel", "embeddingDimensions"), "AGENT_MEMORY_EMBEDDINGS"),
+    **dict.fromkeys(("llmApiKey", "embeddingApiKey"), "your provider's variable, such as OPENAI_API_KEY"),
+}
+_TUNED: Final = {
+    "llmTemperature": "model_temperature",
+    "llmMaxTokens": "model_tokens",
+    "batchSize": "batch_messages",
+    "batchTokens": "batch_tokens",
+    "workerInterval": "worker_interval",
+    "contextTokens": "max_tokens",
+}
+"""What an admin may change, and which setting of the memory it is."""
+
+
+@dataclass(slots=True)
+class Airi:
+    """What the routes work with. Admins may change some of the ``settings``, see `tuned`."""
+
+    builder: ContextBuilder
+    everything: ContextBuilder
+    settings: MemorySettings
+
+
+def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySettings) -> None:
+    """Gives ``app``, which has the `AIRI_ROUTES`, what they need, and its errors their form."""
+    sources = (
+        RecentMessages(name="messages", speakers=("user",)),
+        RecentMessages(name="completions", speakers=("assistant",)),
+        Memories(limit=10),
+        AssociatedMemories(),
+        Entities(),
+        consolidated_memories(5),
+        goals(5),
+        ideas(),
+    )
+    everything = ContextBuilder(service, sources, engineer=EVERYTHING)
+    app.state.airi = Airi(ContextBuilder(service), everything, settings)
+    for one in app.routes:
+        if isinstance(one, APIRoute) and one.path.startswith(PREFIX):
+            one.include_in_schema = False  # their errors are AIRI's, not those that the description promises
+    app.add_middleware(_Errors)
+
+
+class _Said(BaseModel):
+    """What AIRI's clients send; fields of later versions are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    platform: str = ""
+    modelName: str | None = None  # noqa: N815 - AIRI's
+
+
+class _Message(_Said):
+    content: str = Field(min_length=1, max_length=200_000)
+
+
+class _Completion(_Said):
+    prompt: str = Field(max_length=200_000)
+    response: str = Field(min_length=1, max_length=200_000)
+    task: str | None = None
+
+
+class _Question(_Said):
+    message: str | None = Field(None, max_length=wire.MAX_QUERY)
+
+
+@route("POST", "/api/messages", Permission.WRITE, table=AIRI_ROUTES)
+async def ingest_message(call: Caller, body: _Message) -> dict[str, Any]:
+    """Takes in a message of the user."""
+    return await _said(call, body, HumanMessage(body.content, id=str(uuid4())), {"content": body.content})
+
+
+@route("POST", "/api/completions", Permission.WRITE, table=AIRI_ROUTES)
+async def ingest_completion(call: Caller, body: _Completion) -> dict[str, Any]:
+    """Takes in an answer of the model."""
+    told = {"prompt": body.prompt, "response": body.response}
+    return await _said(call, body, AIMessage(body.response, id=str(uuid4())), told)
+
+
+async def _said(call: Call, body: _Said, message: HumanMessage | AIMessage, told: dict[str, str]) -> dict[str, Any]:
+    now = call.scope.clock.now()
+    message.additional_kwargs[TIMESTAMP] = now.isoformat()
+    await call.run(add_messages, [message], session_id=body.modelName)
+    rest = {"platform": body.platform, "created_at": _milliseconds(now), "modelName": body.modelName}
+    return {"id": message.id, **told, **rest}
+
+
+@route("GET", "/api/context", Permission.READ, table=AIRI_ROUTES)
+async def get_airi_context(
+    call: Caller, request: Request, message: Annotated[str | None, Query(max_length=wire.MAX_QUERY)] = None
+) -> str | None:
+    """A context for a message, as text."""
+    return await _context(call, request, message)
+
+
+@route("POST", "/api/context", Permission.WRITE, table=AIRI_ROUTES)
+async def post_airi_context(call: Caller, request: Request, body: _Question) -> str | None:
+    """Takes in a message, and returns a context for it, as text."""
+    if body.message and body.message.strip():
+        await call.run(add_messages, [HumanMessage(body.message, id=str(uuid4()))], session_id=body.modelName)
+    return await _context(call, request, body.message)
+
+
+async def _context(call: Call, request: Request, message: str | None) -> str | None:
+    airi: Airi = request.app.state.airi
+    asked, settings = _asked(message), await _settings(request)
+    return (await airi.builder.build(call.user, asked, max_tokens=settings.max_tokens)).text or None
+
+
+@route("POST", "/api/context/structured", Permission.READ, table=AIRI_ROUTES)
+async def build_structured_context(call: Caller, request: Request, body: _Question) -> dict[str, Any]:
+    """What a context for a message is made of."""
+    airi: Airi = request.app.state.airi
+    items = (await airi.everything.build(call.user, _asked(body.message), max_tokens=_MOST_TOKENS)).items
+
+    def of(source: str) -> list[ContextItem]:
+        return [one for one in items if one.source == source]
+
+    def is_short(one: ContextItem) -> bool:
+        return one.record is not None and one.record.category is MemoryCategory.EPISODIC
+
+    found = of("memories")
+    return {
+        "workingMemory": {
+            "recentMessages": [{"content": one.text, "created_at": _at(one)} for one in of("messages")],
+            "recentCompletions": [
+                {"response": one.text, "task": "chat", "created_at": _at(one)} for one in of("completions")
+            ],
+        },
+        "semanticMemory": {
+            "shortTerm": [_fragment(one) for one in found if is_short(one)],
+            "longTerm": [_fragment(one) for one in found if not is_short(one)],
+            "consolidatedMemories": [
+                {"content": one.text, "summary_type": one.kind, "created_at": _at(one)} for one in of("consolidated")
+            ],
+            "associatedMemories": [
+                {"content": one.text, "association_type": "shared", "strength": one.score, "created_at": _at(one)}
+                for one in of("associated")
+            ],
+        },
+        "structuredKnowledge": {
+            "entities": [
+                {"name": one.id, "entity_type": one.kind or "", "description": one.text, "metadata": {}}
+                for one in of("entities")
+            ]
+        },
+        "goalContext": {
+            "longTermGoals": [
+                {
+                    "title": one.text,
+                    "description": one.text,
+                    "priority": _tenths(one),
+                    "progress": 0,
+                    "status": "active",
+                }
+                for one in of("goals")
+            ],
+            "shortTermIdeas": [
+                {"content": one.text, "excitement": _tenths(one), "status": "new"} for one in of("ideas")
+            ],
+        },
+    }
+
+
+@route("GET", "/api/conversations", Permission.READ, table=AIRI_ROUTES)
+async def get_conversations(
+    call: Caller,
+    limit: Annotated[int, Query(ge=1, le=MAX_KEPT)] = 10,
+    before: Annotated[int | None, Query(ge=0, le=10**14, description="Milliseconds since 1970.")] = None,
+    modelName: str | None = None,  # noqa: N803 - AIRI's
+) -> dict[str, Any]:
+    """The newest messages that are kept, the oldest first, and where the page before begins."""
+    kept = Partition.of(call.user, call.scope.namespaces).kept
+    rows = await arun(call.scope.engine.page([kept], limit=MAX_KEPT), call.timeout)
+    matching = [
+        one
+        for one in (Waiting.of(row).message for row in rows)
+        if one.at is not None
+        and (before is None or _milliseconds(one.at) < before)
+        and modelName in (None, one.session_id)
+    ]
+    page = matching[:limit]
+    told = [
+        {
+            "id": one.id,
+            "content": one.text,
+            "platform": "",
+            "created_at": one.at and _milliseconds(one.at),
+            "type": one.role.value,
+            "model_name": one.session_id,
+        }
+        for one in reversed(page)
+    ]
+    following = told[0]["created_at"] if told else None
+    return {"messages": told, "hasMore": len(matching) > limit, "nextCursor": following, "modelName": modelName}
+
+
+@route("GET", "/api/queue/status", Permission.READ, table=AIRI_ROUTES)
+async def get_queue_status(call: Caller) -> dict[str, int]:
+    """How many of the user's messages wait, and how many have become memories or failed."""
+    place, engine = Partition.of(call.user, call.scope.namespaces), call.scope.engine
+    waiting = await arun(engine.count([place.messages]), call.timeout)
+    failed = await arun(engine.count([place.dead]), call.timeout)
+    taken_in = await arun(engine.count([marks_of(call.user)]), call.timeout)
+    return {"waiting": waiting, "active": 0, "completed": max(0, taken_in - waiting - failed), "failed": failed}
+
+
+@route("GET", "/api/settings", Permission.READ, table=AIRI_ROUTES)
+async def get_settings(request: Request) -> dict[str, Any]:
+    """The settings. Keys are never told."""
+    return _told(await _settings(request))
+
+
+@route("POST", "/api/settings", Permission.ADMIN, table=AIRI_ROUTES)
+async def change_settings(request: Request, body: dict[str, Any]) -> dict[str, str]:
+    """Changes what is harmless, for all servers and workers of the store; null takes a change back.
+
+    Anything else that differs is refused, with where to set it; then nothing is changed.
+    """
+    now = _told(await _settings(request))
+    for name, given in body.items():
+        if name not in _TUNED and given not in (now.get(name), "", None):
+            where = _SET_BY.get(name)
+            raise Refused(409, "set-elsewhere", f"{name:.40} is set by {where or 'nothing here'}, before the start")
+    changes = {_TUNED[name]: given for name, given in body.items() if name in _TUNED and given != now[name]}
+    service: AgentMemoryStoreService = request.app.state.service
+    await arun(tune(service.scope.engine, changes), service.timeout)
+    return {"status": "success", "message": "Settings updated"}
+
+
+@route("GET", "/api/settings/regeneration-status", Permission.READ, table=AIRI_ROUTES)
+async def get_regeneration_status() -> dict[str, Any]:
+    """Embeddings are made anew by ``inference-core reembed`` alone, never by a server."""
+    numbers = ("totalItems", "processedItems", "avgBatchTimeMs", "lastBatchTimeMs", "currentBatchSize")
+    return {"isRegenerating": False, "progress": 100, **dict.fromkeys(numbers, 0), "estimatedTimeRemaining": None}
+
+
+@route("GET", "/api/test-conn", Permission.READ, table=AIRI_ROUTES)
+async def test_connection() -> dict[str, str]:
+    """Says that the key is valid."""
+    return {"status": "authenticated", "timestamp": _now(), "message": "API key is valid"}
+
+
+@route("GET", "/api/health", None, table=AIRI_ROUTES)
+async def get_airi_health() -> dict[str, str]:
+    """Says that the process answers."""
+    return {"status": "ok", "timestamp": _now()}
+
+
+async def _settings(request: Request) -> MemorySettings:
+    service: AgentMemoryStoreService = request.app.state.service
+    return await arun(tuned(service.scope.engine, request.app.state.airi.settings), service.timeout)
+
+
+def _told(settings: MemorySettings) -> dict[str, Any]:
+    provider, _, model = (settings.model[0] if settings.model else "").partition(":")
+    embedder, _, embedding = (settings.embeddings_spec or "none").partition(":")
+    return {
+        "llmProvider": provider,
+        "llmModel": model,
+        "llmApiKey": "",
+        "embeddingProvider": embedder,
+        "embeddingModel": embedding,
+        "embeddingApiKey": "",
+        "embeddingDimensions": None,
+        **{name: getattr(settings, ours) for name, ours in _TUNED.items()},
+    }
+
+
+def _asked(message: str | None) -> str:
+    if message is None or not message.strip():
+        raise Refused(400, "message-required", "message is required")
+    return message
+
+
+def _fragment(one: ContextItem) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "content": one.text,
+        "memory_type": one.kind,
+        "category": one.record.category.value if one.record else "",
+        "importance": _tenths(one),
+        "emotional_impact": 0,
+        "created_at": _at(one),
+    }
+
+
+def _tenths(one: ContextItem) -> int:
+    return round(10 * one.record.importance) if one.record else 5
+
+
+def _at(one: ContextItem) -> int | None:
+    return one.happened_at and _milliseconds(one.happened_at)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(aware(moment).timestamp() * 1000)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+class _Errors:
+    """Turns problems under ``/api`` into AIRI's errors; its client tells a missing key (401) from a wrong one (403)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not path_of(scope).startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        began: Message | None = None
+        parts = list[bytes]()
+
+        async def told(message: Message) -> None:
+            nonlocal began
+            if message["type"] == "http.response.start":
+                if Headers(raw=message["headers"]).get("content-type") == MEDIA_TYPE:
+                    began = message
+                    return
+            elif began is not None:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    kept = {name: one for name, one in Headers(raw=began["headers"]).items() if name not in _OF_BODY}
+                    answer = _error(scope, began["status"], b"".join(parts))
+                    answer.headers.update(kept)
+                    await answer(scope, receive, send)
+                return
+            await send(message)
+
+        await self._app(scope, receive, told)
+
+
+def _error(scope: Scope, status: int, body: bytes) -> JSONResponse:
+    found = json.loads(body)
+    has_key = any(name == b"authorization" for name, _ in scope["headers"])
+    if status == _UNAUTHENTICATED:
+        error = "Invalid API key" if has_key else "API key required"
+        return JSONResponse({"error": error}, _FORBIDDEN if has_key else _UNAUTHENTICATED)
+    faults = "; ".join(f"{one['location']}: {one['message']}" for one in found.get("errors", ()))
+    details = faults or found.get("detail")
+    error = found.get("detail") or found["title"]
+    return JSONResponse({"error": error, **({"details": details} if details != error else {})}, status)

@@ -1,0 +1,347 @@
+"""Jobs: work that takes longer than a request may, as rows of the store with their progress.
+
+A job runs in a thread of the server that took it in. If that server ends, another one goes on with it: each kind of
+work may be done twice without harm. What a job takes in and gives lies beside its user's memories in portions, for a
+day, and goes with the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final, Literal
+
+from inference_core.effects import Operation, WorkerPool, arun, run
+from inference_core.errors import (
+    ConfigurationError,
+    InferenceCoreError,
+    InvalidInput,
+    VersionConflict,
+    without_quotes,
+)
+from inference_core.lifecycle.erasing import erase
+from inference_core.lifecycle.forgetting import forget
+from inference_core.lifecycle.ledger import Ledger
+from inference_core.lifecycle.policy import ForgettingPolicy
+from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS, Namespace, encode_label
+from inference_core.memory.text import encode_json
+from inference_core.server.api.user_wire import Forgetting, Saved
+from inference_core.server.api.wire import Memory, NewMemory
+from inference_core.server.problems import problem_of, status_of, told
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.list import list_memories
+from inference_core.services.operations.save import save
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.backend import Expiry, Put, Row
+
+Kind = Literal["export", "forget", "save", "erase"]
+LIFE: Final = timedelta(days=1)
+"""So long after its last change, a job and what it gave are kept."""
+ABANDONED: Final = timedelta(seconds=60)
+"""Who runs a job writes it more often than this; one that was not written has lost its server."""
+BEAT_S: Final = 15.0
+TELL_S: Final = 0.3
+PORTION: Final = 200
+_AT_ONCE: Final = 2
+_QUEUED, _RUNNING, _DONE, _FAILED = "queued", "running", "done", "failed"
+_BESIDE: Final = ("id", "place", "version", "created_at", "updated_at", "is_stopped")
+_LOG = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):
+    """The server ends, or another one has taken the job over."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A job, as its row has it. ``user`` None: it is an erasure, which is not to leave a name behind."""
+
+    id: str
+    place: Namespace
+    kind: Kind
+    user: str | None
+    arguments: dict[str, Any]
+    digest: str
+    created_at: datetime
+    updated_at: datetime
+    state: str = _QUEUED
+    done: int = 0
+    total: int | None = None
+    portions: int = 0
+    result: dict[str, Any] | None = None
+    problem: dict[str, Any] | None = None
+    version: int = 0
+    is_stopped: bool = False
+
+    @classmethod
+    def of(cls, row: Row) -> Job:
+        """The job in ``row``."""
+        when = {"created_at": row.created_at, "updated_at": row.updated_at}
+        return cls(id=row.key, place=row.namespace, version=row.version, **when, **row.value)
+
+    def to_value(self) -> dict[str, Any]:
+        """What its row holds."""
+        return {name: value for name, value in asdict(self).items() if name not in _BESIDE}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.state in (_DONE, _FAILED)
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Notes how far it is. Raises _Stopped."""
+        self.done, self.total = done, total
+        if self.is_stopped:
+            raise _Stopped
+
+
+class Jobs:
+    """Runs jobs for users of ``service``, two at once. ``ledger`` is the file of erasures; None: it erases nobody."""
+
+    def __init__(self, service: AgentMemoryStoreService, ledger: Path | None = None) -> None:
+        self.ledger, self._scope, self._timeout = ledger, service.scope, service.timeout
+        self._engine, self._clock = service.scope.engine, service.scope.clock
+        self._pool = WorkerPool(_AT_ONCE, "jobs", hang_s=math.inf)
+        self._running: dict[asyncio.Task[None], Job] = {}
+        self.is_closing = False
+
+    async def submit(
+        self,
+        scope: MemoryScope,
+        user: str,
+        kind: Kind,
+        arguments: dict[str, Any],
+        *,
+        given: Sequence[object] = (),
+        request_key: str | None = None,
+    ) -> Job:
+        """Stores a job with what it is ``given``, durably, and begins it; a known ``request_key`` gives its job.
+
+        Raises InvalidInput if that is another one, ConfigurationError, StoreError.
+        """
+        if kind == "erase" and self.ledger is None:
+            raise ConfigurationError("This server has no ledger of erasures; run inference-core erase")
+        place = await self._place(user)
+        digest = await self._keyed(json.dumps([kind, arguments, given], sort_keys=True))
+        name = token_hex(16) if request_key is None else (await self._keyed(f"{user}\0{request_key}"))[:32]
+        now, portions = self._clock.now(), [given[at : at + PORTION] for at in range(0, len(given), PORTION)]
+        job = Job(
+            id=name,
+            place=place,
+            kind=kind,
+            user=None if kind == "erase" else user,
+            arguments=arguments,
+            digest=digest,
+            created_at=now,
+            updated_at=now,
+            total=len(given) or None,
+            portions=len(portions),
+        )
+        try:
+            if request_key is None or not (known := await self.get(user, name)):
+                for number, portion in enumerate(portions):
+                    await arun(self._put(user, name, number, {"given": portion}, expected=0))
+                await self._write(job)
+                known = None
+        except VersionConflict:  # the same request, sent twice at once
+            known = await self.get(user, name)
+        if known is None:
+            self._start(job, user, scope)
+        elif known.digest != digest:
+            raise InvalidInput("This idempotency key was used for another job; choose a new one")
+        return known or job
+
+    async def get(self, user: str, job_id: str) -> Job | None:
+        """A job of ``user``."""
+        (row,) = await arun(self._engine.get([(await self._place(user), job_id)]), self._timeout)
+        return row and Job.of(row)
+
+    async def all_of(self, user: str) -> list[Job]:
+        """The jobs of ``user``, the newest first."""
+        return list(map(Job.of, await arun(self._engine.scan([await self._place(user)]), self._timeout)))
+
+    async def lines(self, user: str, job: Job) -> AsyncIterator[str]:
+        """What a job has given, as JSON Lines."""
+        for number in range(job.portions):
+            for one in (await arun(self._portion(user, job.id, number))).get("lines", ()):
+                yield json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+    async def take_up(self) -> None:
+        """Goes on with jobs whose server has ended; looks for them every minute until it is cancelled."""
+        while True:
+            try:
+                places = await arun(self._engine.namespaces((JOBS_ROOT,)))
+                for row in await arun(self._engine.scan(places)):
+                    await self._take_up(Job.of(row))
+            except InferenceCoreError as error:
+                _LOG.warning("Jobs were not looked through: %s", without_quotes(error))
+            await asyncio.sleep(ABANDONED.total_seconds())
+
+    async def _take_up(self, job: Job) -> None:
+        is_ours = any((one.place, one.id) == (job.place, job.id) for one in self._running.values())
+        has_server = job.updated_at > self._clock.now() - ABANDONED and (job.state == _RUNNING or job.user is None)
+        if job.is_over or is_ours or has_server:
+            return
+        user = job.user
+        if user is None:
+            detail = "The server ended meanwhile. Send the request again: it completes the erasure"
+            job.state, job.problem = _FAILED, problem_of(503, "interrupted", detail).model_dump(exclude_none=True)
+        else:
+            job.state = _RUNNING
+        try:
+            await self._write(job)
+        except VersionConflict:
+            return  # another server was faster
+        if user is not None:
+            self._start(job, user, self._scope)
+
+    def stop(self) -> None:
+        """Has jobs stop soon, for the next server to go on with, and streams of events end."""
+        self.is_closing = True
+        for job in self._running.values():
+            job.is_stopped = True
+
+    async def close(self) -> None:
+        """Stops jobs, and waits a moment until they have."""
+        self.stop()
+        if self._running:
+            await asyncio.wait(self._running, timeout=2)
+        self._pool.close()
+
+    def _start(self, job: Job, user: str, scope: MemoryScope) -> None:
+        work = {"export": self._export, "forget": self._forget, "save": self._save, "erase": self._erase}[job.kind]
+        task = asyncio.create_task(self._run(job, partial(work, scope, user, job)))
+        self._running[task] = job
+        task.add_done_callback(self._running.pop)
+
+    async def _run(self, job: Job, work: Callable[[], dict[str, Any]]) -> None:
+        """Has a thread work, and writes down how far it is; nobody else writes the row meanwhile."""
+
+        def begin() -> dict[str, Any]:
+            job.state = _RUNNING
+            job.advance(job.done, job.total)
+            return work()
+
+        loop = asyncio.get_running_loop()
+        task, written, next_beat = asyncio.wrap_future(self._pool.submit(begin)), job.to_value(), loop.time() + BEAT_S
+        while not (await asyncio.wait({task}, timeout=TELL_S))[0]:
+            if job.to_value() != written or loop.time() > next_beat:
+                written, next_beat = job.to_value(), loop.time() + BEAT_S
+                await self._tell(job)
+        try:
+            job.result, job.state = task.result(), _DONE
+        except _Stopped:
+            job.state = _QUEUED
+        except InferenceCoreError as error:
+            job.state, job.problem = _FAILED, told(error).model_dump(exclude_none=True)
+        except Exception as error:  # noqa: BLE001 - nobody else would see it; its text may quote memories
+            _LOG.error("The job %s failed: %s", job.id, without_quotes(error))
+            job.state, job.problem = _FAILED, problem_of(500, "internal-error").model_dump(exclude_none=True)
+        await self._tell(job)
+
+    async def _tell(self, job: Job) -> None:
+        try:
+            await self._write(job)
+        except VersionConflict:  # another server has taken it up
+            job.is_stopped = True
+        except InferenceCoreError as error:
+            _LOG.warning("How far the job %s is was not written: %s", job.id, without_quotes(error))
+
+    async def _write(self, job: Job) -> None:
+        now, value = self._clock.now(), encode_json(job.to_value(), what="job")
+        put = Put(
+            namespace=job.place,
+            key=job.id,
+            value=value,
+            updated_at=now,
+            expected=job.version,
+            expiry=Expiry(now + LIFE, LIFE),
+        )
+        (job.version,) = await arun(self._engine.write([put], is_clean=True))
+
+    def _put(
+        self, user: str, job_id: str, number: int, value: dict[str, Any], *, expected: int | None = None
+    ) -> Operation[list[int]]:
+        now = self._clock.now()
+        put = Put(
+            namespace=(encode_label(user), PORTIONS, job_id),
+            key=str(number),
+            value=encode_json(value, what="portion of a job"),
+            updated_at=now,
+            expected=expected,
+            expiry=Expiry(now + LIFE, LIFE),
+        )
+        return self._engine.write([put])
+
+    def _portion(self, user: str, job_id: str, number: int) -> Operation[dict[str, Any]]:
+        (row,) = yield from self._engine.get([((encode_label(user), PORTIONS, job_id), str(number))])
+        return row.value if row else {}
+
+    async def _keyed(self, text: str) -> str:
+        return hmac.digest(await arun(self._engine.content_key(), self._timeout), text.encode(), "sha256").hex()
+
+    async def _place(self, user: str) -> Namespace:
+        """Where a user's jobs are: under no user's name, so that an erasure can still be told of when it is done."""
+        return (JOBS_ROOT, (await self._keyed(f"jobs\0{user}"))[:32])
+
+    def _export(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+        number, done, after = 0, 0, None
+        while number == 0 or after is not None:
+            page, total = run(list_memories(scope, user, limit=PORTION, after=after))
+            lines = [Memory.of(one).model_dump(mode="json") for one in page]
+            run(self._put(user, job.id, number, {"lines": lines}))
+            number, done, after = number + 1, done + len(page), page.next_cursor
+            job.portions = number
+            job.advance(done, total)
+        return {"exported": done}
+
+    def _forget(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+        policy = ForgettingPolicy(**job.arguments["policy"])
+        report = run(forget(scope, user, policy, dry_run=job.arguments["dry_run"], progress=job.advance))
+        return Forgetting.of(report).model_dump()
+
+    def _save(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+        done, stored = 0, 0
+        for number in range(job.portions):
+            portion = run(self._portion(user, job.id, number))
+            if "given" in portion:  # else it was done before a server ended
+                given = list(map(NewMemory.model_validate, portion["given"]))
+                results = asyncio.run(save_each(scope, user, given, None))
+                portion = {"lines": [one.model_dump(mode="json", exclude_none=True) for one in results]}
+                run(self._put(user, job.id, number, portion))
+            lines = portion.get("lines", ())
+            done, stored = done + len(lines), stored + sum("id" in one for one in lines)
+            job.advance(done, job.total)
+        return {"stored": stored, "refused": done - stored}
+
+    def _erase(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+        assert self.ledger is not None  # noqa: S101 - such jobs are not taken in without one
+        by, stores = scope.actor.id or "", [self._engine.backend]
+        return erase(stores, user, Ledger(self.ledger), by=by, **job.arguments).to_json()
+
+
+async def save_each(
+    scope: MemoryScope,
+    user: str,
+    memories: Sequence[NewMemory],
+    timeout: float | None,  # noqa: ASYNC109 - of each
+) -> list[Saved]:
+    """Saves memories together; each succeeds or fails alone."""
+
+    async def one(new: NewMemory) -> Saved:
+        try:
+            saved = await arun(save(scope, user, **new.arguments()), timeout)
+        except InferenceCoreError as error:
+            return Saved(status=status_of(type(error)), problem=told(error))
+        return Saved(status=200 if saved.was_stored else 201, id=str(saved), redacted=list(saved.redacted))
+
+    return await asyncio.gather(*map(one, memories))

@@ -1,0 +1,201 @@
+"""Who sends a request, and what that may do: principals, API keys in the memories' own database, and limits.
+
+A key is ``ic_<id>_<secret>``. The secret has 256 random bits, so a fast keyed hash of it is all that is stored.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from secrets import token_hex, token_urlsafe
+from typing import Any, Final
+
+from inference_core.clock import Clock
+from inference_core.effects import Operation, arun
+from inference_core.errors import InvalidInput
+from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.text import encode_json, moment_field, text_field, texts_field
+from inference_core.stores.backend import Delete, Put, Row
+from inference_core.stores.engine import StoreEngine
+
+KEYS: Final[Namespace] = ("#keys",)
+"""Where keys are kept. No user id encodes to its first label, so no user's purge removes them."""
+CACHED_S: Final = 0.5
+"""A revoked key is refused after this time at the latest, by every server on the database."""
+_MAX_CACHED: Final = 10_000
+_KEY: Final = re.compile(r"ic_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
+_MAX_DAYS: Final = 36_500.0
+
+
+class Permission(str, Enum):
+    """What a key may do."""
+
+    READ = "read"
+    WRITE = "write"
+    REVIEW = "review"
+    ACT_AS = "act-as"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends a request. ``subject`` is the user whose memories these are; None: that of the header Act-As-User."""
+
+    subject: str | None
+    permissions: frozenset[Permission]
+    key_id: str
+
+
+Authenticate = Callable[[str], Awaitable[Principal | None]]
+"""Whom a bearer token belongs to; None if it is not valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key without its secret. ``user`` None: it acts only for users that its requests name."""
+
+    id: str
+    user: str | None
+    permissions: tuple[Permission, ...]
+    created_at: datetime
+    expires_at: datetime | None
+    digest: str
+
+    @classmethod
+    def of(cls, row: Row) -> ApiKey:
+        """The key in ``row``."""
+        return cls(
+            id=row.key,
+            user=text_field(row.value, "user"),
+            permissions=tuple(one for one in Permission if one.value in texts_field(row.value, "permissions")),
+            created_at=row.created_at,
+            expires_at=moment_field(row.value, "expires_at"),
+            digest=text_field(row.value, "digest") or "",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The key for people and programs, without the hash of its secret."""
+        return {
+            "id": self.id,
+            "user": self.user,
+            "permissions": [one.value for one in self.permissions],
+            "created_at": self.created_at.isoformat(),
+            "expires_at": self.expires_at and self.expires_at.isoformat(),
+        }
+
+
+def create_key(
+    engine: StoreEngine,
+    clock: Clock,
+    *,
+    user: str | None,
+    permissions: Collection[Permission],
+    days: float | None = None,
+) -> Operation[tuple[ApiKey, str]]:
+    """Stores a new key; returns it and its text, which nobody can read again. Raises InvalidInput, StoreUnavailable."""
+    if user is not None:
+        encode_label(user)
+    elif Permission.ACT_AS not in permissions:
+        raise InvalidInput("A key belongs to a user, or may act for users that its requests name: give one of them")
+    if not permissions:
+        raise InvalidInput(f"A key needs permissions: {', '.join(one.value for one in Permission)}")
+    if days is not None and not 0 < days <= _MAX_DAYS:
+        raise InvalidInput(f"days must be more than 0 and at most {_MAX_DAYS:g}, not {days}")
+    now, key_id, secret = clock.now(), token_hex(4), token_urlsafe(32)
+    pepper = yield from engine.content_key()
+    made = ApiKey(
+        id=key_id,
+        user=user,
+        permissions=tuple(one for one in Permission if one in permissions),
+        created_at=now,
+        expires_at=None if days is None else now + timedelta(days=days),
+        digest=_digest(pepper, secret),
+    )
+    value = encode_json(made.to_json() | {"digest": made.digest}, what="key")
+    put = Put(namespace=KEYS, key=key_id, value=value, created_at=now, updated_at=now, expected=0)
+    yield from engine.write([put], is_clean=True)
+    return made, f"ic_{key_id}_{secret}"
+
+
+def list_keys(engine: StoreEngine) -> Operation[list[ApiKey]]:
+    """All keys, the newest first. Raises StoreUnavailable."""
+    return [ApiKey.of(row) for row in (yield from engine.scan([KEYS]))]
+
+
+def revoke_key(engine: StoreEngine, key_id: str) -> Operation[bool]:
+    """Deletes a key; False if there is none. Raises StoreUnavailable."""
+    (row,) = yield from engine.get([(KEYS, key_id)])
+    if row:
+        yield from engine.write([Delete(namespace=KEYS, key=key_id)])
+    return row is not None
+
+
+class KeyRing:
+    """Checks API keys. A key that was found is read again after `CACHED_S` seconds."""
+
+    def __init__(self, engine: StoreEngine, clock: Clock, timeout: float | None) -> None:
+        self._engine, self._clock, self._timeout = engine, clock, timeout
+        self._known: dict[str, tuple[float, ApiKey]] = {}
+
+    async def __call__(self, token: str) -> Principal | None:
+        """Whom the key ``token`` belongs to; None if it is unknown, revoked or expired. Raises StoreUnavailable."""
+        parts = _KEY.match(token)
+        if parts is None:
+            return None
+        key_id, secret = parts.groups()
+        until, key = self._known.get(key_id, (0.0, None))
+        if until <= time.monotonic():
+            (row,) = await arun(self._engine.get([(KEYS, key_id)]), self._timeout)
+            key = row and ApiKey.of(row)
+            self._known.pop(key_id, None)
+            if key:
+                if len(self._known) >= _MAX_CACHED:
+                    self._known.clear()
+                self._known[key_id] = time.monotonic() + CACHED_S, key
+        pepper = await arun(self._engine.content_key(), self._timeout)
+        # An unknown id is compared too, so that it takes as long as a wrong secret.
+        is_right = hmac.compare_digest(_digest(pepper, secret), key.digest if key else "0" * 64)
+        if key is None or not is_right or (key.expires_at and key.expires_at <= self._clock.now()):
+            return None
+        return Principal(key.user, frozenset(key.permissions), key.id)
+
+
+class FixedKey:
+    """Checks one key that the server was given, and that belongs to ``principal``."""
+
+    def __init__(self, secret: str, principal: Principal) -> None:
+        self._secret = secret.encode()
+        self._principal = principal
+
+    async def __call__(self, token: str) -> Principal | None:
+        """Whose key it is, if ``token`` is the key."""
+        return self._principal if hmac.compare_digest(token.encode(errors="replace"), self._secret) else None
+
+
+class Buckets:
+    """A token bucket for each name: ``rate`` requests a second, ``burst`` at once. The least used are dropped first."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._filled: OrderedDict[object, tuple[float, float]] = OrderedDict()
+
+    def take(self, name: object) -> float:
+        """Takes one token; returns 0, or the seconds until there is one."""
+        now = time.monotonic()
+        tokens, then = self._filled.pop(name, (float(self._burst), now))
+        tokens = min(float(self._burst), tokens + (now - then) * self._rate)
+        waits = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        self._filled[name] = (tokens if waits else tokens - 1), now
+        if len(self._filled) > _MAX_CACHED:
+            self._filled.popitem(last=False)
+        return waits
+
+
+def _digest(pepper: bytes, secret: str) -> str:
+    return hmac.new(pepper, b"api-key\0" + secret.encode(), "sha256").hexdigest()

@@ -1,0 +1,381 @@
+"""The inspector's screens: what each shows of a user's memories. All of them only read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any, Final
+
+from fastapi import Response
+from starlette.responses import RedirectResponse
+
+from inference_core.clock import in_zone
+from inference_core.effects import arun
+from inference_core.errors import MemoryNotFound
+from inference_core.ingestion.analytics import statistics
+from inference_core.lifecycle.archive import forgotten_page
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.receipt import Receipt
+from inference_core.memory.record import CITES, neighbours_of, why_invalid
+from inference_core.memory.text import moment_field, text_field, texts_field, word_changes
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.types import MEMORY_TYPES
+from inference_core.outbox import partitions
+from inference_core.server.identity.auth import Permission
+from inference_core.server.identity.sessions import PREFIX
+from inference_core.server.inspector.drawing import dumps
+from inference_core.server.inspector.screens import OF_USER, Look, Looking, asset, page, screen
+from inference_core.server.problems import Refused
+from inference_core.services.operations import list as memories
+from inference_core.services.operations.audit import audit_page
+from inference_core.services.operations.recall import recall
+from inference_core.services.operations.receipts import Why, get_receipt, list_receipts, rebuild_receipt, why
+from inference_core.services.operations.review import list_pending
+from inference_core.services.user_memories import list_users
+
+_SHORT: Final = 280
+"""Characters of a memory in a list; a page stays below 200 KB whatever is stored."""
+_LONG: Final = 16_000
+_PAGE: Final = 40
+_HITS: Final = 20
+_NODES: Final = 50
+_NEWEST: Final = 2_000
+_VERSIONS: Final = 12
+_CHANGES: Final = 12
+_MEDIA: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+
+
+def cut(text: str, most: int = _SHORT) -> str:
+    """At most ``most`` characters of ``text``."""
+    return text if len(text) <= most else f"{text[:most].rstrip()}…"
+
+
+def brief(look: Look, document: MemoryStoreDocument, most: int = _SHORT) -> dict[str, Any]:
+    """A memory as screens show it. ``state`` is None while it holds, else why it does not."""
+    value = document.value
+    source = MemorySource.from_value(value.get("source") or {})
+    times = {name: moment_field(value, name) for name in ("valid_from", "valid_to", "expires_at")}
+    times |= {"created_at": document.created_at, "updated_at": document.updated_at}
+    return {
+        "id": document.id,
+        "version": document.version,
+        "content": cut(document.content, most),
+        "type": document.memory_type or "",
+        "category": document.memory_category or "",
+        "topic": document.topic and cut(document.topic),
+        "tags": [cut(tag, 40) for tag in texts_field(value, "tags")[:8]],
+        "agent": text_field(value, "agent_name"),
+        "session": text_field(value, "session_id"),
+        "pinned": value.get("pinned") is True,
+        "source": {"origin": source.origin.value, "thread": source.thread_id, "tool": source.tool}
+        | {"approved_by": source.approved_by},
+        "state": why_invalid(value, look.scope.clock.now()),
+        **{name: moment and in_zone(moment, look.scope.zone).isoformat() for name, moment in times.items()},
+    }
+
+
+def now_of(look: Look) -> str:
+    """The time, as screens have times."""
+    return in_zone(look.scope.clock.now(), look.scope.zone).isoformat()
+
+
+@page(PREFIX, Permission.READ)
+@page(f"{PREFIX}/", Permission.READ)
+async def home(look: Looking) -> Response:
+    """The first screen: the user's timeline, or for whom is no user, all users."""
+    return RedirectResponse(look.link("timeline") if look.user is not None else f"{look.base}/users", 303)
+
+
+@page(f"{PREFIX}/static/{{name}}", None)
+async def static(name: str) -> Response:
+    """A style sheet or script."""
+    content = asset(name)
+    if content is None:
+        raise Refused(404, "no-such-path")
+    headers = {"cache-control": "public, max-age=31536000, immutable"}
+    return Response(content, media_type=_MEDIA[name.rpartition(".")[2]], headers=headers)
+
+
+@screen(f"{PREFIX}/users", "users")
+async def users(look: Looking, user: str = "", after: str | None = None) -> dict[str, Any]:
+    """All users, for administrators; who may act as any user opens one by the id, but is told of none."""
+    if not (look.may("admin") or look.may("act-as")):
+        raise Refused(403, "missing-permission", "This key may look at its own user only")
+    if user:
+        raise Refused(303, "see-other", headers={"Location": look.of(user)})
+    if not look.may("admin"):
+        return {"users": [], "next_cursor": None}
+    store = look.request.app.state.service.store
+    found = await asyncio.to_thread(list_users, store, limit=_PAGE, after=after)
+    return {"users": list(found), "next_cursor": found.next_cursor}
+
+
+@screen(f"{OF_USER}/timeline", "timeline")
+async def timeline(look: Looking, type: str = "", source: str = "", after: str | None = None) -> dict[str, Any]:  # noqa: A002 - the address says type
+    """The memories by day, the newest first, of a type and source if given."""
+    found = await look.run(memories.browse, memory_type=type or None, origin=source or None, limit=_PAGE, after=after)
+    shown = [brief(look, one) for one in found]
+    days = [{"day": day, "memories": list(own)} for day, own in groupby(shown, lambda one: one["created_at"][:10])]
+    return {
+        "days": days,
+        "types": await look.run(memories.count_types),
+        "sources": [one.value for one in Origin],
+        "type": type,
+        "source": source,
+        "now": now_of(look),
+        "next_cursor": found.next_cursor,
+    }
+
+
+@screen(f"{OF_USER}/search", "search")
+async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]:  # noqa: A002
+    """What a recall finds, the shares of each score, and what it left out and why. It counts for no memory."""
+    data: dict[str, Any] = {"q": q[:2_000], "type": type, "types": list(MEMORY_TYPES), "hits": [], "left_out": []}
+    if not q.strip():
+        return data | {"more": 0}
+    found = await look.run(recall, data["q"], _HITS, type or None, explain=True)
+    hits = [
+        {
+            "memory": brief(look, one),
+            "score": one.score,
+            "relevance": one.relevance,
+            "shares": one.explanation or {},
+            "links": [{"through": link.entity, "memory": link.memory_id} for link in one.links[:5]],
+        }
+        for one in found
+    ]
+    left_out = [{"memory": brief(look, one), "reason": reason} for one, reason in found.left_out[:_HITS]]
+    return data | {"hits": hits, "left_out": left_out, "more": max(len(found.left_out) - _HITS, 0)}
+
+
+@screen(f"{OF_USER}/memory", "memory")
+async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002
+    """A memory: what it says, where it comes from, its versions, what it is linked with, and which prompts told it."""
+    found = await look.run(why, id, limit=_HITS, after=after)
+    latest = found.memory or (found.removed and found.removed.document)
+    if latest is None and not found.receipts:
+        raise MemoryNotFound(id)
+    around, edges = await _around(look, found.memory) if found.memory else ({}, [])
+    return {
+        "id": id,
+        "memory": latest
+        and brief(look, latest, _LONG) | {"metadata": cut(dumps(latest.metadata) if latest.metadata else "", 4_000)},
+        "removed": found.removed
+        and {"at": in_zone(found.removed.forgotten_at, look.scope.zone).isoformat(), "reason": found.removed.reason},
+        "versions": _versions(look, found, around, edges),
+        "nodes": [brief(look, one, 120) for one in around.values()],
+        "edges": edges,
+        "told": [
+            _line_of(look, one, id) | {"id": one.id, "thread": one.thread_id, "model": one.model}
+            for one in found.receipts
+        ],
+        "next_cursor": found.receipts.next_cursor,
+    }
+
+
+async def _around(
+    look: Look, document: MemoryStoreDocument
+) -> tuple[dict[str, MemoryStoreDocument], list[dict[str, str]]]:
+    """The memories around one, itself first, at most `_NODES`, and what links them."""
+    known, edges = {document.id: document}, dict[tuple[str, str, str], dict[str, str]]()
+    frontier = [document]
+    while frontier and len(known) < _NODES:
+        for one in frontier:
+            after = text_field(one.value, "superseded_by")
+            pairs = [(after, one.id, "replaces")] if after else []
+            pairs += [(one.id, old, "replaces") for old in neighbours_of(one.value) if old != after]
+            pairs += [(one.id, cited, "cites") for cited in texts_field(one.metadata, CITES)[:_NODES]]
+            edges |= {pair: {"from": pair[0], "to": pair[1], "kind": pair[2], "label": ""} for pair in pairs}
+        ids = [name for pair in edges for name in pair[:2] if name not in known]
+        fresh = await look.run(memories.get_many, ids[: _NODES - len(known)])
+        known |= fresh
+        frontier = list(fresh.values())
+    alike = await look.run(recall, document.content[:500], _HITS, links=True, ignore_session=True)
+    for one in alike:
+        for link in one.links:
+            if link.memory_id in known and one.id != link.memory_id and (one.id in known or len(known) < _NODES):
+                known.setdefault(one.id, one)
+                pair = (one.id, link.memory_id, "shares")
+                edges[pair] = {"from": pair[0], "to": pair[1], "kind": "shares", "label": cut(link.entity, 40)}
+    return known, [one for one in edges.values() if one["from"] in known and one["to"] in known][: 4 * _NODES]
+
+
+def _versions(
+    look: Look, found: Why, around: dict[str, MemoryStoreDocument], edges: Sequence[dict[str, str]]
+) -> list[dict[str, Any]]:
+    """What the memory said before, what it replaced and what replaced it, the newest first, with the words changed."""
+    chain = {found.memory.id} if found.memory else set[str]()
+    for _ in edges:  # each pass takes in the next of a chain
+        linked = {name for one in edges if one["kind"] == "replaces" for name in (one["from"], one["to"])
+                  if {one["from"], one["to"]} & chain}  # fmt: skip
+        if linked <= chain:
+            break
+        chain |= linked
+    latest = [] if found.memory or not found.removed else [found.removed.document]
+    texts = [*found.earlier, *latest, *(around[name] for name in chain if name in around)]
+    shown = [brief(look, one) for one in texts]
+    order = sorted(
+        range(len(texts)), key=lambda at: (shown[at]["valid_from"] or shown[at]["created_at"], texts[at].version)
+    )
+    versions, before = list[dict[str, Any]](), ""
+    for at in order:
+        when = "created_at" if shown[at]["state"] == "superseded" else "updated_at"
+        changes = _changes(before, texts[at].content)
+        versions.append({"id": texts[at].id, "version": texts[at].version, "at": shown[at][when], "changes": changes})
+        before = texts[at].content
+    return versions[: -_VERSIONS - 1 : -1]
+
+
+def _changes(old: str, new: str) -> list[tuple[str, str]]:
+    found = word_changes(old, new) if old else [("same", new)]
+    return [(kind, cut(words, 600)) for kind, words in found[:_CHANGES]] + ([("same", "…")] if found[_CHANGES:] else [])
+
+
+@screen(f"{OF_USER}/receipts", "receipts")
+async def receipts(look: Looking, thread: str = "", after: str | None = None) -> dict[str, Any]:
+    """What model calls were given, the newest first."""
+    found = await look.run(list_receipts, thread_id=thread or None, limit=_PAGE, after=after)
+    shown = [
+        {
+            "id": one.id,
+            "at": in_zone(one.at, look.scope.zone).isoformat(),
+            "thread": one.thread_id,
+            "model": one.model,
+            "agent": one.agent_name,
+            "status": one.status,
+            "tokens": one.tokens,
+            "told": len(one.lines),
+            "dropped": len(one.dropped),
+        }
+        for one in found
+    ]
+    return {"receipts": shown, "thread": thread, "next_cursor": found.next_cursor}
+
+
+@screen(f"{OF_USER}/receipt", "receipt")
+async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002
+    """One model call: the prompt that memory made for it, each memory in it with its rank, and what was left out."""
+    found = await look.run(get_receipt, id)
+    if found is None:
+        raise Refused(404, "no-such-receipt", "There is no such receipt; receipts are kept for some days")
+    rebuilt = await look.run(rebuild_receipt, found)
+    lines, dropped = found.lines[:_PAGE], found.dropped[:_PAGE]
+    there = await look.run(memories.get_many, [*(one.id for one in lines), *(one.id for one in dropped)])
+
+    def said(memory_id: str) -> str | None:
+        return cut(there[memory_id].content, 160) if memory_id in there else None
+
+    return {
+        "id": found.id,
+        "at": in_zone(found.at, look.scope.zone).isoformat(),
+        **{name: getattr(found, name) for name in ("model", "thread_id", "run_id", "agent_name", "status", "tokens")},
+        "is_same": rebuilt.is_same,
+        "problem": rebuilt.problem,
+        "gone": list(rebuilt.gone)[:_PAGE],
+        "profile": cut(rebuilt.profile, _LONG),
+        "block": cut(rebuilt.block, _LONG),
+        "lines": [
+            _line_of(look, found, one.id)
+            | {"id": one.id, "content": said(one.id), "shares": dict(one.signals), "doubts": list(one.doubts)}
+            for one in lines
+        ],
+        "dropped": [{"id": one.id, "content": said(one.id), "reason": one.reason, "by": one.by} for one in dropped],
+    }
+
+
+def _line_of(look: Look, one: Receipt, memory_id: str) -> dict[str, Any]:
+    """Where a prompt had a memory."""
+    line = one.line_of(memory_id)
+    return {
+        "at": in_zone(one.at, look.scope.zone).isoformat(),
+        "place": line and line.place.value,
+        "rank": line and line.rank,
+        "score": line and line.score,
+        "relevance": line and line.relevance,
+    }
+
+
+@screen(f"{OF_USER}/review", "review")
+async def review(look: Looking) -> dict[str, Any]:
+    """What waits for the user's confirmation."""
+    found = await look.run(list_pending)
+    shown = [
+        {
+            "memory": brief(look, one.document, 2_000),
+            "why": one.why,
+            "proposed_at": in_zone(one.proposed_at, look.scope.zone).isoformat(),
+            "expires_at": in_zone(one.expires_at, look.scope.zone).isoformat(),
+            "ends": [brief(look, each) for each in one.ends[:3]],
+        }
+        for one in found[:_HITS]
+    ]
+    return {"pending": shown, "more": max(len(found) - _HITS, 0)}
+
+
+@screen(f"{OF_USER}/forgotten", "forgotten")
+async def forgotten(look: Looking, after: str | None = None) -> dict[str, Any]:
+    """What can be restored."""
+    found = await look.run(forgotten_page, limit=_PAGE, after=after)
+    shown = [
+        {
+            "memory": brief(look, one.document),
+            "reason": one.reason,
+            "forgotten_at": in_zone(one.forgotten_at, look.scope.zone).isoformat(),
+            "until": one.until and in_zone(one.until, look.scope.zone).isoformat(),
+        }
+        for one in found
+    ]
+    return {"forgotten": shown, "next_cursor": found.next_cursor}
+
+
+@screen(f"{OF_USER}/usage", "usage")
+async def usage(look: Looking) -> dict[str, Any]:
+    """How many memories there are, how they grew, which are used, and what making them took.
+
+    All but the counts of the store are of the newest ``of`` memories and jobs.
+    """
+    found: dict[str, Any] = {"of": _NEWEST, **asdict(await look.run(statistics, _NEWEST))}
+    for one in [*found["most_used"], *found["oldest_unused"]]:
+        one["content"] = cut(one["content"], 160)
+        one["last"] = one["last"] and in_zone(one["last"], look.scope.zone).isoformat()
+    return found
+
+
+@screen(f"{OF_USER}/audit", "audit")
+async def audit(look: Looking, memory: str = "", after: str | None = None) -> dict[str, Any]:
+    """Who changed what, the newest first."""
+    found = await look.run(audit_page, memory_id=memory or None, limit=_PAGE, after=after)
+    shown = [
+        {
+            "id": one.id,
+            "at": in_zone(one.at, look.scope.zone).isoformat(),
+            "operation": one.operation,
+            "actor": one.actor.to_value(),
+            "reason": one.reason,
+            "job": one.job,
+            "changes": [
+                {"place": each.place[0] if each.place else "", "id": each.key, "before": each.before}
+                | {"after": each.after}
+                for each in one.changes[:4]
+            ],
+            "more": max(len(one.changes) - 4, 0),
+        }
+        for one in found
+    ]
+    return {"events": shown, "memory": memory, "next_cursor": found.next_cursor}
+
+
+@screen(f"{PREFIX}/outbox", "outbox", Permission.ADMIN)
+async def outbox(look: Looking) -> dict[str, Any]:
+    """How many messages of all users wait to become memories, and those that failed."""
+    engine, clock = look.scope.engine, look.scope.clock
+    state = await arun(partitions.status(engine, clock), look.timeout)
+    found = await arun(partitions.dead_letters(engine, _PAGE), look.timeout)
+    letters = [
+        {"key": one.key, "user": one.partition.user_id, "text": cut(one.text, 400), "tries": one.tries}
+        | {"reason": cut(one.reason, 400)}
+        for one in found
+    ]
+    return {**asdict(state), "letters": letters}

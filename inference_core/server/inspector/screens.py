@@ -1,0 +1,338 @@
+"""What all screens have in common: who looks at whom, pages and their JSON, forms, headers, errors."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import wraps
+from importlib.resources import files
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from fastapi import Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
+
+from inference_core.effects import Operation, arun
+from inference_core.errors import IdentityError, InferenceCoreError, InvalidId
+from inference_core.memory.audit import Actor
+from inference_core.memory.namespaces import (
+    MemoryNamespaceBuilder,
+    Namespace,
+    Owner,
+    Space,
+    decode_label,
+    encode_label,
+    holds_memories,
+)
+from inference_core.memory.text import harmless
+from inference_core.memory.types import MemoryCategory
+from inference_core.server.api.routes import Route, route
+from inference_core.server.identity.auth import Permission, Principal
+from inference_core.server.identity.gate import Access
+from inference_core.server.identity.sessions import PREFIX
+from inference_core.server.inspector import drawing
+from inference_core.server.problems import Refused, told
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.services.operations.scope import MemoryScope
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SCREENS: Final = list[Route]()
+"""The inspector's routes."""
+OF_USER: Final = f"{PREFIX}/u/{{label}}"
+"""Where a user's screens are; the label is `encode_label` of the user's id, so that any id makes a path."""
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send the origin "null" with forms
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_SAID: Final = {
+    "approved": "Approved: it is a memory now.",
+    "rejected": "Rejected. The same words are not offered again.",
+    "restored": "Restored.",
+    "taken": "Not restored: another memory has its id by now.",
+    "gone": "It was gone already; nothing was changed.",
+    "retried": "Back in the outbox.",
+    "dropped": "Dropped.",
+}
+_ASSETS: Final = {
+    one.name: one.read_bytes()
+    for one in (files("inference_core.server.inspector") / "static").iterdir()
+    if one.name.endswith((".js", ".css", ".svg"))
+}
+
+
+def _finalized(value: object) -> object:
+    return harmless(value) if type(value) is str else value
+
+
+_TEMPLATES: Final = Environment(
+    loader=PackageLoader("inference_core.server.inspector"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=_finalized,
+)
+_TEMPLATES.globals |= {name: getattr(drawing, name) for name in drawing.__all__}
+_TEMPLATES.filters |= {"counted": "{:,}".format, "percent": "{:.0%}".format, "query": urlencode}
+
+
+class _AllAgents(MemoryNamespaceBuilder):
+    """Reads what all agents of one user have written: who looks at their own memories wants to see all."""
+
+    def __init__(self, names: list[Namespace]) -> None:
+        super().__init__()
+        self._names = names
+
+    def read_scopes(self, user_id: Owner, category: MemoryCategory | str | None = None) -> list[Namespace]:
+        usual = super().read_scopes(user_id, category)
+        wanted = {name[1] for name in usual}
+        further = [] if isinstance(user_id, Space) else [name for name in self._names if name[1] in wanted]
+        return list(dict.fromkeys([*usual, *further]))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A request for a screen: who looks, and at whose memories. ``scope`` counts no recall."""
+
+    request: Request
+    scope: MemoryScope
+    timeout: float | None
+    user: str | None
+
+    @property
+    def principal(self) -> Principal:
+        """Who looks."""
+        return self.request.state.principal
+
+    def may(self, permission: str) -> bool:
+        """Whether that principal has a permission."""
+        return Permission(permission) in self.principal.permissions
+
+    @property
+    def base(self) -> str:
+        """The address of the inspector, below whatever prefix the application is served under."""
+        return f"{self.request.scope.get('root_path', '')}{PREFIX}"
+
+    @property
+    def home(self) -> str:
+        """The address below which the user's screens are."""
+        return self.base if self.user is None else f"{self.base}/u/{encode_label(self.user)}"
+
+    def of(self, user: str) -> str:
+        """The address of another user's first screen."""
+        return f"{self.base}/u/{encode_label(user)}/timeline"
+
+    @property
+    def has_session(self) -> bool:
+        """Whether somebody has signed in."""
+        return sessions_of(self.request).key(self.request.scope) is not None
+
+    @property
+    def said(self) -> str | None:
+        """What came of the form that led to this screen."""
+        return _SAID.get(self.request.query_params.get("said", ""))
+
+    @property
+    def form_token(self) -> str:
+        """What forms bring along."""
+        who = f"{self.principal.key_id}\0{self.principal.subject}"
+        return sessions_of(self.request).form_token(self.request.scope, who)
+
+    @property
+    def owner(self) -> str:
+        """The user, on screens that show one."""
+        assert self.user is not None  # noqa: S101 - they are below OF_USER
+        return self.user
+
+    def link(self, name: str, **query: object) -> str:
+        """The address of one of the user's screens."""
+        given = {key: value for key, value in query.items() if value not in (None, "")}
+        return f"{self.home}/{name}" + (f"?{urlencode(given)}" if given else "")
+
+    async def run(
+        self,
+        operation: Callable[Concatenate[MemoryScope, str, P], Operation[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Runs an operation on the user's memories."""
+        return await arun(operation(self.scope, self.owner, *args, **kwargs), self.timeout)
+
+    def screen(self, template: str, data: dict[str, Any], status: int = 200) -> Response:
+        """The page made of ``data``, or ``data`` itself where the address ends with .json."""
+        if self.request.url.path.endswith(".json"):
+            return JSONResponse(data, status)
+        page = {"look": self, "page": template, "static": static, **data}
+        return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render(page), status)
+
+
+async def look_of(request: Request, label: str | None = None) -> Look:
+    """Who looks at whose memories. Raises Refused."""
+    service: AgentMemoryStoreService = request.app.state.service
+    principal: Principal | None = getattr(request.state, "principal", None)
+    if principal is None:
+        raise Refused(401, "unauthenticated")
+    user = principal.subject
+    if label is not None:
+        try:
+            user = decode_label(label)
+        except InvalidId as error:
+            raise Refused(404, "no-such-user") from error
+    if user != principal.subject and Permission.ACT_AS not in principal.permissions:
+        raise Refused(403, "identity-error", "You may look at your own memories only")
+    scope = replace(service.scope, actor=Actor(id=f"key {principal.key_id}"), counts_access=False)
+    if user is not None:
+        names = await arun(scope.engine.namespaces((encode_label(user),)), service.timeout)
+        scope = replace(scope, namespaces=_AllAgents(list(filter(holds_memories, names))))
+    return Look(request, scope, service.timeout, user)
+
+
+Looking = Annotated[Look, Depends(look_of)]
+Form = dict[str, str]
+
+
+class _Screen(APIRoute):
+    """A route whose errors are pages, too."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except (Refused, InferenceCoreError, RequestValidationError) as error:
+                if request.url.path.endswith(".json"):
+                    raise
+                response = _error(request, error)
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
+            return response
+
+        return answer
+
+
+def screen(
+    path: str, template: str, permission: Permission | None = Permission.READ
+) -> Callable[[Callable[P, Awaitable[dict[str, Any]]]], Callable[P, Awaitable[dict[str, Any]]]]:
+    """Shows what a function gives at ``path``, as a page and with .json as data. It takes a `Looking` look."""
+
+    def add(read: Callable[P, Awaitable[dict[str, Any]]]) -> Callable[P, Awaitable[dict[str, Any]]]:
+        @wraps(read)
+        async def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
+            look = kwargs["look"]
+            assert isinstance(look, Look)  # noqa: S101 - FastAPI gives it
+            return look.screen(template, await read(*args, **kwargs))
+
+        for one in (path, f"{path}.json"):
+            page(one, permission)(answer)
+        return read
+
+    return add
+
+
+def action(
+    path: str, permission: Permission = Permission.WRITE
+) -> Callable[[Callable[[Look, Form], Awaitable[str]]], Callable[[Look, Form], Awaitable[str]]]:
+    """Has a form that is sent to ``path`` call a function, which returns the address of the screen that follows."""
+
+    def add(change: Callable[[Look, Form], Awaitable[str]]) -> Callable[[Look, Form], Awaitable[str]]:
+        async def answer(look: Looking) -> Response:
+            return RedirectResponse(await change(look, await checked_form(look)), 303)
+
+        answer.__name__ = change.__name__
+        page(path, permission, method="POST")(answer)
+        return change
+
+    return add
+
+
+def page(path: str, permission: Permission | None, method: str = "GET") -> Callable[[Callable[..., Any]], Any]:
+    """Adds a route to the inspector's table."""
+    return route(
+        method,
+        path,
+        permission,
+        table=SCREENS,
+        include_in_schema=False,
+        response_model=None,
+        route_class_override=_Screen,
+    )
+
+
+def check_origin(request: Request) -> None:
+    """Refuses a form that a page of another site has sent, also of one that may use the API. Raises Refused."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
+    is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    if is_foreign or site not in ("same-origin", "none"):
+        raise Refused(403, "wrong-origin", "Forms are taken from the inspector's own pages only")
+
+
+async def checked_form(look: Look) -> Form:
+    """The fields of a form that a page of this session has sent. Raises Refused."""
+    form = await form_of(look.request)
+    check_origin(look.request)
+    if not hmac.compare_digest(form.get("token", "").encode(), look.form_token.encode()):
+        raise Refused(403, "stale-form", "This form is not of your session any more; go back and load it again")
+    return form
+
+
+async def form_of(request: Request) -> Form:
+    """The fields of a form, the first value of each. Raises Refused."""
+    try:
+        fields = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=100)
+    except ValueError as error:
+        raise Refused(400, "unreadable") from error
+    return {name: values[0] for name, values in fields.items()}
+
+
+def access_of(request: Request) -> Access:
+    """Whom the server lets in."""
+    return request.app.state.access
+
+
+def sessions_of(request: Request) -> Any:
+    """The sessions of the server."""
+    return access_of(request).sessions
+
+
+def plain_page(request: Request, template: str, data: dict[str, Any], status: int = 200) -> Response:
+    """A page without a user: of the login, or an error."""
+    base = f"{request.scope.get('root_path', '')}{PREFIX}"
+    given = {"look": None, "page": template, "static": static, "base": base, **data}
+    return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render(given), status)
+
+
+def _error(request: Request, error: Exception) -> Response:
+    match error:
+        case Refused():
+            status, detail = error.status, error.detail
+            if status < 400:  # noqa: PLR2004
+                return error.response()
+        case InferenceCoreError():
+            problem = told(error)
+            status, detail = problem.status, problem.detail
+        case _:
+            status, detail = 422, "Something in this address is not valid"
+    is_mine = isinstance(error, IdentityError)
+    return plain_page(request, "error", {"status": status, "detail": "" if is_mine else detail or ""}, status)
+
+
+def asset(name: str) -> bytes | None:
+    """What a static file holds; None if there is none of this name."""
+    return _ASSETS.get(name)
+
+
+def static(name: str) -> str:
+    """The address of a static file below the inspector's, which changes with the file."""
+    return f"static/{name}?v={hashlib.sha256(_ASSETS[name]).hexdigest()[:12]}"

@@ -1,0 +1,123 @@
+"""Legal holds on a user, a memory or a session: begun, listed, released; `stores.governance.holds` keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from secrets import token_hex
+from typing import Any, Final
+
+from inference_core.effects import Operation
+from inference_core.errors import Held, InvalidInput, MemoryNotFound
+from inference_core.memory.namespaces import HELD, HOLDS, encode_label, holds_forgotten, holds_memories
+from inference_core.memory.text import canonical_id, canonical_text, encode_json, optional_text
+from inference_core.services.operations.delete import empty
+from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, retried
+from inference_core.stores.backend import Delete, Expiry, Put
+from inference_core.stores.governance.holds import Hold, marker_of
+
+_MAX_REASON: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCopy:
+    """What stood in ``place`` under ``key`` until it was replaced under a hold; ``value`` is the row's."""
+
+    place: str
+    key: str
+    value: Mapping[str, Any]
+    version: int
+    replaced_at: datetime
+
+
+def hold(
+    scope: MemoryScope,
+    user_id: UserId,
+    reason: str,
+    *,
+    memory_id: str | None = None,
+    session_id: str | None = None,
+    until: datetime | None = None,
+) -> Operation[Hold]:
+    """Begins a legal hold: nothing of the user is removed, or of that memory or session, whoever tries to.
+
+    Deleting raises Held; forgetting, retention and the end of a memory's time pass over it; what replaces a text keeps
+    a copy. It ends when it is released, or at ``until``. ``reason`` is for those who list holds; users and agents never
+    see it. Raises InvalidInput, MemoryNotFound if there is no such memory, StoreUnavailable.
+    """
+    label, now = encode_label(user_id), scope.clock.now()
+    end = checked_moment(until, "until")
+    if end is not None and end <= now:
+        raise InvalidInput(f"until must lie in the future, not {end.isoformat()}")
+    if memory_id is not None and session_id is not None:
+        raise InvalidInput("Hold a memory or a session, not both; without either, all of the user is held")
+    wanted = None if memory_id is None else canonical_id(memory_id)
+    if wanted is not None:
+        names = yield from scope.engine.namespaces((label,))
+        homes = [name for name in names if holds_memories(name) or holds_forgotten(name)]
+        if not any((yield from scope.engine.get([(name, wanted) for name in homes]))):
+            raise MemoryNotFound(wanted)
+    made = Hold(
+        id=token_hex(8),
+        by=scope.actor.id or scope.actor.kind,
+        reason=canonical_text(reason, what="reason", max_bytes=_MAX_REASON),
+        since=now,
+        until=end,
+        memory_id=wanted,
+        session_id=optional_text(session_id, what="session_id"),
+    )
+    put = Put(
+        namespace=(label, HOLDS),
+        key=made.id,
+        value=encode_json(made.to_value(), what="hold"),
+        updated_at=now,
+        expiry=Expiry(end, end - now) if end else None,
+        is_new=True,
+    )
+    yield from retried(partial(_changed, scope, label, put, "hold"))
+    return made
+
+
+def list_holds(scope: MemoryScope, user_id: UserId) -> Operation[list[Hold]]:
+    """The user's legal holds that have not ended, the newest first. Raises InvalidInput, StoreUnavailable."""
+    return (yield from scope.engine.pool.call(scope.engine.holds.holds_of, encode_label(user_id)))
+
+
+def list_held_copies(scope: MemoryScope, user_id: UserId) -> Operation[list[HeldCopy]]:
+    """What was replaced, or had to move on, under the user's holds, the newest first. Raises StoreUnavailable."""
+    rows = yield from scope.engine.scan([(encode_label(user_id), HELD)])
+    told = [(row.value, row.updated_at) for row in rows]
+    return [HeldCopy("/".join(one["place"]), one["key"], one["value"], one["version"], at) for one, at in told]
+
+
+def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> Operation[bool]:
+    """Ends a legal hold; with the user's last one the copies go. False if there is none with this id.
+
+    Raises InvalidInput, StoreUnavailable.
+    """
+    label = encode_label(user_id)
+    if not any(one.id == hold_id for one in (yield from list_holds(scope, user_id))):
+        return False
+    gone = Delete(namespace=(label, HOLDS), key=hold_id)
+    yield from retried(partial(_changed, scope, label, gone, "release hold"))
+    if not (yield from list_holds(scope, user_id)):
+        with suppress(Held):  # another one has just begun
+            yield from empty(scope.engine, [(label, HELD)])
+    return True
+
+
+def _changed(scope: MemoryScope, label: str, write: Put | Delete, operation: str) -> Operation[list[int]]:
+    """Begins or ends a hold, which everybody who has read the marker before notices."""
+    namespace, key = marker_of(label)
+    (row,) = yield from scope.engine.get([(namespace, key)])
+    marker = Put(
+        namespace=namespace,
+        key=key,
+        value="{}",
+        updated_at=scope.clock.now(),
+        expected=row.version if row else 0,
+    )
+    return (yield from replace(scope, deleted_days=0.0).write([write, marker], operation))

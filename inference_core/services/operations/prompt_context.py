@@ -1,0 +1,337 @@
+"""What a model is given in a turn: gathered from one snapshot, selected by an engineer, rendered within one budget.
+
+The user's profile stays the same from turn to turn; the block changes with each. Both together stay within the budget,
+and show no more of each category than its limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from functools import partial
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, Final
+
+from inference_core.clock import in_zone
+from inference_core.context.comparing import doubted
+from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
+from inference_core.context.items import STANDING, AssembledContext, ContextItem
+from inference_core.context.profile import (
+    DEFAULT_PROFILE_CHANGE,
+    DEFAULT_PROFILE_TOKENS,
+    Profile,
+    beside_profile,
+    fenced_profile,
+    profile_of,
+    renewed,
+    standing_first,
+)
+from inference_core.context.render import fenced
+from inference_core.effects import Operation
+from inference_core.memory.namespaces import Space
+from inference_core.memory.receipt import ReceiptDrop
+from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
+from inference_core.services.operations.recall import asks, checked_limit
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.operations.spaces import roles_of
+from inference_core.stores.backend import Row
+from inference_core.stores.indexing.search import LeftOut, RecallMode, Search, SearchResult
+
+if TYPE_CHECKING:  # numpy, which it needs, is slow to import
+    from inference_core.stores.indexing.snapshot import Snapshot
+
+DEFAULT_MAX_MEMORIES: Final = 30
+SOURCE: Final = "memories"
+_IN_PROFILE: Final = "in the profile already"
+_RECOUNTS: Final = 3
+_SPARE: Final = 3
+"""So many more memories of each category are found than are shown; some of them go before doubtful ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOptions:
+    """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
+
+    ``per_category`` bounds each category in profile and block together, ``max_memories`` (None: unbounded) all of them,
+    and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
+    holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
+    ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
+    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` is that of a `Search`, in
+    seconds.
+    """
+
+    types: Sequence[str] | None = None
+    categories: Sequence[str | MemoryCategory] | None = None
+    per_category: int = 5
+    max_memories: int | None = None
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    has_profile: bool = True
+    profile_tokens: int = DEFAULT_PROFILE_TOKENS
+    profile_change: float = DEFAULT_PROFILE_CHANGE
+    engineer: ContextEngineer | None = field(default_factory=ContextEngineer)
+    explains: bool = False
+    wait_seconds: float = 2.0
+
+    @property
+    def max_standing(self) -> int:
+        """How many of a category a profile may hold: not all, so that there is room for what answers."""
+        return self.per_category - max(1, 2 * self.per_category // 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnContext:
+    """``profile`` stays the same from turn to turn, ``block`` does not; ``context`` is what the block shows.
+
+    Items of the source `PROFILE` in it are newer than the profile. ``records`` are all memories of both, each once.
+    ``mode`` and ``reason`` say by which evidence they were found, ``form`` how the block was rendered.
+    """
+
+    profile: Profile
+    block: str
+    context: AssembledContext
+    records: Sequence[MemoryRecord]
+    dropped: Sequence[ReceiptDrop]
+    mode: RecallMode
+    reason: str | None
+    now: datetime
+    zone: tzinfo
+    form: str
+
+
+def build_turn_context(
+    scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
+) -> Operation[TurnContext]:
+    """What a turn about ``query`` shows; ``frozen`` is the profile of the turn before, in this thread.
+
+    One read of the store; all else is decided on its snapshot. Raises InvalidInput, StoreUnavailable.
+    """
+    turn = _Turn(scope, user_id, query, options, (yield from roles_of(scope, user_id)))
+    context = yield from scope.engine.read(
+        list(dict.fromkeys(turn.scopes)),
+        partial(turn.build, frozen),
+        text=turn.query,
+        wait_seconds=options.wait_seconds,
+    )
+    scope.note_recalled(context.records, turn.now)
+    return context
+
+
+def format_context(
+    scope: MemoryScope,
+    user_id: UserId,
+    query: str | None = None,
+    include_types: Sequence[str] | None = None,
+    max_memories: int = DEFAULT_MAX_MEMORIES,
+    include_categories: Sequence[str | MemoryCategory] | None = None,
+    *,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+) -> Operation[str]:
+    """A prompt block with memories relevant to ``query``, rules and preferences; "" if there are none.
+
+    Without a query, it shows the newest memories. ``include_types`` and ``include_categories`` filter them.
+    ``max_memories`` is divided evenly between the categories; the block has at most ``max_tokens``. Raises
+    InvalidInput, StoreUnavailable.
+    """
+    limit = checked_limit(max_memories)
+    count = len(include_categories) if include_categories else len(MemoryCategory)
+    options = TurnOptions(
+        types=include_types,
+        categories=include_categories,
+        per_category=-(-limit // count),
+        max_memories=limit,
+        max_tokens=max_tokens,
+        has_profile=False,
+    )
+    return (yield from build_turn_context(scope, user_id, query, options)).block
+
+
+class _Turn:
+    """One turn's question and limits; its methods are pure but for what they ask the snapshot."""
+
+    def __init__(
+        self, scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, spaces: Iterable[str]
+    ) -> None:
+        names = [MemoryCategory(validate_memory_category(name)) for name in options.categories or MemoryCategory]
+        types = options.types
+        self.kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
+        owners: list[UserId] = [user_id, *map(Space, sorted(spaces))]
+        read_scopes = scope.namespaces.read_scopes
+        self.groups = {name: [one for owner in owners for one in read_scopes(owner, name)] for name in names}
+        self.scopes = list(chain.from_iterable(self.groups.values()))
+        self.query = query if query is not None and asks(query) else ""
+        self.options = options
+        self.engineer = options.engineer or EVERYTHING
+        self.count = self.engineer.counter
+        self.now = scope.clock.now()
+        self.zone = scope.zone
+        self.profile_tokens = options.max_tokens
+        if options.has_profile:  # half of the budget at most: the other half is for what answers
+            self.profile_tokens = min(options.profile_tokens, options.max_tokens // 2)
+
+    def build(self, frozen: Profile | None, snapshot: Snapshot) -> TurnContext:
+        """Decides on the profile, then gathers, selects and renders what stands beside it."""
+        standing = self.standing(snapshot, frozen)
+        room = self.profile_tokens - self.count(fenced_profile(""))
+        per_category = self.options.max_standing
+        current = profile_of(standing.values(), self.zone, room, per_category=per_category, counter=self.count)
+        if not self.options.has_profile:
+            lines = {line.id for line in current.lines}
+            items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
+            return self.context(snapshot, Profile(), items, standing)
+        profile, newer = renewed(frozen, current, standing, self.zone, self.options.profile_change)
+        if self.is_too_much(profile, newer):
+            profile, newer = current, []
+        context = self.context(snapshot, profile, newer, standing)
+        if {item.id for item in newer} <= {item.id for item in context.context.items}:
+            return context
+        return self.context(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
+
+    def standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
+        """By id the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
+
+        And those of the frozen profile, however old, since it stays only as long as all of them hold.
+        """
+        rows = snapshot.pinned(self.scopes)
+        for kind in STANDING:
+            if self.kinds is None or kind.value in self.kinds:
+                limit = 2 * self.options.per_category  # some of them may say the same
+                rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.why_not)
+        older = {line.id for line in frozen.lines}.difference(row.key for row in rows) if frozen else ()
+        rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
+        there = {row.key: row for row in rows if self.why_not(row) is None}
+        return {record.id: record for record in standing_first(map(record_of, there.values()))}
+
+    def is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
+        """Whether a profile that was kept, with what is newer, exceeds the limits by now."""
+        counts = Counter([line.section for line in profile.lines] + [item.section for item in newer])
+        most = max(counts.values(), default=0)
+        limit = self.profile_tokens if profile.lines else self.options.max_tokens
+        return most >= max(self.options.per_category, 1) or self.count(fenced_profile(profile.text)) > limit
+
+    def context(
+        self,
+        snapshot: Snapshot,
+        profile: Profile,
+        newer: Sequence[ContextItem],
+        standing: Mapping[str, MemoryRecord],
+    ) -> TurnContext:
+        """``profile``, and beside it ``newer`` items and what answers the question."""
+        given = [*(standing[line.id] for line in profile.lines), *(item.record for item in newer if item.record)]
+        found, result = self.gathered(snapshot, given, len(newer))
+        context, block = self.rendered(profile, [*newer, *found])
+        if not block:
+            profile = Profile()
+        records = {line.id: standing[line.id] for line in profile.lines}
+        records |= {item.id: item.record for item in context.items if item.record}
+        over = [(record_of(one.found.row), one.reason, None) for one in result.left_out if is_known(one.found.row)]
+        over += [(one.item.record, one.reason.value, one.by) for one in context.dropped if one.item.record]
+        dropped = [
+            ReceiptDrop(id=record.id, version=record.version, reason=reason, by=by)
+            for record, reason, by in over
+            if reason != _IN_PROFILE
+        ]
+        return TurnContext(
+            profile=profile,
+            block=block,
+            context=context,
+            records=list(records.values()),
+            dropped=dropped,
+            mode=result.mode,
+            reason=result.reason,
+            now=self.now,
+            zone=self.zone,
+            form=self.engineer.form,
+        )
+
+    def gathered(
+        self, snapshot: Snapshot, given: Sequence[MemoryRecord], newer: int
+    ) -> tuple[list[ContextItem], SearchResult]:
+        """What answers the question, by category, in the room that is left beside ``given``, filled with the newest."""
+        counts = Counter(record.category for record in given)
+        room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
+        ids, contents = {record.id for record in given}, {record.content for record in given}
+        spare = _SPARE if self.query and self.options.engineer else 0
+
+        def reject(row: Row) -> str | None:
+            # Before the cut: what the profile shows takes no place of what answers.
+            return _IN_PROFILE if row.key in ids or row.value.get("content") in contents else self.why_not(row)
+
+        search = Search(
+            groups=list(self.groups.values()),
+            text=self.query,
+            limit=max(room.values(), default=0) + spare,
+            backfill=True,
+            kinds=self.kinds,
+            reject=reject,
+            deduplicate=True,
+            prefers_newer=bool(spare),
+            links=None,
+            wait_seconds=self.options.wait_seconds,
+            explains=self.options.explains,
+            now=in_zone(self.now, self.zone),
+        )
+        result = snapshot.search(search)
+        items = [
+            ContextItem.of(
+                record_of(one.row), source=SOURCE, relevance=one.relevance, score=one.score, signals=one.shares
+            )
+            for group in result.groups
+            for one in group
+        ]
+        if spare:
+            items = doubted(items, self.query, [one.outdated for group in result.groups for one in group])
+        rest = iter(items)
+        found: dict[MemoryCategory, list[ContextItem]] = {}
+        for name, group in zip(self.groups, result.groups, strict=True):
+            own = list(islice(rest, len(group)))
+            order = _doubtful_later(own)
+            found[name] = [own[at] for at in order[: room[name]]]
+            result.left_out.extend(
+                LeftOut(group[at], ", ".join(sorted(doubts)))
+                for at in order[room[name] :]
+                if at < room[name] and (doubts := own[at].doubts)
+            )
+        limit = self.options.max_memories
+        while limit is not None and newer + sum(map(len, found.values())) > limit:
+            max(reversed(found.values()), key=len).pop()
+        return list(chain.from_iterable(found.values())), result
+
+    def rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
+        """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
+        has_profile, budget = self.options.has_profile, self.options.max_tokens
+        used = self.count(fenced_profile(profile.text)) if has_profile else 0
+
+        def block_of(text: str) -> str:
+            return beside_profile(text, self.now, self.zone) if has_profile else text
+
+        room = budget - used - self.count(fenced(block_of("")))
+        for _ in range(_RECOUNTS):
+            context = self.engineer.assemble(
+                items,
+                query=self.query or None,
+                now=self.now,
+                zone=self.zone,
+                max_tokens=max(room, 0),
+                preamble=False if has_profile else None,
+            )
+            block = block_of(context.text) if context.text or profile.lines or (items and has_profile) else ""
+            over = used + self.count(fenced(block)) - budget if block else 0
+            if over <= 0:
+                return context, block
+            room -= over  # a counter may count a whole as more than its parts
+        return AssembledContext(sections={}), ""
+
+    def why_not(self, row: Row) -> str | None:
+        if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
+            return "of another type"
+        return why_invalid(row.value, self.now)
+
+
+def _doubtful_later(items: Sequence[ContextItem]) -> list[int]:
+    """The positions of ``items`` in their order, whatever gave it, but the doubted ones as much later as they lose."""
+    scores = accumulate((item.score for item in items), min)
+    left = [score - item.doubt for item, score in zip(items, scores, strict=True)]
+    return sorted(range(len(items)), key=lambda at: -left[at])

@@ -1,0 +1,324 @@
+"""SealedBackend: any of our databases with its rows encrypted, by a key for each user.
+
+Values, texts with their terms and metadata, vectors and token vectors are sealed, each for its namespace, key and
+field. What the database needs to find rows stays readable: namespaces, keys, kinds, times, versions, sizes, and the
+name of the embedding model. Whatever has to look into a text does so in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from inference_core.errors import ConfigurationError, SealError, StoreError, in_one_line
+from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import Change, Document, Term
+from inference_core.stores.backend import (
+    CONTENT_KEY_META,
+    Backend,
+    Delete,
+    Key,
+    Outcome,
+    Pending,
+    Put,
+    Rewrite,
+    Row,
+    SetVector,
+    Tally,
+    Unreadable,
+    Write,
+)
+from inference_core.stores.backends.rows import holding_most
+from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.encryption.keyring import KeyRing
+from inference_core.stores.encryption.sealing import COMPACT, Sealer
+
+T = TypeVar("T")
+SEALED_META: Final = "sealed"
+"""The setting that marks a sealed store; it can be opened with the store's own key alone."""
+GRACE_S: Final = 60.0
+"""So long after a new key was made the one before may still be in use by a write. Seconds."""
+OF_STORE: Final = "#store"
+"""The label of the key for the store's own settings. No user's label begins with "#"."""
+_PORTION: Final = 200
+
+
+class SealedBackend:
+    """A Backend on ``inner`` whose rows are sealed with the keys of ``keyring``.
+
+    A row whose key was destroyed is left out as one that cannot be read. One that was moved, swapped, cut or changed,
+    and one whose key the key store does not know, raises SealError, and nothing is returned.
+    Raises ConfigurationError if ``inner`` holds rows that are not sealed, or was sealed with another key store.
+    ``closes_keys``: the key store is closed with it.
+    """
+
+    def __init__(self, inner: Backend, keyring: KeyRing, *, closes_keys: bool = False) -> None:
+        self.inner = inner
+        self.keyring = keyring
+        self._closes_keys = closes_keys
+        self.name = inner.name
+        self.capabilities = inner.capabilities
+        if inner.get_meta(SEALED_META) is None:
+            if inner.namespaces():
+                raise ConfigurationError(
+                    f"{self.name} was written without keys. Copy it into a new store, which will be sealed: "
+                    f"inference-core copy --from {self.name} --to URL; or open it without AGENT_MEMORY_KEYS"
+                )
+            self._set_sealed(SEALED_META, "1")
+        try:
+            self._get_sealed(SEALED_META)
+        except SealError as error:
+            raise ConfigurationError(
+                f"{self.name} was sealed with the keys of another key store, or they were lost: set AGENT_MEMORY_KEYS "
+                "to the one it was made with, or restore that from a backup"
+            ) from error
+
+    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        """Applies each batch as a whole or not at all.
+
+        What is written while its key is destroyed is as if it had been written before. A write that took so long that
+        a rotation may have ended meanwhile is a StoreError if its key is gone.
+        """
+        sealers: dict[str, Sealer] = {}
+        started = time.monotonic()
+
+        def sealed_one(write: Write) -> Write:
+            if not isinstance(write, Put | SetVector | Rewrite):
+                return write
+            root = write.namespace[0]
+            if root not in sealers:
+                sealers[root] = self._sealer(root, makes=True)
+            return sealers[root].sealed_write(write)
+
+        refused: dict[int, StoreError] = {}
+        sound: list[list[Write]] = []
+        for at, batch in enumerate(batches):
+            try:
+                sound.append([sealed_one(write) for write in batch])
+            except UnicodeError as error:
+                refused[at] = StoreError(f"{self.name} cannot hold this: {in_one_line(error)}")
+        outcomes = iter(self.inner.apply(sound) if sound else [])
+        found = [refused.get(at) or next(outcomes) for at in range(len(batches))]
+        if time.monotonic() - started < GRACE_S / 2:
+            return found
+        lost = {
+            root
+            for root, sealer in sealers.items()
+            if not any(key.id == sealer.current and key.secret for key in self.keyring.get(root))
+        }
+        problem = StoreError("The key was replaced while this was being saved; save it again")
+        return [
+            problem if any(write.namespace[0] in lost for write in batch if isinstance(write, Put)) else outcome
+            for batch, outcome in zip(batches, found, strict=True)
+        ]
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        sealers = self._sealers(keys)
+        return [row and sealers[row.namespace[0]].row(row) for row in self.inner.get(keys)]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        sealers = self._sealers(keys)
+        found = zip(self.inner.tokens(keys), keys, strict=True)
+        return [blob and sealers[key[0][0]].open(blob, key, "tokens") for blob, key in found]
+
+    def page(self, request: PageRequest) -> list[Row]:
+        sealers = self._sealers((scope, "") for scope in request.scopes)
+        found: list[Row] = []
+        left, behind = request.limit, request
+        while True:
+            rows = self.inner.page(behind)
+            found += filter(None, (sealers[row.namespace[0]].row(row) for row in rows))
+            if len(rows) < left or len(found) == request.limit:
+                return found
+            # More, in place of those whose keys were destroyed: a short page would be taken for the last.
+            left = request.limit - len(found)
+            behind = replace(request, after=Cursor.of(rows[-1]), offset=0, limit=left)
+
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        return self.inner.count(self._held(scopes), kinds=kinds)
+
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+        return self.inner.tally(self._held(scopes))
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        return self.inner.namespaces(prefix)
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+        """The number of each scope's last write; 0 if its keys were destroyed, so that no index keeps its texts."""
+        held = set(self._held(scopes))
+        return [head if scope in held else 0 for scope, head in zip(scopes, self.inner.heads(scopes), strict=True)]
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        return self._changes(scope, since, with_vectors=True)
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+        """The keys whose terms hold the most of ``words``, counted here: the database cannot read them."""
+        return holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
+
+    def pending(self, model: str, limit: int) -> list[Pending]:
+        size = limit
+        while True:
+            found = self.inner.pending(model, size)
+            sealers = self._sealers((one.namespace, one.key) for one in found)
+            texts = [
+                sealers[one.namespace[0]].document(Document(one.text, "", ""), (one.namespace, one.key))
+                for one in found
+            ]
+            opened = [replace(one, text=text.text) for one, text in zip(found, texts, strict=True) if text]
+            if len(opened) >= limit or len(found) < size:
+                return opened[:limit]
+            size *= 2  # more, in place of those whose keys were destroyed
+
+    def expired(self, limit: int) -> list[Key]:
+        return self.inner.expired(limit)
+
+    def get_meta(self, name: str) -> str | None:
+        return self._get_sealed(name) if name == CONTENT_KEY_META else self.inner.get_meta(name)
+
+    def set_meta(self, name: str, value: str) -> None:
+        (self._set_sealed if name == CONTENT_KEY_META else self.inner.set_meta)(name, value)
+
+    def forget(self, user: str) -> None:
+        self.inner.forget(user)
+
+    def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
+        sealers: dict[str, Sealer] = {}
+        read: dict[Namespace, set[str]] = {}
+        for found in self.inner.inspect(root):
+            if isinstance(found, Unreadable):
+                yield found
+                continue
+            label = found.namespace[0]
+            sealer = sealers[label] = sealers.get(label) or self._sealer(label)
+            row = _or_reason(partial(sealer.row, found))
+            if isinstance(row, Row):
+                read.setdefault(found.namespace, set()).add(found.key)
+                yield row
+            else:
+                yield _unreadable(found.namespace, found.key, row, found.version)
+        for scope, names in read.items():
+            sealer = sealers[scope[0]]
+            texts = {change.key: change.document for change in self.inner.changes(scope, 0) if change.key in names}
+            for (key, document), tokens in zip(
+                texts.items(), self.inner.tokens([(scope, key) for key in texts]), strict=True
+            ):
+                if document is None:
+                    continue
+                opened = _or_reason(partial(sealer.document, document, (scope, key)))
+                if not isinstance(opened, str) and tokens:
+                    opened = _or_reason(partial(sealer.open, tokens, (scope, key), "tokens"))
+                if isinstance(opened, str):
+                    yield _unreadable(scope, key, opened)
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        own = [one.place for one in found if isinstance(one.place, Delete)]
+        others = [one for one in found if not isinstance(one.place, Delete)]
+        removed = sum(isinstance(outcome, list) for outcome in self.inner.apply([[delete] for delete in own]))
+        return removed + (self.inner.discard(others) if others else 0)
+
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        """Also destroys the keys of ``root``, so that no backup of the database can be read any more."""
+        self.inner.erase(root, also)
+        self.keyring.destroy(root)
+
+    def reclaim(self, *, fully: bool = False) -> list[str]:
+        return self.inner.reclaim(fully=fully)
+
+    def files(self) -> list[Path]:
+        return self.inner.files()
+
+    def close(self) -> None:
+        self.inner.close()
+        if self._closes_keys:
+            self.keyring.close()
+
+    def reseal(self, label: str, advance: Callable[[int], None] = lambda _: None) -> int:
+        """Seals the rows under ``label`` anew whose keys are not the newest; how many.
+
+        Calls ``advance`` with the number of rows that it has looked at since it last did.
+        Rows change neither version nor times. May be interrupted, and run beside writers. Raises SealError.
+        """
+        if label == OF_STORE:
+            for name in (SEALED_META, CONTENT_KEY_META):
+                if (value := self._get_sealed(name)) is not None:
+                    self._set_sealed(name, value)
+        return sum(self._resealed(scope, advance) for scope in self.inner.namespaces((label,)))
+
+    def _resealed(self, scope: Namespace, advance: Callable[[int], None]) -> int:
+        sealer, done = self._sealer(scope[0]), 0
+        changes = iter(self.inner.changes(scope, 0))
+        while portion := list(islice(changes, _PORTION)):
+            keys = [(scope, change.key) for change in portion]
+            writes: list[Rewrite] = []
+            for row, change, tokens in zip(self.inner.get(keys), portion, self.inner.tokens(keys), strict=True):
+                if row is None or sealer.is_current(row, change.document, tokens):
+                    continue
+                opened, place = sealer.row(row), (scope, row.key)
+                document = change.document and sealer.document(change.document, place)
+                if document and tokens:
+                    document = document._replace(tokens=sealer.open(tokens, place, "tokens"))
+                if opened is not None:
+                    value = COMPACT.encode(opened.value)
+                    writes.append(
+                        Rewrite(namespace=scope, key=row.key, version=row.version, value=value, document=document)
+                    )
+            done += sum(isinstance(outcome, list) for outcome in self.apply([[write] for write in writes]))
+            advance(len(portion))
+        return done
+
+    def _changes(self, scope: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
+        sealer = self._sealer(scope[0])
+        for change in self.inner.changes(scope, since):
+            document = change.document
+            if document is None:
+                yield change
+                continue
+            seq, key, kind, created_at, _, _ = change
+            opened = sealer.document(document, (scope, key), with_vector=with_vectors)
+            yield Change(seq, key, kind, created_at, opened, opened is not None)
+
+    def _sealer(self, label: str, *, makes: bool = False) -> Sealer:
+        return Sealer(self.keyring.get(label, makes=makes), self.name)
+
+    def _sealers(self, keys: Iterable[Key]) -> dict[str, Sealer]:
+        return {label: self._sealer(label) for label in {namespace[0] for namespace, _ in keys}}
+
+    def _held(self, scopes: Sequence[Namespace]) -> list[Namespace]:
+        """Those of ``scopes`` that still have a key, or never had one."""
+        sealers = self._sealers((scope, "") for scope in scopes)
+        return [scope for scope in scopes if not sealers[scope[0]].is_destroyed]
+
+    def _get_sealed(self, name: str) -> str | None:
+        stored = self.inner.get_meta(name)
+        opened = self._sealer(OF_STORE).open_text(stored, ((OF_STORE,), name), "setting") if stored else None
+        return None if opened is None else opened.decode()
+
+    def _set_sealed(self, name: str, value: str) -> None:
+        sealer = self._sealer(OF_STORE, makes=True)
+        self.inner.set_meta(name, sealer.seal_text(value.encode(), ((OF_STORE,), name), "setting"))
+
+
+def _or_reason(opening: Callable[[], T | None]) -> T | str:
+    """What ``opening`` gives, or why it cannot be read."""
+    try:
+        opened = opening()
+    except SealError as error:
+        return error.reason
+    return "its key was destroyed" if opened is None else opened
+
+
+def _unreadable(namespace: Namespace, key: str, reason: str, version: int | None = None) -> Unreadable:
+    """``version``: the row itself cannot be read; None: what indexes know of it cannot."""
+    return Unreadable(
+        root=namespace[0],
+        namespace=namespace,
+        key=key,
+        reason=reason,
+        only_index=version is None,
+        place=Delete(namespace=namespace, key=key, expected=version),
+    )

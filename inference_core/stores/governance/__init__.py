@@ -1,0 +1,1 @@
+"""What every write passes beside its row: events, versions, seals, quotas, fences, redaction, expiry."""

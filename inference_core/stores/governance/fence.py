@@ -1,0 +1,158 @@
+"""Fences: who began to write before a user was erased does not bring anything back.
+
+A user that is being erased has a row, the fence, whose version changes when the erasure begins and when it ends. Each
+write checks, in its own transaction, that the fences of its users are at the versions that this process knows. A write
+that began before an erasure ended is refused with UserErased. What begins later is written: a user may come back.
+
+The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: it says nothing to who has
+neither that nor the id. As long as nobody was ever erased there is no key, and all writes check just that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from inference_core.errors import UserErased, VersionConflict
+from inference_core.memory.namespaces import ERASED, MIGRATED, QUEUE_ROOT, Namespace
+from inference_core.memory.text import encode_json
+from inference_core.stores.backend import Backend, Check, Key, Put, Row, Write
+
+_KEY_ROW: Final[Key] = ((ERASED,), "key")
+_STATE: Final = "state"
+_NEVER: Final = -1
+"""No row is at this version: a Check for it refuses the batch."""
+_SKEW_S: Final = 60.0
+"""So far the clocks of two machines may differ: a write that began this long after an erasure began after it."""
+_MOST_KNOWN: Final = 10_000
+_MAKING: Final = threading.Lock()
+_NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
+
+
+class Fence(NamedTuple):
+    """What is known of a user's fence. ``is_up``: the user is being erased; ``since``: in seconds since 1970."""
+
+    version: int = 0
+    is_up: bool = False
+    since: float = 0.0
+
+    @classmethod
+    def of(cls, row: Row | None) -> Fence:
+        """What a row says; without one, the user was never erased."""
+        return cls(row.version, bool(row.value["up"]), float(row.value["at"])) if row else cls()
+
+
+class Fences:
+    """The fences of the database ``backend``, as far as this process knows them. Methods block; safe for threads."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = weakref.proxy(backend)
+        # Those who share a file share a clock.
+        self._skew_s = 0.0 if backend.files() else _SKEW_S
+        self._key: bytes | None = None
+        self._known: dict[str, Fence] = {}
+        self._lock = threading.Lock()
+
+    def scope(self, root: str) -> Namespace:
+        """The namespace whose head changes with each erasure of the user, as far as this process knows."""
+        return (ERASED,) if self._key is None else self._place(root)[0]
+
+    def checks(self, roots: Iterable[str]) -> list[Check]:
+        """The writes that refuse a batch if one of these users was erased since, or is being erased; asks nobody."""
+        if self._key is None:
+            return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
+        named = [(self._place(root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
+        return [
+            Check(namespace=namespace, key=key, expected=_NEVER if fence.is_up else fence.version)
+            for (namespace, key), fence in named
+        ]
+
+    def read(self, roots: Sequence[str]) -> list[Check]:
+        """Like `checks`, as of now. Raises StoreError."""
+        if self._key is None:
+            (row,) = self._backend.get([_KEY_ROW])
+            self._key = row and bytes.fromhex(row.value["key"])
+        if self._key is not None:
+            rows = self._backend.get([self._place(root) for root in roots])
+            with self._lock:
+                if len(self._known) + len(roots) > _MOST_KNOWN:
+                    self._known.clear()
+                self._known |= {root: Fence.of(row) for root, row in zip(roots, rows, strict=True)}
+        return self.checks(roots)
+
+    def renewed(self, checks: Sequence[Check], roots: Sequence[str], began: float) -> list[Check] | None:
+        """The checks for another try of a batch that was refused; None if it was not for its fences.
+
+        ``began``: when the write began, in seconds since 1970. Raises UserErased if that was before the end of an
+        erasure, StoreError.
+        """
+        fresh = self.read(roots)
+        fences = [self._known.get(root, Fence()) for root in roots]
+        is_changed = fresh != checks
+        if any(fence.is_up or (is_changed and began < fence.since + self._skew_s) for fence in fences):
+            raise UserErased
+        return fresh if is_changed else None
+
+    def put_up(self, root: str) -> None:
+        """Keeps out all writers of the user. Raises StoreError."""
+        if not self._backend.get([_KEY_ROW])[0]:
+            key = {"key": secrets.token_hex(32)}
+            # Another process may make one at the same time: then that one counts.
+            self._apply(_put(_KEY_ROW, key, expected=0))
+        self._set(root, is_up=True)
+
+    def take_down(self, root: str) -> None:
+        """Lets writers of the user in that began later. Raises StoreError."""
+        self._set(root, is_up=False)
+
+    def since(self, root: str) -> float:
+        """When the last erasure of the user from this store ended, in seconds since 1970. Raises StoreError.
+
+        0 if there was none, or it was interrupted and has not ended.
+        """
+        self.read([root])
+        fence = self._known.get(root, Fence())
+        return 0.0 if fence.is_up else fence.since
+
+    def _set(self, root: str, *, is_up: bool) -> None:
+        self.read([root])
+        self._apply(_put(self._place(root), {"up": is_up, "at": time.time()}))
+        self.read([root])
+
+    def _apply(self, write: Write) -> None:
+        (outcome,) = self._backend.apply([[write]])
+        if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):
+            raise outcome
+
+    def _place(self, root: str) -> Key:
+        name = hmac.digest(self._key or b"", root.encode(errors="surrogatepass"), "sha256").hex()[:32]
+        return (ERASED, name), _STATE
+
+
+_FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDictionary()
+
+
+def fences_of(backend: Backend) -> Fences:
+    """The one Fences of this process for ``backend``."""
+    with _MAKING:
+        found = _FENCES.get(backend)
+        if found is None:
+            found = _FENCES[backend] = Fences(backend)
+        return found
+
+
+def _put(key: Key, value: dict[str, Any], expected: int | None = None) -> Put:
+    text = encode_json(value, what="fence")
+    return Put(namespace=key[0], key=key[1], value=text, updated_at=datetime.now(UTC), expected=expected)
+
+
+def roots_of(batch: Iterable[Write]) -> list[str]:
+    """The first labels of what ``batch`` puts somewhere: nothing else brings anything back."""
+    roots = dict.fromkeys(one.namespace[0] for one in batch if isinstance(one, Put))
+    return [root for root in roots if root not in _NOBODYS]

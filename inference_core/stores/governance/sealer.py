@@ -1,0 +1,251 @@
+"""Seals: the audit events of each user in a chain, so that none is changed, removed or added unseen.
+
+A seal names the events since the one before it, and holds the HMAC of these names, of their MACs and of the seal
+before. Seals are made in the background: a chain that each save had to extend would have all saves wait for each other.
+They lie under a keyed pseudonym, so an erasure of the user may leave them: the chain stays whole without the events.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from inference_core.errors import StoreBusy, VersionConflict
+from inference_core.memory.audit import AuditEvent
+from inference_core.memory.namespaces import AUDIT, SALT, SEALS, Namespace
+from inference_core.memory.text import encode_json
+from inference_core.stores.backend import EXTRA, Backend, Put, Row
+from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.governance.journal import Journal, mac_of
+
+_MOST_EVENTS: Final = 1_000
+_PAGE: Final = 500
+_NEWEST_SEALS: Final = 20
+"""So many are read to find the last one. If clocks were wrong, and it is not among them, all are read."""
+_FIRST: Final = "0" * 64
+"""What stands for the seal before the first one."""
+_MICROSECONDS: Final = 1_000_000
+
+
+class Seal(NamedTuple):
+    """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
+
+    ``seq`` is the number of the last write that it covers.
+    """
+
+    number: int
+    previous: str
+    events: list[list[str]]
+    key: str
+    seq: int
+
+    def head(self, chain_key: bytes) -> str:
+        """What the next seal is chained to."""
+        return _hmac(encode_json(list(self), what="seal"), chain_key)
+
+
+@dataclass(frozen=True, slots=True)
+class TrailCheck:
+    """What became of a user's audit trail. It is whole if there are no ``problems``; each names an event or a seal.
+
+    ``events`` are there, ``sealed`` of them in the chain; ``expired`` ones are older than they are kept, ``erased``
+    ones went with the user's key. ``head`` stands for the whole chain: keep it elsewhere, and ask later whether it is
+    still part of it.
+    """
+
+    events: int
+    sealed: int
+    expired: int
+    erased: int
+    problems: tuple[str, ...]
+    head: str
+
+
+class Sealer:
+    """Seals what ``journal`` notes as unsealed. Its methods block."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        # Who keeps no numbers of writes is asked for all seals: they name the events that are sealed.
+        self._reads_all = not journal.backend.capabilities.change_feed
+
+    def seal_portion(self) -> bool:
+        """Chore: seals the new events of one user; whether there may be more to do. Raises StoreError."""
+        user = next(iter(self._journal.unsealed), None)
+        if user is None:
+            return False
+        self._journal.unsealed.pop(user, None)
+        is_left = True  # whatever ends it, what is not sealed yet is sealed later
+        try:
+            is_left = self.seal(user)
+        finally:
+            if is_left:
+                self._journal.unsealed[user] = None
+        return bool(self._journal.unsealed)
+
+    def seal(self, user: str) -> bool:
+        """Seals the new events of the user with this label; whether there are more. Raises StoreError."""
+        backend, journal = self._journal.backend, self._journal
+        with self._lock:
+            place = _place(journal, user)
+            rows = _rows(backend, place) if self._reads_all else backend.page(PageRequest([place], limit=_NEWEST_SEALS))
+            rows = sorted(rows, key=lambda row: row.key)
+            seals = list(filter(None, map(_seal_of, rows)))
+            last = seals[-1] if seals else None
+            taken = max((int(row.key) for row in rows if row.key.isdigit()), default=0)
+            fresh = _unsealed(backend, user, seals)[:_MOST_EVENTS]
+            if not fresh:
+                return False
+            seal = Seal(
+                taken + 1,
+                last.head(journal.chain_key()) if last else _FIRST,
+                [[row.key, str(row.value.get("mac"))] for row in fresh],
+                _key_mark(journal, user),
+                max(row.seq for row in fresh),
+            )
+            value = {**seal._asdict(), "head": seal.head(journal.chain_key())}
+            put = Put(
+                namespace=place,
+                key=f"{seal.number:010d}",
+                value=encode_json(value, what="seal"),
+                updated_at=datetime.now(UTC),
+                expected=0,
+            )
+            (outcome,) = backend.apply([[put]])
+        if isinstance(outcome, VersionConflict):
+            # Another process has made this one, or clocks that were wrong hide the last one: look again what is left.
+            # After that it is a race once more, or a seal that cannot be read. That is not tried again at once.
+            if self._reads_all:
+                raise StoreBusy("Another process seals the audit trail; it is tried again") from outcome
+            self._reads_all = True
+            return True
+        if isinstance(outcome, Exception):
+            raise outcome
+        self._reads_all = not backend.capabilities.change_feed
+        return len(fresh) == _MOST_EVENTS
+
+
+def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCheck:
+    """Whether the audit trail of the user with this label is whole, and still has the seal ``head``. Blocks.
+
+    Raises StoreError.
+    """
+    heads, sealed, problems = _chain(journal, user)
+    rows = {row.key: row for row in _events(journal.backend, user)}
+    mark, secret = _key_mark(journal, user), journal.key_of(user) or b""
+    expired = erased = 0
+    for event, (mac, key) in sealed.items():
+        if event in rows:
+            problems += [f"event {event} was changed"] if rows[event].value.get("mac") != mac else []
+        elif key != mark:
+            erased += 1
+        elif _is_over(event, journal.life):
+            expired += 1
+        else:
+            problems.append(f"event {event} was removed")
+    for event, row in rows.items():
+        if not _is_genuine(row, user, secret):
+            problems.append(f"event {event} was {'changed' if event in sealed else 'added'}")
+    if head is not None and head not in heads:
+        problems.append("the chain does not hold this head: it was cut or made anew")
+    found = tuple(dict.fromkeys(problems))
+    return TrailCheck(len(rows), len(sealed.keys() & rows.keys()), expired, erased, found, heads[-1])
+
+
+def _chain(journal: Journal, user: str) -> tuple[list[str], dict[str, tuple[str, str]], list[str]]:
+    """The heads of the user's seals, the MAC and the mark of the key of each event in them, and what is wrong."""
+    heads, sealed, problems, number = [_FIRST], dict[str, tuple[str, str]](), list[str](), 0
+    for row in sorted(_rows(journal.backend, _place(journal, user)), key=lambda row: row.key):
+        number, seal = number + 1, _seal_of(row)
+        if row.key != f"{number:010d}":
+            problems.append(f"seal {number} is missing")
+            number = int(row.key) if row.key.isdigit() else number
+        if seal is None or seal.number != number:
+            problems.append(f"seal {number} was changed")
+            continue
+        head = seal.head(journal.chain_key())
+        if seal.previous != heads[-1] or row.value.get("head") != head:
+            problems.append(f"seal {number} was changed")
+        heads.append(head)
+        sealed |= {event: (mac, seal.key) for event, mac in seal.events}
+    return heads, sealed, problems
+
+
+def _place(journal: Journal, user: str) -> Namespace:
+    return (SEALS, _hmac(f"seals\0{user}", journal.chain_key())[:32])
+
+
+def _key_mark(journal: Journal, user: str) -> str:
+    """What tells one key of the user's commitments from the next one, after an erasure."""
+    key = journal.key_of(user)
+    return "" if key is None else _hmac("key", key)[:16]
+
+
+def _rows(backend: Backend, scope: Namespace) -> Iterator[Row]:
+    """All rows of ``scope``, the newest first."""
+    after: Cursor | None = None
+    while page := backend.page(PageRequest([scope], limit=_PAGE, after=after)):
+        yield from page
+        after = Cursor.of(page[-1])
+
+
+def _events(backend: Backend, user: str) -> Iterator[Row]:
+    return (row for row in _rows(backend, (user, AUDIT)) if row.key != SALT)
+
+
+def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[Row]:
+    """The events that no seal names, the first written first. An event of a write that took long has an old name."""
+    numbered = backend.capabilities.change_feed
+    last = seals[-1].seq if seals else 0
+    known = set[str]() if numbered else {event for seal in seals for event, _ in seal.events}
+    fresh: list[Row] = []
+    seen_in_a_row = 0
+    for row in _events(backend, user):
+        is_new = row.seq > last if numbered else row.key not in known
+        seen_in_a_row = 0 if is_new else seen_in_a_row + 1
+        if is_new:
+            fresh.append(row)
+        elif seen_in_a_row > _PAGE:
+            break
+    return sorted(fresh, key=lambda row: (row.seq, row.key))
+
+
+def _seal_of(row: Row) -> Seal | None:
+    value: Mapping[str, Any] = row.value
+    try:
+        seal = Seal(**{name: value[name] for name in Seal._fields})
+        events = [[str(event), str(mac)] for event, mac in seal.events]
+    except (KeyError, TypeError, ValueError):
+        return None
+    kinds = (int, str, list, str, int)
+    is_valid = all(map(isinstance, seal, kinds)) and events == seal.events
+    return seal if is_valid else None
+
+
+def _is_over(event: str, life: timedelta) -> bool:
+    """Whether the event with this id has lived as long as events are kept."""
+    made = event.partition("-")[0]
+    return made.isdigit() and int(made) / _MICROSECONDS + life.total_seconds() <= datetime.now(UTC).timestamp()
+
+
+def _is_genuine(row: Row, user: str, key: bytes) -> bool:
+    try:
+        event = AuditEvent.from_value(row.key, row.value)
+    except ValueError:
+        return False
+    told = event.to_value()
+    text = encode_json(told, what="audit event")
+    # A LangGraph store of another library keeps fields of its own beside those of the row.
+    stored = {name: value for name, value in row.value.items() if name != EXTRA}
+    mac = stored.pop("mac", None)
+    # Events of earlier versions of the package have an HMAC.
+    return stored == told and mac in (mac_of(text, user, row.key, key), _hmac(f"{user}\0{row.key}\0{text}", key))
+
+
+def _hmac(text: str, key: bytes) -> str:
+    return hmac.digest(key, text.encode(), "sha256").hex()

@@ -1,0 +1,1 @@
+"""Rows as a user finds them: snapshots of a scope, the cache of their indexes, search, and links."""

@@ -1,0 +1,330 @@
+"""What a store makes of texts before they are written and before they are searched for: terms and vectors."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from inference_core.effects import Operation, WorkerPool
+from inference_core.embeddings.documents import DocumentVectors, embed_documents, embed_documents_now, embed_query
+from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.models import Passage
+from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
+from inference_core.memory.namespaces import Namespace
+from inference_core.observing import OPERATION, step
+from inference_core.retrieval.languages import language_of
+from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, Put, SetVector, Write
+from inference_core.stores.codec import PageRequest
+from inference_core.stores.indexing.search import QuestionVectors
+from inference_core.stores.writer import GroupWriter
+
+# Gives vectors, in the background, to texts that were stored while the embedding model was away or another one.
+
+PORTION: Final = 32
+_FEW: Final = 3
+_PAUSE_S: Final = 0.5
+
+
+class Backfill:
+    """Embeds what is pending, portion by portion; ``wake`` has it called again after so many seconds."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        writer: GroupWriter,
+        embedder: Embedder,
+        *,
+        with_tokens: bool,
+        wake: Callable[[float], None],
+    ) -> None:
+        self._backend = backend
+        self._writer = writer
+        self._embedder = embedder
+        self._with_tokens = with_tokens
+        self._wake = wake
+        self._running: Future[bool] | None = None
+        self._refused: set[tuple[Namespace, str, int]] = set()
+
+    def fill_portion(self) -> bool:
+        """Has the model's own thread embed some of what is pending; whether to go on at once.
+
+        Called again when that is done. Raises then what it raised: EmbeddingError if the model fails or refuses what is
+        left, StoreError.
+        """
+        # Never in the thread of the chores: a model that hangs would hold up all of them.
+        running = self._running
+        if running is not None and not running.done():
+            return False
+        self._running = None
+        if running is not None:
+            filled = running.result()
+            if not filled and self._refused:
+                count = len(self._refused)
+                self._refused.clear()
+                raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
+            return filled
+        if not self._embedder.is_loaded:
+            return False  # whoever loads it has the chore woken
+        if not self._embedder.is_ready:
+            self._wake(_PAUSE_S)
+            return False
+        self._running = self._embedder.in_background(self._fill_some)
+        self._running.add_done_callback(lambda _: self._wake(0.0))
+        return False
+
+    def _fill_some(self) -> bool:
+        """Embeds some of what is pending; texts that the model refuses wait until all others are done.
+
+        A store that was given another model meanwhile is left to those who have that.
+        """
+        if self._backend.get_meta(EMBEDDING_META) not in (None, self._embedder.fingerprint):
+            return False
+        found = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
+        portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
+        try:
+            if portion:
+                self._fill(portion)
+        except EmbeddingError:
+            if not self._fill_singly(portion):
+                raise
+        return bool(portion)
+
+    def _fill(self, portion: Sequence[Pending]) -> None:
+        def write(batch: Sequence[Write]) -> None:
+            self._writer.submit(batch).result()
+
+        fill(self._backend, write, self._embedder, portion, with_tokens=self._with_tokens)
+
+    def _fill_singly(self, portion: Sequence[Pending]) -> bool:
+        """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could.
+
+        In any order, so that the first few that are refused, after which the model counts as away, are not always the
+        same.
+        """
+        refused: list[Pending] = []
+        is_answering = False
+        for row in random.sample(portion, len(portion)):
+            try:
+                self._fill([row])
+                is_answering = True
+            except EmbeddingError:
+                refused.append(row)
+                if not is_answering and len(refused) == _FEW:
+                    return False
+        if is_answering:
+            self._refused.update((row.namespace, row.key, row.version) for row in refused)
+        return is_answering
+
+
+def fill(
+    backend: Backend,
+    write: Callable[[Sequence[Write]], None],
+    embedder: Embedder,
+    portion: Sequence[Pending],
+    *,
+    with_tokens: bool,
+) -> None:
+    """Embeds ``portion`` and stores the vectors by ``write``. Raises EmbeddingError, StoreError."""
+    texts = [(row.namespace, row.text) for row in portion]
+    made = embed_texts_now(backend, embedder, texts, with_tokens=with_tokens)
+    write(
+        [
+            SetVector(
+                namespace=row.namespace,
+                key=row.key,
+                version=row.version,
+                model=embedder.fingerprint,
+                vector=vectors.vector,
+                tokens=vectors.tokens,
+            )
+            for row, vectors in zip(portion, made, strict=True)
+        ]
+    )
+
+
+_NEWEST: Final = 20
+ScopedText = tuple[Namespace, str]
+"""A text, and where it is stored."""
+
+
+def embed_texts_now(
+    backend: Backend, embedder: Embedder, texts: Sequence[ScopedText], *, with_tokens: bool
+) -> list[DocumentVectors]:
+    """The vectors of ``texts``, made in the caller's thread. Raises EmbeddingError, StoreError."""
+    passages = _spoken(embedder, texts)
+    if embedder.has_languages:
+        passages = _with_language_of_scope(backend, texts, passages)
+    return embed_documents_now(embedder, passages, with_tokens=with_tokens)
+
+
+def _spoken(embedder: Embedder, texts: Sequence[ScopedText]) -> list[Passage]:
+    """``texts``, each with its language, if the model asks for that."""
+    return [Passage(text, language_of(text) if embedder.has_languages else "") for _, text in texts]
+
+
+def _with_language_of_scope(backend: Backend, texts: Sequence[ScopedText], spoken: Sequence[Passage]) -> list[Passage]:
+    """``spoken``; those without a sign of their language ("Rex: 3 km") get that of most texts in their scope.
+
+    Raises StoreError.
+    """
+    found = list(spoken)
+    for scope in {scope for (scope, _), passage in zip(texts, spoken, strict=True) if not passage.language}:
+        own = [at for at, (other, _) in enumerate(texts) if other == scope]
+        rows = backend.page(PageRequest([scope], limit=_NEWEST))
+        known = [language_of(str(row.value.get("content", ""))) for row in rows] + [spoken[at].language for at in own]
+        most = Counter(filter(None, known)).most_common(1)
+        for at in own:
+            if not spoken[at].language:
+                found[at] = spoken[at]._replace(language=most[0][0] if most else "")
+    return found
+
+
+# The vector space of a store: the model that made its vectors, and how many dimensions they have.
+
+DIMENSIONS_META: Final = "embedding_dimensions"
+"""The setting of a store that says how many dimensions its vectors have; missing until the first one was stored."""
+_SCOPES_LOOKED_AT: Final = 20
+
+
+class VectorSpace:
+    """Holds ``embedder`` to the vectors of ``backend``. Raises EmbeddingMismatch if they are another model's.
+
+    A class of one's own is known by its name alone, so a second model behind that name shows only in its vectors: one
+    with other dimensions than the store's is refused when it answers for the first time.
+    """
+
+    def __init__(self, backend: Backend, embedder: Embedder) -> None:
+        self._backend = backend
+        self._embedder = embedder
+        known = backend.get_meta(EMBEDDING_META)
+        if known is not None and known != embedder.fingerprint:
+            raise EmbeddingMismatch(
+                f"The vectors of {backend.name} were made by {known!r}, not by {embedder.fingerprint!r}. Open it with "
+                f"the first, or embed all texts anew: python -m inference_core reembed {backend.name} --embeddings NAME"
+            )
+        if known is None and backend.capabilities.writable:
+            backend.set_meta(EMBEDDING_META, embedder.fingerprint)
+        dimensions = None if known is None else self._recorded() or self._of_a_stored_vector()
+        if dimensions:
+            self._expect(dimensions)
+        self.is_recorded = dimensions is not None and self._recorded() is not None
+
+    def record(self) -> None:
+        """Records the dimensions of the model's first vectors, unless another process was first.
+
+        Raises EmbeddingMismatch if that one's model gives others, StoreError.
+        """
+        dimensions = self._embedder.dimensions
+        known = self._recorded()
+        if known:
+            self._expect(known)
+        elif dimensions:
+            self._backend.set_meta(DIMENSIONS_META, str(dimensions))
+        self.is_recorded = True
+
+    def _expect(self, dimensions: int) -> None:
+        name = self._embedder.fingerprint
+        self._embedder.expect(
+            dimensions,
+            f"The vectors of {self._backend.name} have {dimensions} dimensions, and {name!r} gives others now. Open it "
+            "with the model that made them, or name the new one, Embedder(model, 'my-model-2'), and embed all texts "
+            "anew with inference_core.transfer.copying.reembed(url, embedder)",
+        )
+
+    def _recorded(self) -> int | None:
+        found = self._backend.get_meta(DIMENSIONS_META)
+        return int(found) if found and found.isdecimal() else None
+
+    def _of_a_stored_vector(self) -> int | None:
+        """Of a store that was made before dimensions were recorded: those of the first vector that is found."""
+        from inference_core.retrieval.vectors import is_packed, unpack_vectors  # noqa: PLC0415 - numpy is slow to import
+
+        if not self._backend.capabilities.change_feed:
+            return None
+        for scope in islice(self._backend.namespaces(), _SCOPES_LOOKED_AT):
+            for change in islice(self._backend.changes(scope, 0), _SCOPES_LOOKED_AT):
+                document = change.document
+                if document is None or document.model != self._embedder.fingerprint:
+                    continue
+                if document.vector and is_packed(document.vector):
+                    return unpack_vectors(document.vector).shape[1]
+        return None
+
+
+EMBED_TIMEOUT_S: Final = 1.0
+"""Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
+
+
+_EMBEDDINGS: Final = "embeddings"
+
+
+class Texts:
+    """Analyses and embeds for the store of ``backend``, outside of every lock and transaction.
+
+    A text whose model is slow, fails or is away goes without its vectors, and gets them later. ``with_tokens``: also
+    token vectors, for late interaction. Raises EmbeddingMismatch if ``embedder`` is not the store's.
+    """
+
+    def __init__(self, backend: Backend, embedder: Embedder | None, pool: WorkerPool, *, with_tokens: bool) -> None:
+        self._backend = backend
+        self._embedder = embedder
+        self._space = VectorSpace(backend, embedder) if embedder else None
+        self._pool = pool
+        self._with_tokens = with_tokens
+
+    def prepared(self, batch: Sequence[Write], *, embeds: bool) -> Operation[Sequence[Write]]:
+        """``batch`` with the terms of its texts and, if it ``embeds``, their vectors."""
+
+        def analysed(writes: Sequence[Write]) -> list[Write]:
+            return [
+                replace(one, document=one.document.analysed()) if isinstance(one, Put) and one.document else one
+                for one in writes
+            ]
+
+        if any(isinstance(write, Put) and write.document and not write.document.is_analysed for write in batch):
+            batch = yield from self._pool.call(analysed, batch)
+        texts = [(write.namespace, write.document.text) for write in batch if isinstance(write, Put) and write.document]
+        if not texts or self._embedder is None or not embeds:
+            return batch
+        passages = _spoken(self._embedder, texts)
+        if self._embedder.has_languages and not all(passage.language for passage in passages):
+            passages = yield from self._pool.call(_with_language_of_scope, self._backend, texts, passages)
+        try:
+            with step(_EMBEDDINGS, {OPERATION: _EMBEDDINGS}):
+                made = yield from embed_documents(
+                    self._embedder, passages, EMBED_TIMEOUT_S, with_tokens=self._with_tokens
+                )
+        except (EmbeddingError, StoreUnavailable):
+            return batch
+        if self._space and not self._space.is_recorded:
+            with suppress(StoreError):  # if the database is away, the write will say so
+                yield from self._pool.call(self._space.record)
+        model, vectors = self._embedder.fingerprint, iter(made)
+        embedded: list[Write] = []
+        for write in batch:
+            if isinstance(write, Put) and write.document:
+                vector, tokens = next(vectors)
+                document = write.document._replace(model=model, vector=vector, tokens=tokens)
+                embedded.append(replace(write, document=document))
+            else:
+                embedded.append(write)
+        return embedded
+
+    def question(self, text: str, wait_seconds: float | None, spaces: frozenset[int]) -> Operation[QuestionVectors]:
+        """The vectors of a question in ``spaces``, within ``wait_seconds`` seconds; None: no limit."""
+        if self._embedder is None or not text.strip():
+            return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
+        try:
+            with step(_EMBEDDINGS, {OPERATION: _EMBEDDINGS}):
+                vectors = yield from embed_query(
+                    self._embedder, text, wait_seconds, spaces, with_tokens=self._with_tokens
+                )
+        except (EmbeddingError, StoreUnavailable) as error:
+            return QuestionVectors(problem=str(error))
+        return QuestionVectors(vectors)

@@ -1,0 +1,304 @@
+"""The indexes of the users that were asked about last, and their rows, within one bound of bytes.
+
+Readers take views, which nobody changes; who finds that something was written since brings the index up to date, one
+thread a user at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from inference_core.memory.namespaces import ERASED, Namespace
+from inference_core.observing import record, step
+from inference_core.retrieval.documents import Term
+from inference_core.retrieval.index import ScopeIndex, ScopeView
+from inference_core.retrieval.pool import Pool
+from inference_core.stores.backend import Backend, Key, Row
+from inference_core.stores.governance.fence import fences_of
+
+_SECONDS_A_WRITE: Final = 60e-6
+"""Building an index takes about that long for each write, in a process that is busy starting."""
+_SCANNED: Final = 1_000
+_PORTION: Final = 1_024
+"""This many changes are read at once, so that the rows of a large scope are never all in memory."""
+_FOLLOW_S: Final = 0.1
+"""Indexes follow this long after a write, so that a burst of writes is read at once. Seconds."""
+_MANY_WRITES: Final = 1_000
+_SCOPES_COUNTED: Final = 10_000
+_POOLS: Final = 4
+"""This many combinations of a user's scopes are kept; an agent asks for one, or for one and its parts."""
+_ROWS_SHARE: Final = 8
+"""Of the bound of bytes, parsed rows get an eighth: few rows are read again and again."""
+_BYTES_PER_ROW: Final = 2_500
+"""The objects of a parsed row and its record, besides its text."""
+
+
+class _Shard:
+    """The indexes of one user's scopes; ``lock`` is for who changes them, the pools are under that of the cache.
+
+    ``erasures`` is the head of the user's fence that they were made with.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.erasures = 0
+        self.indexes: dict[Namespace, ScopeIndex] = {}
+        self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
+
+    def views(self, scopes: Sequence[Namespace], heads: Sequence[int]) -> list[ScopeView] | None:
+        """The views of ``scopes``, if all of them show just what was written up to ``heads``."""
+        found = [self.indexes.get(scope) for scope in scopes]
+        views = [index.view for index in found if index is not None]
+        # A view of more than was written is of a database that was put back to what it was, or newer than the heads.
+        is_current = len(views) == len(scopes) and all(
+            view.seq == head for view, head in zip(views, heads, strict=True)
+        )
+        return views if is_current else None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(index.view.nbytes for index in self.indexes.values())
+
+
+class IndexCache:
+    """Indexes by user (the first label of a namespace), the least recently used dropped beyond ``max_bytes``.
+
+    A user whose index alone is larger is still served: it is built, used and dropped. ``wake`` has `follow` called
+    after so many seconds.
+    """
+
+    def __init__(self, backend: Backend, model: str, max_bytes: int, wake: Callable[[float], None]) -> None:
+        self._fences = fences_of(backend)
+        self.rows = RowCache(backend, max_bytes // _ROWS_SHARE)
+        self._backend = backend
+        self._model = model
+        self._max_bytes = max_bytes - max_bytes // _ROWS_SHARE
+        self._lock = threading.Lock()
+        self._shards: OrderedDict[str, _Shard] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        self._total = 0
+        self._building: dict[str, Sequence[Namespace]] = {}
+        self._written: Counter[Namespace] = Counter()
+        self._is_woken = False
+        self._wake = wake
+        self._oversized: set[str] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all indexes and rows, about, as of each one's last use."""
+        return self._total + self.rows.nbytes
+
+    def views(self, scopes: Sequence[Namespace]) -> list[ScopeView]:
+        """The views of ``scopes``, of a user and of spaces, with all that was written before.
+
+        One read of the heads where nothing was written since the last time. Raises StoreError if the backend fails;
+        the last views stay as they were then.
+        """
+        if not scopes:
+            return []
+        found: dict[Namespace, ScopeView] = {}
+        for root, own in _by_owner(scopes).items():
+            with self._lock:
+                shard = self._shards.setdefault(root, _Shard())
+                self._shards.move_to_end(root)
+            heads = self._heads(shard, own)
+            views = shard.views(own, heads)
+            if views is None:
+                began = time.perf_counter()
+                with step("index_refresh"):
+                    views = self._refreshed(shard, own, heads)
+                record("inference_core.index.duration", time.perf_counter() - began)
+            found.update(zip(own, views, strict=True))
+        return [found[scope] for scope in scopes]
+
+    def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[int]:
+        """The heads of ``scopes``. If the user was erased since the last time, nothing is kept that was read before.
+
+        Scopes that are made anew count from 1: their heads alone do not show it.
+        """
+        if not self._backend.capabilities.change_feed:
+            return self._backend.heads(scopes)
+        root = scopes[0][0]
+        fence = self._fences.scope(root)
+        *heads, erasures = self._backend.heads([*scopes, fence])
+        if erasures != shard.erasures and fence == (ERASED,):  # the first erasure in this store, of whomever
+            self._fences.read([root])
+            *heads, erasures = self._backend.heads([*scopes, self._fences.scope(root)])
+        if erasures != shard.erasures:
+            with shard.lock, self._lock:
+                shard.erasures = erasures
+                shard.indexes = {}
+                shard.pools.clear()
+            self.rows.drop(root)
+        return heads
+
+    def pool(self, scopes: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
+        """The texts of ``views`` of ``scopes``, one collection; kept as long as none of these changes."""
+        key = tuple(scopes)
+        with self._lock:
+            shard = self._shards.get(scopes[0][0])
+            known = shard.pools.get(key) if shard else None
+            if shard and known is not None and all(own is given for own, given in zip(known.views, views, strict=True)):
+                shard.pools.move_to_end(key)
+                return known
+        pool = Pool(views)
+        with self._lock:
+            # Else the pool of a user who was dropped would live on, and nobody would count it.
+            if shard and self._shards.get(scopes[0][0]) is shard:
+                shard.pools[key] = pool
+                while len(shard.pools) > _POOLS:
+                    shard.pools.popitem(last=False)
+        return pool
+
+    def needs_build(self, scopes: Sequence[Namespace], wait_seconds: float) -> bool:
+        """Whether the indexes of ``scopes`` must be built first, and that takes more than ``wait_seconds``."""
+        if not self._backend.capabilities.change_feed:
+            return False  # its heads are all of its rows, read by whoever asks: see `note_written`
+        missing: list[Namespace] = []
+        with self._lock:
+            for root, own in _by_owner(scopes).items():
+                shard = None if root in self._building else self._shards.get(root)
+                if root not in self._oversized:
+                    missing += [scope for scope in own if shard is None or scope not in shard.indexes]
+        return bool(missing) and sum(self._backend.heads(missing)) * _SECONDS_A_WRITE > wait_seconds
+
+    def scanned(self, scopes: Sequence[Namespace], words: Sequence[Term]) -> list[ScopeView]:
+        """Throw-away views of those documents of ``scopes`` that hold the most of ``words``, without vectors."""
+        return [ScopeIndex(self._model).update(self._backend.holding(scope, words, _SCANNED)) for scope in scopes]
+
+    def build(self, scopes: Sequence[Namespace]) -> None:
+        """Has the indexes of ``scopes`` built in the background, unless that is being done."""
+        with self._lock:
+            for root, own in _by_owner(scopes).items():
+                if self._building.setdefault(root, own) is own:
+                    self._wake(0.0)
+
+    def note_written(self, scopes: Iterable[Namespace]) -> None:
+        """Texts were written to ``scopes``: indexes that are there, or soon needed, follow in the background.
+
+        Not those of another library's store, which its owner may close at any time: to read from a LangGraph
+        SqliteStore in one thread while another closes it ends the process.
+        """
+        if not self._backend.capabilities.change_feed:
+            return
+        with self._lock:
+            self._written.update(scopes)
+            if not self._is_woken:
+                self._is_woken = True
+                self._wake(_FOLLOW_S)
+
+    def follow(self) -> bool:
+        """Chore: brings an index up to date; whether there was one to do. Raises StoreError.
+
+        Those that were asked for are built first. Then those that are there, and those of scopes to which so much was
+        written that the next search would have to wait.
+        """
+        with self._lock:
+            self._is_woken = False
+            root, scopes = next(iter(self._building.items()), ("", ()))
+            scopes = scopes or self._to_follow()
+        try:
+            self.views(scopes)
+        finally:
+            with self._lock:
+                self._building.pop(root, None)
+        return bool(scopes)
+
+    def _to_follow(self) -> list[Namespace]:
+        for scope, count in self._written.items():
+            shard = self._shards.get(scope[0])
+            if count >= _MANY_WRITES or (shard and scope in shard.indexes):
+                del self._written[scope]
+                return [scope]
+        if len(self._written) > _SCOPES_COUNTED:
+            self._written.clear()
+        return []
+
+    def _refreshed(self, shard: _Shard, scopes: Sequence[Namespace], heads: Sequence[int]) -> list[ScopeView]:
+        with shard.lock:
+            for scope, known in zip(scopes, heads, strict=True):
+                index, head = shard.indexes.get(scope), known
+                if index is not None and head < index.head:
+                    # Another thread has seen more meanwhile, or the database was put back to what it was.
+                    (head,) = self._backend.heads([scope])
+                if index is None or head < index.head or index.is_sparse:
+                    index = ScopeIndex(self._model)
+                changes = iter(self._backend.changes(scope, index.head) if head > index.head else ())
+                # Whatever fails here fails before `publish`: the index goes on from where it is, or is made anew, and
+                # who has the last view keeps it.
+                while portion := list(islice(changes, _PORTION)):
+                    index.apply(portion)
+                if index.head != index.view.seq or scope not in shard.indexes:
+                    index.publish()
+                shard.indexes[scope] = index
+            views = [shard.indexes[scope].view for scope in scopes]
+            root, size = scopes[0][0], shard.nbytes
+        dropped: list[str] = []
+        with self._lock:
+            if root in self._shards:
+                self._total += size - self._sizes.get(root, 0)
+                self._sizes[root] = size
+                (self._oversized.add if size > self._max_bytes else self._oversized.discard)(root)
+            while self._total > self._max_bytes and self._shards:
+                dropped.append(self._shards.popitem(last=False)[0])
+                self._total -= self._sizes.pop(dropped[-1], 0)
+        for user in dropped:  # without the lock, as a backend may be busy with what it reads
+            self._backend.forget(user)
+        return views
+
+
+def _by_owner(scopes: Iterable[Namespace]) -> dict[str, list[Namespace]]:
+    """``scopes`` by the user or space that they belong to."""
+    owners: dict[str, list[Namespace]] = {}
+    for scope in scopes:
+        owners.setdefault(scope[0], []).append(scope)
+    return owners
+
+
+class RowCache:
+    """Rows as they were read and parsed, each with the number of its last write, the least recently used dropped."""
+
+    def __init__(self, backend: Backend, max_bytes: int) -> None:
+        self.nbytes = 0
+        self._backend = backend
+        self._max_bytes = max_bytes
+        self._rows: OrderedDict[Key, tuple[Row, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, wanted: Sequence[tuple[Key, int, int]]) -> list[Row | None]:
+        """The row of each key as of any write from its first to its second number, else as it is now; None if gone."""
+        found: dict[Key, Row | None] = {}
+        with self._lock:
+            for key, since, until in wanted:
+                row, _ = self._rows.get(key, (None, 0))
+                if row is not None and since <= row.seq <= until:
+                    self._rows.move_to_end(key)
+                    found[key] = row
+        missing = [key for key, _, _ in wanted if key not in found]
+        if missing:
+            read = self._backend.get(missing)
+            found |= zip(missing, read, strict=True)
+            with self._lock:
+                for row in filter(None, read):
+                    if row.expiry or not row.seq:
+                        continue  # its end moves without a write, or nobody numbers its writes
+                    size = _BYTES_PER_ROW + 2 * sum(sys.getsizeof(value) for value in row.value.values())
+                    _, before = self._rows.pop((row.namespace, row.key), (None, 0))
+                    self._rows[row.namespace, row.key] = (row, size)
+                    self.nbytes += size - before
+                while self.nbytes > self._max_bytes and self._rows:
+                    _, (_, size) = self._rows.popitem(last=False)
+                    self.nbytes -= size
+        return [found[key] for key, _, _ in wanted]
+
+    def drop(self, root: str) -> None:
+        """Keeps no row of the user with the label ``root``."""
+        with self._lock:
+            for key in [key for key in self._rows if key[0][0] == root]:
+                self.nbytes -= self._rows.pop(key)[1]

@@ -1,0 +1,235 @@
+"""StoreReader: rows, pages, snapshots and searches of a store, read on workers and behind a breaker.
+
+Its methods are operations (see `inference_core.effects`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from secrets import token_hex
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+from langchain_core.documents import BaseDocumentCompressor
+
+from inference_core.effects import Operation, WorkerPool, run
+from inference_core.embeddings.embedder import Embedder
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.redaction import Guard
+from inference_core.stores.backend import CONTENT_KEY_META, Backend, Key, Row, Tally
+from inference_core.stores.breaker import Breaker
+from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Texts
+from inference_core.stores.indexing.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
+from inference_core.stores.maintenance import Maintenance
+
+if TYPE_CHECKING:
+    from inference_core.stores.indexing.snapshot import Snapshot
+
+P = ParamSpec("P")
+T = TypeVar("T")
+INDEXES: Final = "indexes"
+VECTORS: Final = "pending vectors"
+"""The chores that bring indexes up to date, and embed what has no vector yet."""
+_SMALLEST_PAGE: Final = 50
+_FIRST_PAGE: Final = 500
+_LARGEST_PAGE: Final = 2_000
+_REDACTED_AT_ONCE: Final = 20_000
+"""Characters. Searching more for secrets takes milliseconds, too long for an event loop's thread."""
+_CONTENT_KEY_LOCK: Final = threading.Lock()
+"""Two that made one each would know different names."""
+
+
+def content_key_of(backend: Backend) -> bytes:
+    """The store's own key for names that follow from contents; made when it is first asked for."""
+    with _CONTENT_KEY_LOCK:
+        if not backend.get_meta(CONTENT_KEY_META):
+            backend.set_meta(CONTENT_KEY_META, token_hex(32))
+        return bytes.fromhex(backend.get_meta(CONTENT_KEY_META) or "")
+
+
+class StoreReader:
+    """Reads a store. ``index_bytes`` bounds the indexes of all users together.
+
+    ``late_interaction`` compares token vectors, if the model gives them. ``reranker`` has the last word on the order of
+    the best; if it fails, the order stays. ``guard`` takes secrets out of questions before a model sees them.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        embedder: Embedder | None,
+        pool: WorkerPool,
+        maintenance: Maintenance,
+        guard: Guard,
+        *,
+        index_bytes: int,
+        late_interaction: bool,
+        reranker: Reranker | BaseDocumentCompressor | None,
+    ) -> None:
+        self.backend, self.embedder = backend, embedder
+        self.pool, self.maintenance = pool, maintenance
+        self.guard = guard
+        self._texts = Texts(backend, embedder, pool, with_tokens=late_interaction)
+        self._reranker = None if reranker is None else as_reranker(reranker)
+        self._reading = Breaker(f"Reading {backend.name}")
+        self._content_key: bytes | None = None
+        # These import numpy, which is slow, so the package is imported without them. They are imported here, before the
+        # model loads in a thread of its own: the first recall has only 0.3 s.
+        from inference_core.stores.indexing.indexes import IndexCache  # noqa: PLC0415
+        from inference_core.stores.indexing.snapshot import Snapshot, search_each_user  # noqa: PLC0415
+
+        self._snapshot_type, self._search_each_user = Snapshot, search_each_user
+        model = embedder.fingerprint if embedder else ""
+        self._indexes = IndexCache(backend, model, index_bytes, partial(maintenance.wake, INDEXES))
+        maintenance.add(INDEXES, self._indexes.follow)
+        maintenance.wake(INDEXES)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of the indexes and rows that it holds in memory, about."""
+        return self._indexes.nbytes
+
+    def get(self, keys: Sequence[Key]) -> Operation[list[Row | None]]:
+        """The row of each key."""
+        return self._read(self.backend.get, keys)
+
+    def page(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        offset: int = 0,
+    ) -> Operation[list[Row]]:
+        """Rows of exactly ``scopes``, the newest first; `scan` goes on behind a cursor."""
+        return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, offset=offset))
+
+    def scan(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        accepts: Callable[[Row], bool] = lambda _: True,
+        limit: int | None = None,
+        after: Cursor | None = None,
+    ) -> Operation[list[Row]]:
+        """The first ``limit`` rows, or all, that ``accepts`` is true of, behind ``after``, the newest first.
+
+        Read by pages, each behind the last row of the one before: what nobody touches meanwhile is found exactly once.
+        ``accepts`` is called on the workers, as judging many rows would hold up a caller's event loop.
+        """
+
+        def accepted(size: int, after: Cursor | None) -> tuple[dict[Key, Row], Cursor | None]:
+            """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
+            rows = self.backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after))
+            of_page = {(row.namespace, row.key): row for row in rows if accepts(row)}
+            return of_page, Cursor.of(rows[-1]) if len(rows) == size else None
+
+        found: dict[Key, Row] = {}
+        # Small at first, as many a scan ends early, then larger, as stores that have to sort do so for each page.
+        size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
+        while limit is None or len(found) < limit:
+            of_page, after = yield from self._read(accepted, size, after)
+            found.update(of_page)
+            if after is None:
+                break
+            size = min(2 * size, _LARGEST_PAGE)
+        return list(found.values())[:limit]
+
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Operation[int]:
+        """How many rows exactly ``scopes`` hold (of ``kinds``)."""
+        return self._read(self.backend.count, scopes, kinds=kinds)
+
+    def tally(self, scopes: Sequence[Namespace]) -> Operation[list[Tally]]:
+        """How many rows exactly ``scopes`` hold, by namespace and kind."""
+        return self._read(self.backend.tally, scopes)
+
+    def namespaces(self, prefix: Namespace = ()) -> Operation[list[Namespace]]:
+        """The namespaces that hold rows and start with the labels of ``prefix``."""
+        return self._read(self.backend.namespaces, prefix)
+
+    def ask(self, body: Callable[[Backend], T]) -> Operation[T]:
+        """What ``body`` returns, which reads from the database in a thread of the pool."""
+        return self._read(body, self.backend)
+
+    def content_key(self) -> Operation[bytes]:
+        """The store's own key for names that follow from contents; made when it is first asked for."""
+        if self._content_key is None:
+            self._content_key = yield from self.ask(content_key_of)
+        return self._content_key
+
+    def redacting(self, redact: Callable[[], T], size: int = 0) -> Operation[T]:
+        """What ``redact`` returns; from a worker for many characters, and with an application's own redactor."""
+        if size > _REDACTED_AT_ONCE or self.guard.redactor:
+            return (yield from self.pool.call(redact))
+        return redact()
+
+    def search(self, search: Search) -> Operation[SearchResult]:
+        """The best rows for a text, by words and, if the model answers in time, by meaning."""
+        return (yield from self.search_together([search]))[0]
+
+    def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
+        """Like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
+        text, wait_seconds = searches[0].text, searches[0].wait_seconds
+
+        def searched(ask_model: AskModel) -> list[SearchResult]:
+            return self._search_each_user(searches, lambda scopes: self._snapshot(scopes, ask_model, wait_seconds))
+
+        found = yield from self._asked(searched, text, wait_seconds)
+        self._embed_what_was_read()
+        return found
+
+    def read(
+        self,
+        scopes: Sequence[Namespace],
+        body: Callable[[Snapshot], T],
+        *,
+        text: str = "",
+        wait_seconds: float = EMBED_TIMEOUT_S,
+    ) -> Operation[T]:
+        """What ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
+
+        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. As long
+        is waited for an index that is not there yet.
+        """
+        result = yield from self._asked(
+            lambda ask_model: body(self._snapshot(scopes, ask_model, wait_seconds)), text, wait_seconds
+        )
+        self._embed_what_was_read()
+        return result
+
+    def embed_later(self) -> None:
+        """Has texts that have no vector yet get theirs in the background, soon."""
+        if self.embedder and self.backend.capabilities.writable:
+            self.maintenance.wake(VECTORS)
+
+    def _embed_what_was_read(self) -> None:
+        """A backend without a change feed knows what waits for its vector only of what was read."""
+        if not self.backend.capabilities.change_feed:
+            self.embed_later()
+
+    def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        self._reading.check()
+        return (yield from self.pool.call(self._reading.call, partial(function, *args, **kwargs)))
+
+    def _asked(self, body: Callable[[AskModel], T], text: str, wait_seconds: float) -> Operation[T]:
+        """What ``body`` makes of the vectors of ``text``, on a worker.
+
+        A model of this process embeds on that very worker, once it is known which vectors the texts have; for any other
+        one the caller waits ``wait_seconds`` seconds.
+        """
+        if self.embedder is None or self.embedder.runs_in_process or not text.strip():
+
+            @cache
+            def ask_model(spaces: frozenset[int]) -> QuestionVectors:
+                return run(self._texts.question(self.guard.text(text), None, spaces))
+
+            return (yield from self._read(body, ask_model))
+        clean = yield from self.redacting(partial(self.guard.text, text), len(text))
+        question = yield from self._texts.question(clean, wait_seconds, frozenset())
+        return (yield from self._read(body, lambda _: question))
+
+    def _snapshot(self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float) -> Snapshot:
+        return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker)

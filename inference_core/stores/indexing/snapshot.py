@@ -1,0 +1,298 @@
+"""Snapshot: a user's scopes as they were at one moment, from which a turn answers all that it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from heapq import merge
+from itertools import chain, islice
+from typing import Final
+
+from inference_core.memory.namespaces import Namespace
+from inference_core.observing import brief_step, record, step
+from inference_core.retrieval.pool import Place, Pool
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import (
+    Hit,
+    rank,
+)
+from inference_core.stores.backend import Backend, Key, Row
+from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.indexing.indexes import IndexCache
+from inference_core.stores.indexing.linking import NAMED, Ranked, by_name, found_at, linked
+from inference_core.stores.indexing.search import (
+    AskModel,
+    Found,
+    QuestionVectors,
+    RecallMode,
+    Reranker,
+    Search,
+    SearchResult,
+    Selection,
+    reordered,
+)
+
+_SPARE: Final = 2
+_LARGEST_PORTION: Final = 500
+RERANKED: Final = 30
+"""A re-ranker sees at least this many of the best memories of a group."""
+_FIRST_PINNED: Final = 2_000
+"""While an index is being built, pinned rows are looked for among so many of the newest."""
+Reject = Callable[[Row], str | None]
+"""Why a row is left out; None if it is not."""
+
+
+class Snapshot:
+    """Answers from exactly ``scopes``, a user's and those of spaces, as they are when it is made. For one thread.
+
+    Where an index would take longer than ``wait_seconds`` to build, it is built in the background; until then the
+    database answers, and searches are by words alone. Methods block and raise StoreError.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        indexes: IndexCache,
+        scopes: Sequence[Namespace],
+        ask_model: AskModel,
+        wait_seconds: float,
+        rerank: Reranker | None = None,
+    ) -> None:
+        self._backend = backend
+        self._indexes = indexes
+        self._ask_model = ask_model
+        self._rerank = rerank
+        self._scopes = list(dict.fromkeys(scopes))
+        self._is_cold = bool(scopes) and indexes.needs_build(self._scopes, wait_seconds)
+        self._views = {} if self._is_cold else dict(zip(self._scopes, indexes.views(self._scopes), strict=True))
+        if self._is_cold:
+            indexes.build(self._scopes)
+
+    def search(self, search: Search) -> SearchResult:
+        """The best rows for a text; a blank text that ``backfill`` gives the newest."""
+        return self.search_together([search])[0]
+
+    def search_together(self, searches: Sequence[Search]) -> list[SearchResult]:
+        """Like `search` for each of ``searches``, which ask the same, so that it is ranked once.
+
+        Statistics are those of all their groups.
+        """
+        if not searches[0].text.strip():
+            return [
+                SearchResult(
+                    [
+                        [
+                            Found(row, 0.0)
+                            for row in self.newest(group, kinds=one.kinds, limit=one.limit, reject=one.reject)
+                        ]
+                        if one.backfill
+                        else []
+                        for group in one.groups
+                    ],
+                    RecallMode.HYBRID,
+                )
+                for one in searches
+            ]
+        question = self._question()
+        with brief_step("rank"):
+            ranked, query = self._ranked(searches, question)
+        return [self._result(search, ranked, query, question) for search in searches]
+
+    def newest(
+        self,
+        scopes: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        reject: Reject | None = None,
+    ) -> list[Row]:
+        """The newest rows of ``scopes`` (and of ``kinds``) that are not rejected, the newest creation first."""
+        found: list[Row] = []
+        for portion in self._by_age(scopes, kinds, max(limit, 1)):
+            found += [row for row in portion if reject is None or reject(row) is None]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def pinned(self, scopes: Sequence[Namespace]) -> list[Row]:
+        """All rows of ``scopes`` that are pinned, the newest first."""
+        if self._is_cold:
+            rows = self._backend.page(PageRequest(scopes, limit=_FIRST_PINNED))
+            return [row for row in rows if row.value.get("pinned") is True]
+        places: list[tuple[float, str, Namespace, int]] = []
+        for scope in scopes:
+            view = self._views[scope]
+            # A pinned memory is as important as can be; whether one that is so is pinned, its row says.
+            places += [(-view.columns.created.item(slot), view.keys[slot], scope, slot) for slot in view.important]
+        rows = self._rows([(scope, slot) for _, _, scope, slot in sorted(places)])
+        return [row for row in rows if row is not None and row.value.get("pinned") is True]
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The row of each key in the snapshot's scopes."""
+        if self._is_cold:
+            return self._backend.get(keys)
+        slots = [(scope, self._views[scope].slot_of(key)) for scope, key in keys]
+        rows = iter(self._rows([(scope, slot) for scope, slot in slots if slot is not None]))
+        return [None if slot is None else next(rows) for _, slot in slots]
+
+    def _by_age(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, size: int) -> Iterator[list[Row]]:
+        """Rows in portions, the newest first; of equal ones by key."""
+        if self._is_cold:
+            after: Cursor | None = None
+            while page := self._backend.page(PageRequest(scopes, kinds=kinds, limit=size + _SPARE, after=after)):
+                yield page
+                after = Cursor.of(page[-1])
+            return
+
+        def newest_of(scope: Namespace) -> Iterator[tuple[float, str, Namespace, int]]:
+            view = self._views[scope]
+            for slot in view.newest_of(kinds):
+                yield -view.columns.created.item(slot), view.keys[slot], scope, int(slot)
+
+        places = merge(*map(newest_of, dict.fromkeys(scopes)))
+        while portion := list(islice(places, size + _SPARE)):
+            rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
+            yield [row for row in rows if row is not None]
+
+    def _question(self) -> QuestionVectors:
+        """The question's vectors, only where a text is compared with them."""
+        if self._is_cold:
+            return QuestionVectors(problem="the index is being built")
+        return self._ask_model(frozenset[int]().union(*(view.vectors.held_spaces for view in self._views.values())))
+
+    def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query]:
+        """All that the searches look at, in order."""
+        first = searches[0]
+        query = Query.of(first.text, first.now, question.vectors, ignore_session=first.ignore_session)
+        asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
+        scopes = [scope for scope in self._scopes if scope in asked]
+        views = (
+            self._indexes.scanned(scopes, query.terms) if self._is_cold else [self._views[scope] for scope in scopes]
+        )
+        held = [(scope, view) for scope, view in zip(scopes, views, strict=True) if len(view)]
+        scopes, views = [scope for scope, _ in held], [view for _, view in held]
+        pool = Pool(views) if self._is_cold or not views else self._indexes.pool(scopes, views)
+
+        def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
+            return self._backend.tokens([(scopes[owner], views[owner].keys[slot]) for owner, slot in places])
+
+        groups = {
+            tuple(owner for owner, scope in enumerate(scopes) if scope in group): None
+            for search in searches
+            for group in search.groups
+        }
+        return Ranked(scopes, pool, rank(pool, query, tokens_of, [group for group in groups if group])), query
+
+    def _result(self, search: Search, ranked: Ranked, query: Query, question: QuestionVectors) -> SearchResult:
+        wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
+        hits = [ranked.hits(wanted, ranked.owners(group)) for group in search.groups]
+        # One read for all groups: what each of them then asks for first is in memory.
+        spare = _SPARE + NAMED if len(hits) > 1 and search.links is None else _SPARE
+        firsts = [list(islice(one, wanted.limit + spare)) for one in hits]
+        if len(firsts) > 1 and not self._is_cold:
+            self._rows_at(ranked)([hit.place for first in firsts for hit in first])
+        selections = [
+            self._selected(wanted, ranked, query, group, chain(first, rest))
+            for group, first, rest in zip(search.groups, firsts, hits, strict=True)
+        ]
+        groups = [selection.rows() for selection in selections]
+        left_out = [one for selection in selections for one in selection.left_out]
+        problem = question.problem
+        mode = RecallMode.LEXICAL if question.vectors is None else RecallMode.HYBRID
+        record("inference_core.search.mode", 1, {"mode": mode.value})
+        if self._rerank:
+            with step("rerank"):
+                groups, failure = reranked(self._rerank, search, groups)
+            problem = failure or problem
+        return SearchResult(groups, mode, problem, left_out)
+
+    def _selected(
+        self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace], hits: Iterator[Hit]
+    ) -> Selection:
+        """The best rows of ``hits`` that the search takes, fetched in small portions until there are enough."""
+        selection = Selection(search, ranked.pool.alike if query.vectors else None)
+        owners = ranked.owners(group)
+        if search.links and owners:
+            for found in linked(search, query, ranked, owners, self._rows_at(ranked)):
+                selection.offer(found)
+        offered = selection.keys()
+        hits = (hit for hit in hits if not offered or ranked.key(hit.place) not in offered)
+        rows_at = self._rows_at(ranked)
+        size = 0
+        while selection.missing > 0 and (portion := list(islice(hits, max(size, selection.missing + _SPARE)))):
+            best = list(found_at(search, portion, rows_at).values())
+            if search.links is None and not size:
+                best = by_name(search, best, lambda: found_at(search, list(islice(hits, NAMED)), rows_at).values())
+            for found in best:
+                selection.offer(found)
+            size = min(2 * len(portion), _LARGEST_PORTION)  # larger and larger, as a search may reject nearly all
+        if self._is_cold and search.backfill and selection.missing > 0:
+            # The scan that stands in for the index knows only rows that hold a word of the question.
+            seen = selection.keys()
+            for row in self._backend.page(PageRequest(group, kinds=search.kinds, limit=len(seen) + search.limit)):
+                if (row.namespace, row.key) not in seen:
+                    selection.offer(Found(row, 0.0, 0.0))
+        return selection
+
+    def _rows_at(self, ranked: Ranked) -> Callable[[Sequence[Place]], list[Row | None]]:
+        """What gives the rows of texts."""
+        if self._is_cold:
+            return lambda places: self._backend.get([ranked.key(place) for place in places])
+        return lambda places: self._rows([(ranked.scopes[place.owner], place.slot) for place in places])
+
+    def _rows(self, places: Sequence[tuple[Namespace, int]]) -> list[Row | None]:
+        """The rows in slots; None for one that has expired, or was removed since."""
+        wanted: list[tuple[Key, int, int]] = []
+        for scope, slot in places:
+            view = self._views[scope]
+            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq))
+        return self._indexes.rows.get(wanted) if wanted else []
+
+
+def reranked(
+    reranker: Reranker, search: Search, groups: Sequence[Sequence[Found]]
+) -> tuple[list[list[Found]], str | None]:
+    """The rows of each group as ``reranker`` orders them, cut to the limit; if it fails, as they were, and why."""
+    try:
+        texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
+        orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
+    except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
+        return [list(group[: search.limit]) for group in groups], f"The re-ranker failed: {type(error).__name__}"
+    return [[group[at] for at in order[: search.limit]] for group, order in zip(groups, orders, strict=True)], None
+
+
+def search_each_user(
+    searches: Sequence[Search], snapshot_of: Callable[[Sequence[Namespace]], Snapshot]
+) -> list[SearchResult]:
+    """What each of ``searches`` finds; the scopes of several users are ranked one user after the other.
+
+    Unless the searches are to rank them together.
+    """
+    if searches[0].together:
+        scopes = dict.fromkeys(chain.from_iterable(chain.from_iterable(search.groups) for search in searches))
+        return snapshot_of(list(scopes)).search_together(searches)
+    users: dict[str, dict[Namespace, None]] = {}
+    for scope in chain.from_iterable(chain.from_iterable(search.groups) for search in searches):
+        users.setdefault(scope[0], {})[scope] = None
+    parts: list[list[SearchResult]] = []
+    for own in list(users.values()) or [{}]:
+        searched = [
+            replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+            for search in searches
+        ]
+        parts.append(snapshot_of(list(own)).search_together(searched))
+    if len(parts) == 1:
+        return parts[0]
+    return [_merged(search, found) for search, *found in zip(searches, *parts, strict=True)]
+
+
+def _merged(search: Search, results: Sequence[SearchResult]) -> SearchResult:
+    """What several users' snapshots gave for one search: the best of each group."""
+    first = results[0]
+    groups = [
+        sorted(chain.from_iterable(group), key=lambda found: -found.score)[: search.limit]
+        for group in zip(*(result.groups for result in results), strict=True)
+    ]
+    mode = RecallMode.LEXICAL if any(one.mode is RecallMode.LEXICAL for one in results) else first.mode
+    problem = next((one.reason for one in results if one.reason), None)
+    return SearchResult(groups, mode, problem, [left for one in results for left in one.left_out])
