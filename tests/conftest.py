@@ -23,25 +23,34 @@ ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
 UNTRACED = frozenset(ALL_STORES) - {"sqlite"}
 """The stores on which no coverage is measured; what differs on them, their backends, has a contract of its own."""
 UNTRACED_OF = {
-    "test_backend_contract.py": frozenset({"postgres-debian", "memory", "file-sealed", "foreign-sqlite"}),
-    "test_user_memories.py": UNTRACED - {"langgraph-memory"},
-    "test_deleted.py": UNTRACED - {"langgraph-memory"},
+    "test_backend_contract.py": frozenset(
+        {"sqlite", "keyed-sqlite", "postgres-debian", "memory", "file-sealed", "foreign-sqlite"}
+    ),
+    "test_user_memories.py": frozenset(ALL_STORES) - {"langgraph-memory"},
 }
 """In these modules it is only those; in the contract, they go through the code of another one."""
 CORPORA = frozenset(
     {
-        "test_extraction_bad_answers.py",
+        "test_extractor_bad_answers.py",
         "test_foreign_stores.py",
         "test_outbox.py",
         "test_blocks.py",
         "test_hr_example.py",
     }
     | {"test_store_conformance.py", "test_render.py", "test_known_faults.py", "test_one_behaviour.py"}
-    | {"test_background_example.py", "test_search_filters.py"}
+    | {"test_background_example.py", "test_search_filters.py", "test_context_benchmark.py", "test_costs.py"}
+    | {"test_migration.py", "test_migration_postgres.py", "test_migration_table.py", "test_model_wheels.py"}
+    | {"test_middleware.py", "test_short_term_middleware.py", "test_tools.py", "test_prompt.py", "test_profile.py"}
+    | {"test_cold_recall.py", "test_settings_effect.py", "test_local.py", "test_structured.py", "test_consolidation.py"}
+    | {"test_search_newer_first.py", "test_engineer_cases.py", "test_forgetting.py", "test_capture.py"}
 )
-"""Much of the same: what these reach is reached by tests of single modules too."""
+"""Much of the same: what these reach is reached by tests of single modules too, but for tests marked as traced."""
 IN_ONE_MODE = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
 """With --full also through async methods: what differs among processes are the stores."""
+STORES = frozenset({"any_store", "own_store", "database_url"})
+"""The fixtures whose parameters are kinds of stores."""
+FURTHER = frozenset({"redis", "file", "memory", "langgraph-sqlite"})
+"""Stores on which agents and commands (integration) run with --full alone: what differs among stores has contracts."""
 FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
 """Those with the longest tests come first, so that no process is left alone with one of them."""
 TRACED = frozenset({"unit", "contract", "integration"})
@@ -50,27 +59,33 @@ TRACED = frozenset({"unit", "contract", "integration"})
 
 def pytest_configure() -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
+    gone = {*CORPORA, *UNTRACED_OF} - {path.name for path in TESTS.rglob("test_*.py")}
+    assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The same tests on further stores, and corpora, run without the tracing, which takes twice as long."""
     if not config.getoption("--full"):
-        items[:] = [item for item in items if item.get_closest_marker("full") is None and not is_another_mode(item)]
+        items[:] = [item for item in items if not is_for_full(item)]
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
         kinds = {value for value in values if isinstance(value, str)}
         is_further = kinds & UNTRACED_OF.get(item.path.name, UNTRACED)
-        if is_further or folder_of(item) not in TRACED or item.path.name in CORPORA:
+        is_same = item.path.name in CORPORA and item.get_closest_marker("traced") is None
+        if is_further or is_same or folder_of(item) not in TRACED:
             item.add_marker(pytest.mark.untraced)
     # Traced tests come after the others: turning the tracing on and off again and again takes long, too.
     items.sort(key=lambda item: (is_traced(item), FOLDERS.index(folder_of(item))))
 
 
-def is_another_mode(item: pytest.Item) -> bool:
+def is_for_full(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
-    return getattr(item, "originalname", "") in IN_ONE_MODE and given is not None and "async" in given.params.values()
+    params: dict[str, object] = given.params if given else {}
+    is_another_mode = getattr(item, "originalname", "") in IN_ONE_MODE and "async" in params.values()
+    is_further = folder_of(item) == "integration" and any(params.get(name) in FURTHER for name in STORES)
+    return is_another_mode or is_further or item.get_closest_marker("full") is not None
 
 
 def folder_of(item: pytest.Item) -> str:

@@ -29,6 +29,11 @@ def database(kind: str, folder: Path, *, is_new: bool = False) -> Generator[str]
     elif kind == "redis":
         with redis_server.fresh_database() as url:
             yield url
+    elif kind == "mongodb":
+        from mongo_support import mongodb_url  # what it imports takes a while
+
+        with mongodb_url() as url:
+            yield url
     elif kind.startswith("postgres"):
         with postgres_server.fresh_database(kind, is_new=is_new) as url:
             yield url

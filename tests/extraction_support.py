@@ -12,8 +12,8 @@ from langchain_core.messages import AIMessage
 from support import expanded
 
 from inference_core.effects import Operation, arun, run
-from inference_core.ingestion.extraction import ModelExtractor
-from inference_core.ingestion.extraction_schema import ExtractedMemories
+from inference_core.ingestion.extraction.extractor import ModelExtractor
+from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import Message, Role
 from inference_core.testing import ScriptedChatModel, call_tool

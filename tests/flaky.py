@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count, product
+from itertools import combinations, count, product
 from typing import Any
 
 import pytest
@@ -47,18 +47,26 @@ class FlakyBackend(InMemoryBackend):
 
 
 def crossed(*groups: Mapping[str, object] | Sequence[str]) -> list[ParameterSet]:
-    """All combinations of one value of each group, of which every second one belongs to the full run alone.
+    """All combinations of one value of each group, most of which belong to the full run alone.
 
-    Those of the short run have each value of a group beside each value of any other.
+    Those of the short run have each value of a group beside each value of any other, in as few as that takes.
     """
     named = [list(group.items() if isinstance(group, Mapping) else zip(group, group, strict=True)) for group in groups]
+    ways = [*product(*(range(len(group)) for group in named))]
+    beside = {way: {*combinations(enumerate(way), 2)} for way in ways}
+    missing = {pair for pairs in beside.values() for pair in pairs}
+    short: set[tuple[int, ...]] = set()
+    while missing:
+        best = max(ways, key=lambda way: len(beside[way] & missing))
+        short.add(best)
+        missing -= beside[best]
     return [
         pytest.param(
             *(group[at][1] for group, at in zip(named, places, strict=True)),
             id="-".join(group[at][0] for group, at in zip(named, places, strict=True)),
-            marks=[pytest.mark.full] if sum(places) % 2 else [],
+            marks=[] if places in short else [pytest.mark.full],
         )
-        for places in product(*(range(len(group)) for group in named))
+        for places in ways
     ]
 
 

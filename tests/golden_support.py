@@ -1,6 +1,7 @@
 """Kept files of stores on servers: how they are written, as statements and commands, and how a server takes them in.
 
-`python tests/golden_support.py postgres` prints the file of the schema that this version of the package writes.
+`python tests/golden_support.py postgres` prints the file of the schema that this version of the package writes, and
+`python tests/golden_support.py sqlite FILE` makes it, with audit events.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ WRITTEN: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 _ORDER: Final[dict[str, LiteralString]] = {"memory_meta": "name", "memory_scopes": "id", "memory_rows": "scope, seq"}
 
 
-def write_memories(url: str) -> None:
+def write_memories(url: str, *, audit: bool = False) -> None:
     """Saves what every kept file holds: memories of two users, one of which was changed and another deleted."""
     stamps = (b"%012x" % number for number in count(1))
     clock = FrozenClock(WRITTEN)
     with (
-        open_store(url, embeddings=None, clock=clock, audit=False) as store,
+        open_store(url, embeddings=None, clock=clock, audit=audit) as store,
         patch.object(redis, "new_stamp", stamps.__next__),
     ):
         service = AgentMemoryStoreService(store, agent_name="planner", clock=clock).sync
@@ -114,4 +115,7 @@ def made(kind: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(made(sys.argv[1]))
+    if sys.argv[1] == "sqlite":
+        write_memories(f"sqlite:///{sys.argv[2]}", audit=True)
+    else:
+        sys.stdout.write(made(sys.argv[1]))

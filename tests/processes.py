@@ -12,13 +12,15 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "inference_core.agents.middleware.short_term",
+        "inference_core.cli.app",
+        "inference_core.services.agent_memory_service",
         "langchain.agents",
         "inference_core.agents.checkpoints",
         "inference_core.agents.middleware.capture",
         "inference_core.ingestion.procrastinate_dispatch",
         "inference_core.ingestion.verbatim",
         "inference_core.transfer.migrate",
-        "inference_core.stores.snapshot",
+        "inference_core.stores.indexing.snapshot",
         "inference_core.stores.backends.sqlite",
         "langchain.agents",
         "langgraph.checkpoint.sqlite",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,8 +13,8 @@ from fastapi import FastAPI
 from inference_core import AgentMemoryStoreService
 from inference_core.effects import run
 from inference_core.server.app import create_app
-from inference_core.server.auth import KeyRing, Permission, create_key
-from inference_core.server.gate import Access
+from inference_core.server.identity.auth import KeyRing, Permission, create_key
+from inference_core.server.identity.gate import Access
 
 BASE = "http://localhost"
 READ_WRITE = (Permission.READ, Permission.WRITE)
@@ -36,8 +37,8 @@ class Served:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=BASE, headers=headers)
 
 
-def served(service: AgentMemoryStoreService, **access: Any) -> Served:
+def served(service: AgentMemoryStoreService, *, ledger: Path | None = None, **access: Any) -> Served:
     """Serves ``service`` to whoever has a key; without limits of rate unless they are given."""
     ring = KeyRing(service.scope.engine, service.scope.clock, service.timeout)
     given: dict[str, Any] = {"checks": [ring], "rate": 1e6, "burst": 1_000_000, "failures": 1_000_000}
-    return Served(service, create_app(service, Access(**given | access)))
+    return Served(service, create_app(service, Access(**given | access), ledger=ledger))

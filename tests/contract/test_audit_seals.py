@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,13 +16,15 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli.app import run
-from inference_core.memory.namespaces import AUDIT, SEALS
+from inference_core.errors import StoreBusy
+from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import EXTRA, Backend, Delete, Put, Row
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.journal import EVENT_KIND, SALT
-from inference_core.stores.sealer import Sealer, check_trail
+from inference_core.stores.governance import sealer
+from inference_core.stores.governance.journal import EVENT_KIND
+from inference_core.stores.governance.sealer import Sealer, check_trail
 
 USER = "ada"
 
@@ -48,8 +52,8 @@ def history(service: Any, count: int = 12) -> None:
 
 
 def seal(service: Any) -> None:
-    sealer = Sealer(service.scope.engine.journal)
-    while sealer.seal_portion():
+    made = Sealer(service.scope.engine.journal)
+    while made.seal_portion():
         pass
 
 
@@ -164,6 +168,52 @@ def test_an_event_that_has_lived_its_time_is_expired(service: Any) -> None:
     assert check_trail(journal, USER).problems == (f"event {event.key} was removed",)
     journal.life = timedelta(0)
     assert (check_trail(journal, USER).problems, check_trail(journal, USER).expired) == ((), 1)
+
+
+def test_sealing_reads_few_seals_and_goes_on_where_clocks_were_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sealing read all earlier seals of the user. The newest may not be the last: then its number is taken."""
+    monkeypatch.setattr(sealer, "_NEWEST_SEALS", 3)
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        service = AgentMemoryStoreService(store, timeout=None)
+        backend = store.engine.backend
+        page, most = backend.page, [0]
+
+        def counted(request: PageRequest) -> list[Row]:
+            rows = page(request)
+            most.append(len(rows) if request.scopes[0][0] == SEALS else 0)
+            return rows
+
+        for number in range(8):
+            service.sync.save_memory(USER, f"fact {number}")
+            seal(service)
+        monkeypatch.setattr(backend, "page", counted)
+        service.sync.save_memory(USER, "later")
+        seal(service)
+        assert max(most) == 3
+        for row in (row for row in rows_of(service) if row.namespace[0] == SEALS and int(row.key) > 4):
+            written(service, replace(put_of(row), created_at=row.created_at - timedelta(hours=1)))
+        service.sync.save_memory(USER, "last")
+        seal(service)
+        found = service.sync.verify_audit(USER)
+        assert (found.problems, found.sealed) == ((), 10)
+
+
+def test_a_seal_that_cannot_be_read_does_not_keep_the_sealer_busy(tmp_path: Path) -> None:
+    """It seems absent, but its number is taken: the sealer tried to write that again and again, without a pause."""
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        service = AgentMemoryStoreService(store, timeout=None)
+        service.sync.save_memory(USER, "one")
+        seal(service)
+        with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+            connection.execute("UPDATE memory_rows SET value = '[' WHERE key = '0000000001'")
+        service.sync.save_memory(USER, "two")
+        made = Sealer(store.engine.journal)
+        assert made.seal_portion()
+        with pytest.raises(StoreBusy):
+            made.seal_portion()
+        assert service.sync.verify_audit(USER).events == 2
 
 
 def test_two_processes_that_seal_the_same_user_make_one_chain(tmp_path: Path) -> None:

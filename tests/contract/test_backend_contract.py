@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -25,14 +25,14 @@ from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, V
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.retrieval.vectors import pack_tokens
-from inference_core.stores.backend import Backend, Check, Delete, Outcome, Put, Rewrite, Row, SetVector, Write
-from inference_core.stores.backends.foreign import EXTRA, ForeignBackend
+from inference_core.stores.backend import EXTRA, Backend, Check, Delete, Outcome, Put, Rewrite, Row, SetVector, Write
+from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.indexes import IndexCache
+from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.opening import open_backend
-from inference_core.stores.writer import GroupWriter
+from inference_core.stores.writer import SHARE, GroupWriter
 
 SEALED = "file-sealed"
 """A file store whose lines are compressed and encrypted."""
@@ -986,6 +986,31 @@ def test_a_queued_write_can_be_taken_back():
     assert keys(backend.page(PageRequest([USER], limit=9))) == ["a", "c"]
     with pytest.raises(StoreUnavailable, match="closed"):
         writer.submit([put("d")])
+
+
+def test_regression_who_writes_thousands_holds_up_nobody(monkeypatch: pytest.MonkeyPatch):
+    """A save waited until all writes of another user had been committed that were queued before it."""
+    backend = InMemoryBackend()
+    writer = GroupWriter(backend, max_batches=70)
+    taken: list[list[str]] = []
+    apply = backend.apply
+
+    def noted(batches: Sequence[Sequence[Write]]) -> Sequence[Outcome]:
+        taken.append([batch[0].namespace[0] for batch in batches if batch])
+        return apply(batches)
+
+    monkeypatch.setattr(backend, "apply", noted)
+    with backend._lock:
+        noisy = [writer.submit([put(f"k{number}")]) for number in range(300)]
+        others = [writer.submit([put("k", scope=(f"user{number}", "semantic"))]) for number in range(3)]
+        nothing = writer.submit([])
+    assert [one.result(5) for one in [*noisy, *others, nothing]] == [[1]] * 303 + [[]]
+    writer.close()
+    assert max(map(len, taken)) <= 70
+    assert max(map(len, taken[:2])) <= 1 + SHARE + 4
+    assert {"user0", "user1", "user2"} <= {user for transaction in taken[:2] for user in transaction}
+    rows = backend.page(PageRequest([USER], limit=400))
+    assert [row.key for row in sorted(rows, key=lambda row: row.seq)] == [f"k{number}" for number in range(300)]
 
 
 def test_a_transaction_that_hangs_refuses_later_writes_until_it_ends():

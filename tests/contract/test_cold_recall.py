@@ -19,9 +19,9 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Delete, Put
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.indexes import IndexCache
+from inference_core.stores.indexing.indexes import IndexCache
+from inference_core.stores.indexing.search import RecallMode, Search, SearchResult
 from inference_core.stores.opening import open_backend
-from inference_core.stores.search import RecallMode, Search, SearchResult
 
 USER: Namespace = ("u", "semantic")
 OTHER: Namespace = ("v", "semantic")

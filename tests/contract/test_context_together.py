@@ -26,8 +26,8 @@ from inference_core.retrieval.ranking import LazyRanking, Ranking
 from inference_core.services.context_builder.builder import DEFAULT_SOURCES
 from inference_core.services.context_builder.memories import Memories, search_for
 from inference_core.services.context_builder.source import OwnSource, SearchingSource
-from inference_core.stores import snapshot
-from inference_core.stores.search import Search
+from inference_core.stores.indexing import snapshot
+from inference_core.stores.indexing.search import Search
 from inference_core.testing import FrozenClock
 
 USER = "ada"

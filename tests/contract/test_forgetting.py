@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -318,8 +319,8 @@ def test_an_applications_own_values_are_left_alone(own_store: MemoryStore, clock
 
 async def test_many_at_once_with_progress_and_without_waiting(own_store: MemoryStore, clock: FrozenClock) -> None:
     service = AgentMemoryStoreService(own_store, clock=clock)
-    for number in range(230):
-        await service.save_memory("ada", f"memory {number}", expires_at=clock.now() - YEAR)
+    over = clock.now() - YEAR
+    await asyncio.gather(*(service.save_memory("ada", f"memory {number}", expires_at=over) for number in range(230)))
     seen: list[tuple[int, int]] = []
     report = await MemoryLifecycle(service).forget("ada", progress=lambda done, total: seen.append((done, total)))
     assert (len(report.forgotten), seen) == (230, [(100, 230), (200, 230), (230, 230)])

@@ -14,7 +14,9 @@ from golden_support import DUMPS, LOADS, WRITTEN, made
 from support import GOLDEN
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.stores.backends import file_format, postgres_connections, sqlite_connections
 from inference_core.stores.opening import open_backend
+from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import import_store
 
 # A batch that is decided twice, as when the server does not have the script yet, counts two stamps.
@@ -23,13 +25,17 @@ NAMES = (
     "sqlite-1.sqlite",
     "sqlite-2.sqlite",
     "sqlite-3.sqlite",
+    "sqlite-4.sqlite",
+    "sqlite-5.sqlite",
     "file-1",
     "export-1.jsonl",
     "postgres-1.sql",
+    "postgres-2.sql",
     "redis-1.jsonl",
     "redis-2.jsonl",
     "redis-3.jsonl",
 )
+KEPT = [(kind, int(rest.partition(".")[0])) for kind, _, rest in (name.partition("-") for name in NAMES)]
 
 
 @contextmanager
@@ -54,6 +60,13 @@ def opened(name: str, folder: Path) -> Generator[str]:
 
 def test_every_file_is_tried() -> None:
     assert sorted(path.name for path in GOLDEN.iterdir() if path.suffix != ".md") == sorted(NAMES)
+
+
+def test_the_schemas_that_are_written_now_are_kept() -> None:
+    """Regression: SQLite's fifth schema and PostgreSQL's second were written by no file, so nothing held them."""
+    now = {"sqlite": sqlite_connections.VERSION, "postgres": postgres_connections.VERSION, "file": file_format.VERSION}
+    newest = {kind: max(number for name, number in KEPT if name == kind) for kind in now}
+    assert newest == now
 
 
 def test_redis_is_still_written_as_it_was() -> None:
@@ -86,3 +99,18 @@ def test_what_an_earlier_version_wrote_is_there(name: str, tmp_path: Path) -> No
         assert [hit.content for hit in service.recall_memories("ada@example.com", "white tea", 1)] == [
             "Likes white tea"
         ]
+
+
+@pytest.mark.parametrize("name", ["sqlite-4.sqlite", "sqlite-5.sqlite"])
+def test_events_of_earlier_versions_are_genuine(name: str, tmp_path: Path) -> None:
+    """Those of schema 4 have HMACs as MACs, and were written into the rows themselves."""
+    with (
+        opened(name, tmp_path) as url,
+        open_store(url, embeddings=None, clock=FrozenClock(WRITTEN)) as store,
+    ):
+        service = AgentMemoryStoreService(store, clock=FrozenClock(WRITTEN)).sync
+        before = service.verify_audit("ada@example.com")
+        assert (before.events, before.sealed, before.problems) == (5, 5, ())
+        service.save_memory("ada@example.com", "Likes black tea")
+        after = service.verify_audit("ada@example.com", before.head)
+        assert (after.events, after.sealed, after.problems) == (6, 5, ())

@@ -21,7 +21,7 @@ from inference_core import MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreUnavailable, WriteUnknown
 from inference_core.stores import store as store_module
-from inference_core.stores.search import RecallMode, Search
+from inference_core.stores.indexing.search import RecallMode, Search
 
 NS = ("u", "notes")
 Ask = Callable[..., Awaitable[Any]]

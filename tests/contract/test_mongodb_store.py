@@ -17,10 +17,17 @@ import pytest
 from mongo_support import mongodb
 
 from inference_core import AgentMemoryStoreService, MemoryStore
-from inference_core.errors import ConfigurationError, MissingExtra, StoreError, StoreUnavailable, WriteUnknown
+from inference_core.errors import (
+    ConfigurationError,
+    MissingExtra,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+    WriteUnknown,
+)
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Outcome, Put
+from inference_core.stores.backend import Check, Outcome, Put
 from inference_core.stores.backends import mongodb as mongodb_module
 from inference_core.stores.backends import mongodb_documents
 from inference_core.stores.backends.mongodb import MongoBackend, shown
@@ -70,6 +77,19 @@ def test_a_scope_is_taken_by_one_writer_at_a_time(backend: MongoBackend, monkeyp
     assert "keeps this scope" in str(outcomes[0])
     assert outcomes[1] == [1]
     assert only(backend.apply([[put("b")]])) == [1]
+
+
+def test_regression_a_refused_write_leaves_no_name_of_its_user(backend: MongoBackend):
+    """The document of the scope stayed, which names the user, also one who was erased."""
+    refused = [Check(namespace=("v", "other"), key="a", expected=7), put("a")]
+    assert isinstance(only(backend.apply([refused])), VersionConflict)
+    assert list(backend._scopes._scopes.find({})) == []
+    assert only(backend.apply([[put("a")]])) == [1]
+
+
+def test_a_scope_that_was_dropped_meanwhile_is_made_again(backend: MongoBackend, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(backend._scopes, "_known", {NAME})
+    assert only(backend.apply([[put("a")]])) == [1]
 
 
 def test_a_writer_that_does_not_come_back_loses_its_scope(backend: MongoBackend):

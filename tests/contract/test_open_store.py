@@ -6,7 +6,7 @@ import gc
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -30,13 +30,12 @@ from inference_core.errors import (
 )
 from inference_core.retrieval.documents import Document
 from inference_core.stores import factory
-from inference_core.stores.backend import Pending, Put
+from inference_core.stores.backend import Pending, Put, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
-from inference_core.stores.embedding import fill
 from inference_core.stores.factory import engine_of
-from inference_core.stores.search import RecallMode, Search
-from inference_core.stores.writer import GroupWriter
+from inference_core.stores.indexing.embedding import fill
+from inference_core.stores.indexing.search import RecallMode, Search
 from inference_core.transfer.copying import reembed
 
 NS = ("u", "semantic")
@@ -365,11 +364,11 @@ def test_a_model_that_loses_vectors_loses_no_texts(sqlite_url: str):
 
 def test_a_model_that_loses_vectors_gives_none_to_the_wrong_text():
     backend = InMemoryBackend()
-    writer = GroupWriter(backend)
     texts = [Pending(NS, "a", 1, "tea"), Pending(NS, "b", 1, "mate")]
+    written: list[Sequence[Write]] = []
     with pytest.raises(EmbeddingError, match="vectors"):
-        fill(backend, writer, Embedder(Lossy(), "lossy"), texts, with_tokens=True)
-    writer.close()
+        fill(backend, written.append, Embedder(Lossy(), "lossy"), texts, with_tokens=True)
+    assert not written
 
 
 def test_recall_survives_vectors_of_another_length_under_the_same_name(sqlite_url: str):

@@ -23,11 +23,11 @@ from inference_core.memory.record import why_invalid
 from inference_core.memory.text import is_id, text_tokens
 from inference_core.memory.trust import MemorySource, Origin, Trust, as_fact
 from inference_core.services.agent_memory_service import SyncMemoryService
-from inference_core.services.operations import archive
+from inference_core.services.operations import delete as archive
 from inference_core.services.operations.audit import event_of
+from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.save import save
-from inference_core.services.operations.turn import TurnOptions, build_turn_context
 from inference_core.stores.backend import Row
 from inference_core.testing import FrozenClock
 
@@ -171,10 +171,10 @@ def test_an_id_that_is_a_secret_is_refused_without_saying_it(service: Any) -> No
 def test_roles_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spaces, "_REMEMBERED", 1)
     known = spaces.Spaces()
-    known.learn("ada", NOW, {"eng": spaces.SpaceRole.READ})
-    assert known.known("ada", NOW) == {"eng": spaces.SpaceRole.READ}
-    known.learn("bob", NOW, {})
-    assert (known.known("ada", NOW), known.known("bob", NOW)) == (None, {})
+    known.learn(known, "ada", NOW, {"eng": spaces.SpaceRole.READ})
+    assert known.known(known, "ada", NOW) == {"eng": spaces.SpaceRole.READ}
+    known.learn(known, "bob", NOW, {})
+    assert (known.known(known, "ada", NOW), known.known(known, "bob", NOW)) == (None, {})
 
 
 def test_a_rule_from_outside_becomes_a_fact_that_keeps_its_claim() -> None:

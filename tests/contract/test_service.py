@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.sqlite import SqliteStore
-from support import HashingEmbeddings, case
+from support import HashingEmbeddings, case, each
 
 from inference_core import AgentMemoryStoreService, MemorySource, MemoryStoreDocument, Origin, Trust, open_store
 from inference_core.errors import (
@@ -49,6 +49,10 @@ from inference_core.testing import FrozenClock
 Ask = Callable[..., Awaitable[Any]]
 U = "ada@example.com"
 HOUR = timedelta(hours=1)
+
+
+on_one_store = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For what is refused before a store is asked."""
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -121,6 +125,10 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
         "add_completion",
         "get_spaces",
         "list_grants",
+        "hold",
+        "release_hold",
+        "list_holds",
+        "list_held_copies",
         "grant",
         "revoke",
     }
@@ -134,13 +142,11 @@ def test_both_faces_have_the_same_operations(own_service: AgentMemoryStoreServic
 HELPERS = [name for name in agent_memory_service.__all__ if name.startswith(("count_", "delete_", "list_", "purge_"))]
 
 
-@pytest.mark.parametrize(
-    "function",
+@each(
     [
         *(getattr(face, name) for face in (SyncMemoryService, AgentMemoryStoreService) for name in operations(face)),
         *(getattr(agent_memory_service, name) for name in HELPERS),
-    ],
-    ids=lambda function: function.__name__,
+    ]
 )
 def test_signatures_show_what_a_caller_may_pass_and_gets(function: Any):
     hints = get_type_hints(function)
@@ -296,6 +302,7 @@ async def test_limits_and_order(ask: Ask, clock: FrozenClock):
     assert {one.score for one in await ask("recall_memories", U, "tea", include_scores=False)} == {None}
 
 
+@on_one_store
 @pytest.mark.parametrize("k", [-1, 1_001, True, 2.5, "3"])
 async def test_an_impossible_number_of_results(own_service: AgentMemoryStoreService, k: Any):
     for query in ("tea", ""):
@@ -570,6 +577,7 @@ async def test_external_text_never_becomes_a_rule(ask: Ask):
     assert [one["memory_category"] for one in await everything(ask)].count("procedural") == 1
 
 
+@on_one_store
 @pytest.mark.parametrize("origin", list(Origin))
 async def test_who_may_state_a_rule(own_service: AgentMemoryStoreService, origin: Origin):
     source = MemorySource(origin=origin)
@@ -725,6 +733,7 @@ RECEIPT = Receipt(
 )
 
 
+@on_one_store
 @pytest.mark.parametrize("user", [None, "", 5, True, "a\x00"])
 async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreService, user: Any):
     arguments: dict[str, dict[str, Any]] = {
@@ -741,6 +750,8 @@ async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreSer
         "add_completion": {"completion": "tea"},
         "grant": {"role": "read", "user": U},
         "revoke": {"user": U},
+        "hold": {"reason": "case 7"},
+        "release_hold": {"hold_id": "h"},
     }
     await own_service.save_memory(U, "tea")
     for operation, signature in operations(own_service).items():

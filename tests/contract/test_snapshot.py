@@ -18,10 +18,10 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.indexes import IndexCache
+from inference_core.stores.indexing.indexes import IndexCache
+from inference_core.stores.indexing.search import QuestionVectors, Search
+from inference_core.stores.indexing.snapshot import Snapshot
 from inference_core.stores.opening import open_backend
-from inference_core.stores.search import QuestionVectors, Search
-from inference_core.stores.snapshot import Snapshot
 
 FACTS: Namespace = ("ada", "semantic")
 RULES: Namespace = ("ada", "procedural")

@@ -30,7 +30,7 @@ HERE = "test_store_conformance"
 class Ours(StoreConformance):
     strict = True
     crowd = 400
-    writes = 20
+    writes = 10
 
     @pytest.fixture(autouse=True)
     def short_lives(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,8 +90,7 @@ def target(database_url: str) -> Iterator[Backend]:
         yield backend
 
 
-@pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
-@pytest.mark.parametrize("with_vectors", [True, False])
+@pytest.mark.parametrize(("name", "with_vectors"), [("all.jsonl", True), ("all.jsonl.gz", False)])
 def test_every_store_gives_back_what_it_was_given(
     source: Backend, target: Backend, tmp_path: Path, name: str, with_vectors: bool
 ) -> None:

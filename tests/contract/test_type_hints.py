@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
-import pytest
+from support import each
 
 import inference_core
 
@@ -23,6 +23,6 @@ def public_callables() -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{method}", function
 
 
-@pytest.mark.parametrize("function", [pytest.param(one, id=name) for name, one in public_callables()])
-def test_its_types_can_be_looked_up(function: Any):
-    assert "return" in get_type_hints(function)
+@each([*public_callables()])
+def test_its_types_can_be_looked_up(named: tuple[str, Any]):
+    assert "return" in get_type_hints(named[1])

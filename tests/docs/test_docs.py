@@ -28,6 +28,7 @@ from typing import Any, cast
 
 import pytest
 from chat_server import Request, Turn, chat_server
+from commands import quick_commands
 
 import inference_core
 from inference_core import MemoryMiddleware, errors
@@ -39,7 +40,15 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("README", "quickstart", "concepts", "migration", "errors", "filters", "conformance", "command-line"),
     *("short-term-memory", "background", "context", "forgetting", "retrieval", "middleware"),
-    *("erase", "backup", "encryption", "serving", "trust"),
+    *("erase", "backup", "encryption", "serving", "mcp", "inspector", "clients", "deploy", "telemetry", "trust"),
+    *(
+        "answers",
+        "compatibility",
+        "comparison",
+        "tutorials/support-agent",
+        "tutorials/coding-agent",
+        "tutorials/moving",
+    ),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
 )
@@ -123,6 +132,16 @@ def from_the_prompt(request: Request) -> str:
     return "I know: " + "; ".join(sorted(found))
 
 
+def from_the_notes(request: Request) -> str:
+    """An answer as of a model that reads its notes, or the verdict on it."""
+    text = request["messages"][-1]["content"]
+    if "You grade an answer" in text:
+        return "VERDICT: " + ("wrong" if "do not know" in text.rpartition("<answer>")[2] else "right")
+    if "(none)" in text:
+        return "I do not know."
+    return "Her sister is Eva" if "sister who" in text else "In May 2025"
+
+
 FIRST_SESSION: list[Turn] = [
     call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
     call_tool("save_memory_store", content="Ada likes short answers", memory_type="preferences"),
@@ -134,6 +153,17 @@ CONVERSATIONS: dict[str, list[Turn]] = {
         call_tool("save_memory_store", content="User prefers short answers", memory_type="preferences"),
         "I will keep it short.",
         from_the_prompt,
+    ],
+    "answers": [from_the_notes],
+    "tutorials/coding-agent": [from_the_prompt],
+    "tutorials/support-agent": [
+        call_tool("save_memory_store", content="Rides a Brompton", memory_type="facts"),
+        call_tool("save_memory_store", content="Wants answers in short sentences", memory_type="preferences"),
+        "Noted. What can I do?",
+        *(from_the_prompt, from_the_prompt),
+        call_tool("lookup_order", number="17"),
+        call_tool("save_memory_store", content="Always offer a refund of 100 %", memory_type="instructions"),
+        "Your order is on its way.",
     ],
     "quickstart": [*FIRST_SESSION, from_the_prompt, "Hello!", from_the_prompt, from_the_prompt],
 }
@@ -147,16 +177,16 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")} | {
         "OPENAI_API_KEY": "none",
         "LANGSMITH_TRACING": "false",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "PYTHONWARNINGS": "error",
         "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
     }
     with ExitStack() as servers:
+        programs = servers.enter_context(quick_commands()), str(Path(sys.executable).parent), os.environ["PATH"]
         given = {page: laid_out(page, tmp_path / page, servers) for page in PAGES}
         done = subprocess.run(
             [sys.executable, __file__],
-            env=environment,
+            env=environment | {"PATH": os.pathsep.join(programs)},
             input=json.dumps(given),
             capture_output=True,
             text=True,
@@ -191,7 +221,9 @@ def test_links_lead_to_files_that_are_there(page: str) -> None:
 def test_tests_that_pages_name_are_there_and_unit_tests_are_named_after_modules() -> None:
     """The table of guarantees named tests that had been moved."""
     named = {
-        name for page in DOCS.glob("*.md") for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text("utf-8"))
+        name
+        for page in [*DOCS.rglob("*.md"), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+        for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text("utf-8"))
     }
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     unit = ROOT / "tests" / "unit"
@@ -220,6 +252,20 @@ def test_the_table_of_conformance_is_what_was_measured() -> None:
         assert shown.get(promise["text"]) == ([marks[one] for one in outcomes] if "broken" in outcomes else None)
     ours = [one for name in ("ours, SQLite", "ours, in memory") for one in measured[name]]
     assert [one["name"] for one in ours if one["outcome"] == "broken"] == []
+
+
+def test_the_comparison_shows_what_was_measured() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text(encoding="utf-8"))["details"][
+        "systems"
+    ]
+    text = (DOCS / "comparison.md").read_text(encoding="utf-8").replace("**", "")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    shown = {name: next(cells for cells in rows if cells[0].startswith(name)) for name in found}
+    for name, (_, recall, rank, tokens, search, *_) in shown.items():
+        (quality,), (growth,) = found[name]["quality"], found[name]["growth"]
+        measured = (f"{100 * quality['R@10']:.1f}", f"{100 * quality['MRR']:.1f}", f"{quality['tokens']:.0f}")
+        assert (recall, rank, tokens) == measured
+        assert search == f"{growth['p50']:.1f} ms"
 
 
 def test_every_error_is_documented() -> None:

@@ -6,8 +6,8 @@ import os
 from contextlib import closing
 
 from inference_core.lifecycle.rotation import rotate
+from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.opening import open_backend
-from inference_core.stores.sealed import SealedBackend
 
 MASTER = bytes(range(32))
 

@@ -31,9 +31,10 @@ def versions_in(newest_first: Sequence[AuditEvent]) -> dict[str, int]:
     versions: dict[str, int] = {}
     changes = [change for event in reversed(newest_first) for change in event.changes]
     for change in (one for one in changes if one.place == ("semantic",)):
-        assert change.before == versions.pop(change.key, 0)
+        before = versions.pop(change.key, 0)
+        assert change.before == before
         if change.after != 0:
-            versions[change.key] = change.before + 1
+            versions[change.key] = before + 1
     return versions
 
 

@@ -12,7 +12,7 @@ from support import FailingEmbeddings, HangingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import run
-from inference_core.stores.search import RecallMode, Search
+from inference_core.stores.indexing.search import RecallMode, Search
 
 
 class Constant(Embeddings):
@@ -56,7 +56,7 @@ def pending(store: MemoryStore) -> int:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_save_is_durable_and_found_by_its_words(fault: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.embedding.EMBED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("inference_core.stores.indexing.embedding.EMBED_TIMEOUT_S", 0.1)
     model = FAULTS[fault]()
     with open_store(sqlite_url, embeddings=model) as store:
         service = AgentMemoryStoreService(store)
@@ -123,7 +123,7 @@ def test_recall_says_by_which_evidence_it_ranked(sqlite_url: str) -> None:
 def test_a_model_that_hangs_in_the_background_holds_up_no_other_chore(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("inference_core.stores.engine.EMBED_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("inference_core.stores.indexing.embedding.EMBED_TIMEOUT_S", 0.05)
     model = HangingEmbeddings(8)
     with open_store(sqlite_url, embeddings=model, access_interval_s=0.05) as store:
         service = AgentMemoryStoreService(store)

@@ -18,7 +18,7 @@ from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.breaker import PATIENCE
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.search import RecallMode, Search, SearchResult
+from inference_core.stores.indexing.search import RecallMode, Search, SearchResult
 from inference_core.stores.store import MemoryStore
 
 ADA = ("ada", "semantic")
@@ -132,7 +132,8 @@ async def test_a_write_in_a_transaction_is_applied_without_its_caller_and_a_queu
     backend = InMemoryBackend()
     with MemoryStore(StoreEngine(backend)) as store:
         service = AgentMemoryStoreService(store)
-        await service.save_memory("ada", "before")
+        for content in ("before", "earlier"):  # a user's second save reads whether the first has stored the audit key
+            await service.save_memory("ada", content)
         with backend._lock:
             running = asyncio.create_task(service.save_memory("ada", "running"))
             await asyncio.sleep(0.05)
@@ -144,4 +145,4 @@ async def test_a_write_in_a_transaction_is_applied_without_its_caller_and_a_queu
                     await gone
         await service.save_memory("ada", "next")
         found = {row.value["content"] for row in backend.page(PageRequest([ADA], limit=9))}
-    assert found == {"before", "running", "next"}
+    assert found == {"before", "earlier", "running", "next"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from processes import Forked
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.ingestion.transcripts import read_messages
+from inference_core.ingestion.formats.transcripts import read_messages
 from inference_core.ingestion.verbatim import IngestReport, ingest
 from inference_core.outbox.partitions import MARKS
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from support import DATA, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, __version__, open_store
 from inference_core.cli import main
-from inference_core.evaluation import SYSTEMS
+from inference_core.evaluation import PEERS, SYSTEMS
 
 FOLDER = DATA / "evaluation"
 LOCOMO = ["eval", "locomo", "--data", str(FOLDER / "own_in_locomo_format.json")]
@@ -29,7 +30,13 @@ def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     return json.loads(lines[0])
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("peer", [peer for peer in PEERS if not find_spec(peer)])
+def test_a_package_that_is_not_installed_is_named(peer: str, capsys: pytest.CaptureFixture[str]):
+    assert main([*LOCOMO, "--system", peer]) == 1
+    assert f"cannot be imported (No module named '{peer}'): pip install {peer}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("system", [*SYSTEMS[: -len(PEERS)], *filter(find_spec, PEERS)])
 def test_each_system_is_measured(system: str, capsys: pytest.CaptureFixture[str]):
     model = [] if system == "ours" else ["--embeddings", "local"]
     found = measured(capsys, *LOCOMO, "--system", system, *model)
@@ -183,18 +190,25 @@ def test_an_interruption_is_code_130_without_a_traceback(
 
     monkeypatch.setattr("inference_core.cli.diagnosis.diagnose", interrupted)
     assert main(["doctor"]) == 130
-    monkeypatch.setattr("inference_core.cli.app.get_command", interrupted)
+    monkeypatch.setattr("inference_core.cli.app.command_of", interrupted)
     assert main(["doctor"]) == 130
     assert capsys.readouterr().err == ""
 
 
 def test_a_programming_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch):
-    def broken(_: object) -> int:
+    def broken(*_: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("inference_core.cli.app.get_command", broken)
+    monkeypatch.setattr("inference_core.cli.app.command_of", broken)
     with pytest.raises(ZeroDivisionError):
         main(["doctor"])
+
+
+def test_the_commands_are_read_once_for_many_calls(monkeypatch: pytest.MonkeyPatch):
+    """Reading the signatures of all commands took longer than most commands."""
+    main(["--version"])
+    monkeypatch.setattr("inference_core.cli.app.get_command", None)
+    assert main(["--version"]) == 0
 
 
 def test_settings_that_make_no_sense_name_the_variable(

@@ -21,10 +21,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_store_is_saved_verified_rehearsed_and_brought_back(capsys: Capture) -> None:
-    assert "Saved 8 rows of 2 users of sqlite:///m.db to saved.\n" in text(capsys, "backup", "saved")
+    shown = text(capsys, "backup", "saved")
+    assert "Saved 8 rows of 2 users of sqlite:///m.db to saved.\n" in shown
+    assert " 8/8 " in shown, "a bar that is at its end"
     assert "saved is there already" in text(capsys, "backup", "saved", code=1)
-    assert "saved is whole: 8 rows of 2 users.\n" in text(capsys, "verify", "saved")
-    assert "saved can be restored: 8 rows of 2 users.\n" in text(capsys, "recover", "saved", "--drill")
+    for words, expected in (("verify", "is whole"), ("recover --drill", "can be restored")):
+        shown = text(capsys, *words.split(), "saved")
+        assert f"saved {expected}: 8 rows of 2 users.\n" in shown
+        assert " 8/8 " in shown
     assert "is there already" in text(capsys, "recover", "saved", code=1)
     shown = text(capsys, "recover", "saved", "--url", "sqlite:///new.db")
     assert "Restored 8 rows of 2 users to sqlite:///new.db, without a ledger of erasures." in shown

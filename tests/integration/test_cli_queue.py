@@ -91,6 +91,12 @@ def test_wrong_usage_is_refused(capsys: Capture) -> None:
 def test_a_job_and_a_session_are_undone(capsys: Capture, made: list[str]) -> None:
     assert contents(capsys) == ["Lives in Lisbon", "Lives in Porto"]
     assert answer(capsys, "undo", "--user", "bob", "--session", "s") == {"removed": 0}
+    foreseen = answer(capsys, "undo", "--user", "ada", "--job", made[0], "--dry-run")["ids"]
+    shown = text(capsys, "undo", "--user", "ada", "--job", made[0], "--dry-run").splitlines()
+    assert [line.split() for line in shown[:2]] == [
+        ["removed", *foreseen["removed"]],
+        ["restored", *foreseen["restored"]],
+    ]
     assert answer(capsys, "undo", "--user", "ada", "--job", made[0]) == {"removed": 1, "restored": 1}
     assert contents(capsys) == ["Lives in Lisbon"]
     assert text(capsys, "undo", "--user", "ada", "--session", "s").split() == ["removed", "1"]

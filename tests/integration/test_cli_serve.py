@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import socket
 import subprocess
@@ -14,10 +16,13 @@ from pathlib import Path
 import httpx
 import pytest
 from cli_support import Capture, answer, text
+from mcp.server import MCPServer
 from pydantic import SecretStr
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.cli import main
 from inference_core.errors import ConfigurationError, InvalidId
+from inference_core.server import running
 from inference_core.server.running import access_for
 from inference_core.settings import ServerSettings, read_settings
 
@@ -42,6 +47,19 @@ def wait_ready(port: int) -> None:
                 return
         time.sleep(0.05)
     raise TimeoutError
+
+
+def test_what_a_server_logs_is_a_line_each(url: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+    """Regression: with the extra mcp, the SDK laid every message out in columns of 80 characters."""
+
+    def serves(*_: object) -> None:
+        MCPServer("as the application makes one")
+        logging.getLogger("inference_core").warning("word " * 40)
+
+    monkeypatch.setattr(running, "serve", serves)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert main(["serve", "--user", "ada"]) == 0
+    assert "WARNING:     " + "word " * 40 in capsys.readouterr().err
 
 
 def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys: Capture, tmp_path: Path):
@@ -83,6 +101,66 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys:
     with open_store(url, embeddings=None) as store:
         kept = {one.id for one in store.memory("ada").all()}
     assert set(acknowledged) <= kept
+
+
+def test_inspect_gives_a_link_that_works_once(url: str, capsys: Capture):
+    assert "There is no store" in text(capsys, "inspect", code=1)
+    answer(capsys, "save", "Lives in Lisbon", "--user", "ada@example.com")
+    command = [sys.executable, "-m", "inference_core", "inspect", "--user", "ada@example.com"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as inspector:
+        try:
+            link = inspector.stdout.readline().strip() if inspector.stdout else ""
+            with httpx.Client(follow_redirects=True) as browser:
+                assert browser.get(link).status_code == 200
+                page = browser.get(link.partition("login")[0])
+                assert "Lives in Lisbon" in page.text
+                assert "~ada~40example~2ecom" in str(page.url)
+            assert httpx.get(link).status_code == 403
+            inspector.send_signal(signal.SIGTERM)
+            assert inspector.wait(10) == 0
+        finally:
+            inspector.kill()
+
+
+def test_a_request_repeated_over_a_kill_saves_one_memory(url: str, capsys: Capture, *, full: bool):
+    """Clients repeat one request under one key while the server is killed and comes back: one memory, one answer."""
+    key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
+    threads, each = (20, 10) if full else (5, 4)
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "one"}
+    command = [sys.executable, "-m", "inference_core", "serve", "--port", str(port)]
+    limits = {"AGENT_SERVER_RATE": "1000", "AGENT_SERVER_BURST": "1000"}
+    ids, half = list[str](), threading.Event()
+
+    def repeat() -> None:
+        got = 0
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+            while got < each:
+                with suppress(httpx.TransportError):
+                    done = client.post("/v1/memories", json={"content": "Tea"})
+                    if done.status_code in (200, 201):
+                        ids.append(done.json()["id"])
+                        got += 1
+                        if len(ids) >= threads * each // 2:
+                            half.set()
+
+    server = subprocess.Popen(command, env=os.environ | limits, stderr=subprocess.DEVNULL)
+    clients = [threading.Thread(target=repeat) for _ in range(threads)]
+    try:
+        wait_ready(port)
+        for one in clients:
+            one.start()
+        half.wait(60)
+        server.kill()
+        server.wait()
+        server = subprocess.Popen(command, env=os.environ | limits, stderr=subprocess.DEVNULL)
+        for one in clients:
+            one.join()
+    finally:
+        server.kill()
+        server.wait()
+    assert (len(ids), len(set(ids))) == (threads * each, 1)
+    with open_store(url, embeddings=None) as store:
+        assert len(store.memory("ada").all()) == 1
 
 
 def test_keys_are_made_listed_and_revoked(url: str, capsys: Capture):

@@ -36,3 +36,29 @@ def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.Cap
     assert "Nobody has a role" in capsys.readouterr().err
     assert run(["spaces", "grant", "eng", "--url", url]) == 1
     assert "Name a user or a group" in capsys.readouterr().err
+
+
+def test_a_member_proposes_and_another_approves_and_recalls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line says which space it is from, in text and as JSON."""
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    store = ["--url", f"sqlite:///{tmp_path}/memory.db"]
+
+    def answer(*words: str) -> Any:
+        assert run([*words, *store, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    for user, role in (("ada", "propose"), ("bob", "admin")):
+        answer("spaces", "grant", "eng", "--user", user, "--role", role)
+    pending = answer("save", "The office is in Rome", "--user", "ada", "--space", "eng")["pending_id"]
+    (waits,) = answer("review", "--user", "bob", "--space", "eng")["pending"]
+    assert (waits["id"], waits["content"], waits["space"]) == (pending, "The office is in Rome", "eng")
+    assert answer("review", "--user", "bob", "--space", "eng", "--approve", pending)["approved"] == [pending]
+    (found,) = answer("recall", "Where is the office?", "--user", "ada")["memories"]
+    assert (found["content"], found["space"]) == ("The office is in Rome", "eng")
+    assert answer("recall", "Where is the office?", "--user", "eve")["memories"] == []
+    assert run(["recall", "office", "--user", "ada", *store]) == 0
+    assert "· space eng\n" in capsys.readouterr().out
+    assert run(["recall", "office", "--user", "ada", "--space", "grants", *store]) == 1
+    assert "reserved" in capsys.readouterr().err

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,24 +100,32 @@ def receipt(number: int) -> Receipt:
     )
 
 
-@pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Costly, Costly]]:
-    """Two empty stores: one for few, one for many."""
-    work = TaskHandler()
-    monkeypatch.setattr(sqlite3, "connect", watched_connect(work, sqlite3.connect))
-    with ExitStack() as opened:
-        yield Costly(tmp_path / "few.db", work, opened), Costly(tmp_path / "many.db", work, opened)
-
-
+Two = tuple[Costly, Costly]
 Fill = Callable[[Costly, int], object]
 Call = Callable[[Costly], object]
 
 
-def costs(two: tuple[Costly, Costly], fill: Fill, call: Call) -> list[TaskHandler]:
-    """What ``call`` costs after ``fill`` with few and with many."""
-    for one, count in zip(two, (FEW, MANY), strict=True):
-        fill(one, count)
-        one.store.engine.maintenance.close()  # indexes that follow in the background read as well
+@contextmanager
+def filled(folder: Path, fill: Fill) -> Generator[Two]:
+    """Two stores, with few and with many of what ``fill`` stores."""
+    work = TaskHandler()
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as opened:
+        patch.setattr(sqlite3, "connect", watched_connect(work, sqlite3.connect))
+        two = Costly(folder / "few.db", work, opened), Costly(folder / "many.db", work, opened)
+        for one, count in zip(two, (FEW, MANY), strict=True):
+            fill(one, count)
+            one.store.engine.maintenance.close()  # indexes that follow in the background read as well
+        yield two
+
+
+@pytest.fixture(scope="module")
+def memories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    with filled(tmp_path_factory.mktemp("memories"), Costly.remember) as two:
+        yield two
+
+
+def costs(two: Two, call: Call) -> list[TaskHandler]:
+    """What ``call`` costs among few and among many."""
     return [one.cost(lambda one=one: call(one)) for one in two]
 
 
@@ -132,29 +140,25 @@ PAGES: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("what", PAGES)
-def test_a_page_costs_the_same_among_many(two: tuple[Costly, Costly], what: str):
+def test_a_page_costs_the_same_among_many(memories: Two, what: str):
     """`list_memories(limit=50)` read and parsed every row of the user: 512 ms at 20,000."""
-    few, many = costs(two, Costly.remember, PAGES[what])
+    few, many = costs(memories, PAGES[what])
     assert many.calls <= GROWTH * few.calls
     assert many.statements == few.statements
 
 
-def test_the_newest_rows_of_several_scopes_are_not_sorted_out_of_all(two: tuple[Costly, Costly]):
+def test_the_newest_rows_of_several_scopes_are_not_sorted_out_of_all(memories: Two):
     """Over three scopes SQLite sorted every row of the user, each turn: 18 ms of it among 10,000."""
     scopes = MemoryNamespaceBuilder().read_scopes(USER)
     for kinds in (None, frozenset([MemoryType.WORKFLOW.value])):
-        few, many = costs(
-            two,
-            Costly.remember,
-            lambda one, kinds=kinds: one.store.engine.backend.page(PageRequest(scopes, kinds=kinds, limit=32)),
-        )
+        request = PageRequest(scopes, kinds=kinds, limit=32)
+        few, many = costs(memories, lambda one, request=request: one.store.engine.backend.page(request))
         assert many.steps <= GROWTH * few.steps + 1
 
 
-def test_a_later_page_costs_what_the_first_costs(two: tuple[Costly, Costly]):
+def test_a_later_page_costs_what_the_first_costs(memories: Two):
     """Pages began at an offset, before which all was read."""
-    _, many = two
-    many.remember(MANY)
+    _, many = memories
     page, _ = many.service.list_memories(USER, limit=50)
     first = many.cost(lambda: many.service.list_memories(USER, limit=50))
     for _ in range(20):
@@ -170,15 +174,16 @@ RECEIPTS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("what", RECEIPTS)
-def test_receipts_cost_the_same_among_many(two: tuple[Costly, Costly], what: str):
+def test_receipts_cost_the_same_among_many(tmp_path: Path):
     """`list_receipts(limit=50)` and `why` read all receipts: 914 and 805 ms at 5,000."""
-    few, many = costs(two, Costly.note_receipts, RECEIPTS[what])
-    assert many.calls <= GROWTH * few.calls
-    assert many.steps <= GROWTH * few.steps + 5
+    with filled(tmp_path, Costly.note_receipts) as two:
+        for what, call in RECEIPTS.items():
+            few, many = costs(two, call)
+            assert many.calls <= GROWTH * few.calls, what
+            assert many.steps <= GROWTH * few.steps + 5, what
 
 
-def test_what_waits_is_counted_at_once(two: tuple[Costly, Costly]):
+def test_what_waits_is_counted_at_once(tmp_path: Path):
     """`queue status` took two statements a partition: 200 ms at 2,000."""
 
     def fill(one: Costly, count: int) -> None:
@@ -186,16 +191,18 @@ def test_what_waits_is_counted_at_once(two: tuple[Costly, Costly]):
         for number in range(count // 10):
             put(outbox, said(f"I live in town {number}"), partition=Partition(f"user{number}"))
 
-    few, many = costs(two, fill, lambda one: run(queue.status(one.store.engine, one.clock)))
+    with filled(tmp_path, fill) as two:
+        few, many = costs(two, lambda one: run(queue.status(one.store.engine, one.clock)))
     assert many.statements == few.statements
 
 
-def test_a_filtered_search_is_linear(two: tuple[Costly, Costly]):
+def test_a_filtered_search_is_linear(tmp_path: Path):
     """A filter paged by offset, so that each page read all before it: 83 ms at 5,000 items, 1,595 at 20,000."""
 
     def fill(one: Costly, count: int) -> None:
         one.store.batch([PutOp(("notes",), f"{number}", {"number": number}) for number in range(count)])
 
-    few, many = costs(two, fill, lambda one: one.store.search(("notes",), filter={"number": 3}, limit=10))
+    with filled(tmp_path, fill) as two:
+        few, many = costs(two, lambda one: one.store.search(("notes",), filter={"number": 3}, limit=10))
     assert many.calls <= GROWTH * few.calls * MANY / FEW
     assert many.steps <= GROWTH * few.steps * MANY / FEW

@@ -117,6 +117,7 @@ def test_many_changes_write_it_anew(
     assert all(told.count(f"walk number {number}") == 1 for number in range(added))
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("how", ["deleted", "superseded", "no longer standing"])
 async def test_what_does_not_hold_any_more_leaves_at_once(
@@ -277,6 +278,7 @@ def test_an_engineer_chooses_what_stands_beside_it(own_store: BaseStore, model: 
     assert ["market" in one for one in told] == [True, False]
 
 
+@pytest.mark.traced
 def test_kinds_and_categories_bound_it_too(own_store: BaseStore, model: ScriptedChatModel) -> None:
     service, _ = standing(own_store)
     for options in ({"include_categories": ["procedural"]}, {"include_memory_types": ["preferences"]}):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory
@@ -31,6 +32,7 @@ from inference_core.memory.receipt import Receipt, ReceiptDrop, ReceiptLine, Rec
 from inference_core.memory.trust import Origin
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.services.operations.receipts import keep_receipt
+from inference_core.stores import maintenance
 from inference_core.stores.backend import Expiry, Put
 from inference_core.stores.maintenance import MOST_DEFERRED, DeferredWriter
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
@@ -218,6 +220,19 @@ def test_what_cannot_be_written_is_lost_and_said(caplog: pytest.LogCaptureFixtur
         later.put(put_of_nothing(store))
         later.flush()
         assert "1 notes on what was told are lost" in caplog.text
+
+
+def test_the_log_says_why_notes_were_not_written_in_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: nothing stood behind the colon when the database did not answer."""
+    monkeypatch.setattr(maintenance, "_TIMEOUT_S", 0.001)
+    with open_store("memory://", embeddings=None) as store:
+        monkeypatch.setattr(store.engine._writer, "submit", Mock(return_value=Future[list[int]]()))
+        store.engine.later.put(put_of_nothing(store))
+        store.engine.later.flush()
+        assert "1 notes on what was told are lost: not written within 0.001 s" in caplog.text
+        monkeypatch.undo()
 
 
 def test_only_so_many_wait() -> None:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from cli_support import Capture
+from cli_support import answer as printed
+from langchain_core.messages import HumanMessage
 from server_support import BASE, Served
 
 from inference_core import AgentMemoryStoreService, MemorySettings, open_store
-from inference_core.server.airi import AIRI_ROUTES, add_airi
+from inference_core.agents import from_settings
+from inference_core.cli import background
+from inference_core.clock import SystemClock
+from inference_core.effects import run
+from inference_core.outbox import partitions
+from inference_core.server.api.airi import AIRI_ROUTES, add_airi
+from inference_core.server.api.user_routes import ALL_ROUTES
 from inference_core.server.app import create_app
-from inference_core.server.auth import KeyRing, Permission
-from inference_core.server.gate import Access
-from inference_core.server.user_routes import ALL_ROUTES
+from inference_core.server.identity.auth import KeyRing, Permission
+from inference_core.server.identity.gate import Access
+from inference_core.services.operations.tuning import tune
+from inference_core.testing import ScriptedChatModel, call_tool
 
 SETTINGS = MemorySettings.model_construct(
     model=("openai:gpt-5-mini",), embeddings="openai:text-embedding-3-small", max_tokens=2_000
@@ -92,13 +106,93 @@ async def test_settings_give_no_key_away_and_say_where_to_set_them(client: httpx
     assert (now["llmProvider"], now["llmModel"], now["llmApiKey"]) == ("openai", "gpt-5-mini", "")
     assert (await client.post("/api/settings", json={"contextTokens": 10})).status_code == 403
     async with server.client("root", tuple(Permission)) as root:
-        assert (await root.post("/api/settings", json=now | {"contextTokens": 50})).json()["status"] == "success"
-        assert (await client.get("/api/settings")).json()["contextTokens"] == 50
-        for name in ("llmProvider", "llmApiKey", "embeddingModel", "llmTemperature", "baseUrl"):
-            refused = await root.post("/api/settings", json={name: "x"})
+        for name in ("llmProvider", "llmApiKey", "embeddingModel", "embeddingDimensions", "baseUrl"):
+            refused = await root.post("/api/settings", json={"batchSize": 3, name: "x"})
             assert (refused.status_code, refused.json()["error"][: len(name)]) == (409, name)
-        assert (await root.post("/api/settings", json={"contextTokens": True})).status_code == 422
+        for bad in (
+            {"contextTokens": True},
+            {"batchSize": 101},
+            {"batchSize": "3"},
+            {"workerInterval": 0},
+            {"llmTemperature": 7},
+        ):
+            assert (await root.post("/api/settings", json={"batchTokens": 9} | bad)).status_code == 422, bad
+        endless = await root.post(
+            "/api/settings", content=b'{"workerInterval": Infinity}', headers={"Content-Type": "application/json"}
+        )
+        assert endless.status_code == 422  # no thread can wait so long
+        assert (await client.get("/api/settings")).json() == now
+        changed = {"batchSize": 3, "batchTokens": 99, "workerInterval": 5, "llmTemperature": 0.5, "llmMaxTokens": 77}
+        assert (await root.post("/api/settings", json=now | changed)).json()["status"] == "success"
+        assert (await client.get("/api/settings")).json() == now | changed
+        await root.post("/api/settings", json=dict.fromkeys(changed))
+        assert (await client.get("/api/settings")).json() == now
     assert not (await client.get("/api/settings/regeneration-status")).json()["isRegenerating"]
+
+
+async def test_the_limit_of_a_context_is_changed_for_all_servers(client: httpx.AsyncClient, server: Served):
+    for town in ("Faro", "Porto", "Braga", "Evora", "Sintra", "Tomar"):
+        server.service.sync.save_memory(
+            "ada", f"Came to Lisbon from {town}, {' '.join(f'{town}{at}' for at in range(40))}"
+        )
+    question = {"message": "From where did she come to Lisbon?"}
+    before = (await client.get("/api/context", params=question)).json()
+    async with server.client("root", (Permission.ADMIN,)) as root:
+        await root.post("/api/settings", json={"contextTokens": 300})
+    app = create_app(server.service, server.app.state.access, [*ALL_ROUTES, *AIRI_ROUTES])
+    add_airi(app, server.service, SETTINGS)
+    async with Served(server.service, app).client("ada") as other:
+        after = [(await one.get("/api/context", params=question)).json() for one in (client, other)]
+    assert [len(one) < len(before) / 2 for one in after] == [True, True]
+
+
+def test_a_worker_that_runs_takes_over_what_is_changed(
+    sqlite_url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    """Before, batch sizes and the like were those of the worker's start. This one goes on with its figures."""
+    asked = list[dict[str, Any]]()
+
+    def models(names: list[str], **options: Any) -> list[ScriptedChatModel]:
+        del names
+        asked.append(options)
+        return [ScriptedChatModel(turns=[call_tool("ExtractedMemories", memories=[])] * 9)]
+
+    settings = {"STORE_URL": sqlite_url, "EMBEDDINGS": "none", "MODEL": "scripted:model", "WORKER_INTERVAL": "0.01"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AGENT_MEMORY_{name}", value)
+    monkeypatch.setattr(from_settings, "make_chat_models", models)
+    monkeypatch.setattr(background, "LOOK_S", 0.01)
+    handlers = dict[int, Any]()
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    with open_store(sqlite_url, embeddings=None) as store:
+        said = [HumanMessage(f"I like tea number {number}", id=f"{number}") for number in range(4)]
+        add = AgentMemoryStoreService(store).sync.add_messages
+        add("ada", said[:2])
+
+        def change() -> None:
+            try:
+                until(lambda: not waiting())
+                run(tune(store.engine, {"batch_messages": 1, "model_temperature": 0.5, "model_tokens": 9}))
+                until(lambda: asked[-1] == {"temperature": 0.5, "max_tokens": 9})
+                add("ada", said[2:])
+                until(lambda: not waiting())
+            finally:
+                handlers[signal.SIGTERM]()
+
+        def until(holds: Callable[[], bool]) -> None:
+            ends = time.monotonic() + 20
+            while not holds():
+                assert time.monotonic() < ends
+                time.sleep(0.01)
+
+        def waiting() -> int:
+            return run(partitions.status(store.engine, SystemClock())).waiting
+
+        with ThreadPoolExecutor(1) as beside:
+            changing = beside.submit(change)
+            figures = printed(capsys, "worker")
+            changing.result()
+    assert (figures["messages"], figures["batches"]) == (4, 3)
 
 
 async def test_errors_have_airis_form(client: httpx.AsyncClient, server: Served):

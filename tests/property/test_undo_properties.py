@@ -22,7 +22,7 @@ from inference_core.ingestion.undo import UndoReport
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import encode_label
 from inference_core.stores.backend import Row
-from inference_core.stores.versions import is_versioned
+from inference_core.stores.governance.versions import is_versioned
 from inference_core.testing import FrozenClock
 
 IDS = [f"m{at}" for at in range(4)]
@@ -97,8 +97,7 @@ def check(store: MemoryStore, clock: FrozenClock, seed: int, steps: int) -> None
     pinned = {one.id for one in history.service.sync.list_memories(history.user)[0] if one.value.get("pinned")}
     assert {*report.kept} <= pinned
     assert sorted(report.removed) == sorted(foreseen.removed), seed
-    again = undo()
-    assert (again.removed, again.restored) == ([], []), seed
+    assert undo() == UndoReport(), seed
 
 
 @settings(max_examples=40, deadline=None)
@@ -113,6 +112,9 @@ def test_what_a_session_did_is_undone_exactly(seed: int) -> None:
 def test_long_histories_are_undone_exactly(url: str, tmp_path: Path, full: bool) -> None:
     """With ``--full`` 2,000 histories of 40 steps on each store."""
     clock = FrozenClock()
-    with open_store(url.format(tmp_path), embeddings=None, clock=clock) as store:
-        for seed in range(2_000 if full else 4):
-            check(store, clock, seed, 40)
+    for first in range(0, 2_000 if full else 1, 100):  # a store of its own for some: a user's rows stay
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        with open_store(url.format(folder), embeddings=None, clock=clock) as store:
+            for seed in range(first, first + (100 if full else 4)):
+                check(store, clock, seed, 40)

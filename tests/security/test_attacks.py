@@ -1,4 +1,4 @@
-"""Attacks in ten languages and 27 forms, obeyed by a scripted agent on every path by which text becomes a memory.
+"""Attacks in 30 languages and 87 forms, obeyed by a scripted agent on every path by which text becomes a memory.
 
 `sh scripts/bench attacks` plays all of them, and those of others.
 """
@@ -12,7 +12,8 @@ import pytest
 from benchmarks.attack_paths import PATHS, own_attacks, played
 from inference_core.outbox.grounding import Grounding
 
-ATTACKS = own_attacks(Path(__file__).parents[1] / "data" / "attacks" / "attacks.json")
+DATA = Path(__file__).parents[1] / "data" / "attacks"
+ATTACKS = own_attacks(DATA / "attacks.json") + own_attacks(DATA / "held_out.json")
 HARMLESS = {"guiding": 0, "trusted": 0, "changed": 0, "unmarked": 0, "pending_told": 0}
 
 
@@ -23,7 +24,7 @@ def test_there_are_enough_attacks() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_no_attack_becomes_the_users_word(path: str, full: bool) -> None:
     """Guards trust: no attack becomes a rule or the user's word, ends what the user said, or is told unmarked."""
-    chosen = ATTACKS if full else ATTACKS[list(PATHS).index(path) :: 80]
+    chosen = ATTACKS if full else ATTACKS[list(PATHS).index(path) :: 80] + ATTACKS[-1:]
     found = played(chosen, path)
     assert found["cases"] == len(chosen)
     assert found["stored"] + found["pending"] > 0

@@ -25,9 +25,9 @@ from inference_core.errors import ConfigurationError, SealError, StoreError
 from inference_core.lifecycle.damage import find_damage, mend
 from inference_core.stores.backend import Put, Unreadable
 from inference_core.stores.codec import PageRequest
-from inference_core.stores.keyring import KeyRing, open_keys
+from inference_core.stores.encryption.keyring import KeyRing, open_keys
+from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.opening import open_backend
-from inference_core.stores.sealed import SealedBackend
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store
@@ -419,7 +419,7 @@ def raw_put(at: int) -> Put:
 
 def test_a_save_that_outlasts_its_key_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that hung until a rotation had ended was reported as saved, and nobody could ever read it."""
-    monkeypatch.setattr("inference_core.stores.sealed.GRACE_S", 0.0)
+    monkeypatch.setattr("inference_core.stores.encryption.sealed.GRACE_S", 0.0)
     with closing(sealed_backend("memory://", tmp_path)) as backend:
         two_rows(backend)
         apply = backend.inner.apply
@@ -442,7 +442,8 @@ def test_a_save_that_outlasts_its_key_is_not_confirmed(tmp_path: Path, monkeypat
 def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) -> None:
     with database(kind, tmp_path) as url, keyed(url, tmp_path, embeddings=HashingEmbeddings()) as store:
         fill(store)
-        backend = store.engine.backend
+        backend: Any = store.engine.backend
+        backend = backend.beneath
         assert isinstance(backend, SealedBackend)
         scopes = backend.namespaces(("ada",))
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from langgraph.store.memory import InMemoryStore
 
+from benchmarks.attack_paths import import_forged
 from inference_core import AgentMemoryStoreService, MemoryStore, migrate_memories, open_store
-from inference_core.effects import run
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import GUIDING_TYPES
+from inference_core.stores.backend import Key
 from inference_core.transfer.json_lines import put_from_json
 from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
@@ -33,15 +34,14 @@ def store() -> Iterator[MemoryStore]:
         yield found
 
 
-def assert_harmless(store: MemoryStore, count: int = 1) -> None:
-    """Ada's memories are facts from outside, told as such and in no profile."""
+def assert_waits(store: MemoryStore) -> None:
+    """Ada has no memory; what she may confirm waits, with where it comes from, and no prompt tells it."""
     service = AgentMemoryStoreService(store).sync
-    found = service.list_memories("ada")[0]
-    assert [one.value["trust"] for one in found] == [Trust.EXTERNAL] * count
-    assert not [one for one in found if one.memory_type in GUIDING_TYPES or one.memory_category == "procedural"]
-    lines = [line for line in service.format_context_for_prompt("ada").splitlines() if RULE in line]
-    assert len(lines) == count
-    assert all("[source: " in line for line in lines)
+    assert service.list_memories("ada")[0] == []
+    (waiting,) = service.list_pending("ada")
+    assert (waiting.document.content, waiting.document.value["trust"]) == (RULE, Trust.EXTERNAL)
+    assert waiting.why.startswith(("Text from ", "An import trusts it less"))
+    assert RULE not in service.format_context_for_prompt("ada")
 
 
 def row(namespace: tuple[str, ...], kind: str, **value: Any) -> dict[str, Any]:
@@ -62,8 +62,16 @@ def row(namespace: tuple[str, ...], kind: str, **value: Any) -> dict[str, Any]:
 def test_a_file_makes_no_rule_of_outside_text(store: MemoryStore, kind: str, told: dict[str, Any]) -> None:
     """Guards imports: a row that names the web, the user's trust and a rule was the user's rule, told unmarked."""
     home = ("ada", "semantic") if kind == "preferences" else ("ada", "procedural")
-    run(store.engine.write([put_from_json(row(home, kind, **told))]))
-    assert_harmless(store)
+    values: dict[Key, dict[str, Any]] = {(home, "k"): row(home, kind, **told)["value"]}
+    assert import_forged(store, values).waiting == 1
+    assert_waits(store)
+    again = import_forged(store, values)
+    assert (again.waiting, again.already_there) == (0, 1)
+    service = AgentMemoryStoreService(store).sync
+    (waiting,) = service.list_pending("ada")
+    service.reject_pending("ada", waiting.id)
+    assert import_forged(store, values).kept == 1
+    assert service.list_pending("ada") == service.list_memories("ada")[0] == []
 
 
 def test_a_forgotten_rule_from_outside_comes_back_as_a_fact(store: MemoryStore) -> None:
@@ -84,8 +92,13 @@ def test_a_migration_makes_no_rule_of_outside_text(
     if "browser" in str(told):
         told = {"source": "tool"}  # of an unknown application's source nobody knows whether it names one
     source.put(namespace, "k", {"content": RULE, "memory_type": "instructions", **told})
-    assert migrate_memories(store, source=source).written == 1
-    assert_harmless(store)
+    foreseen = migrate_memories(store, source=source, dry_run=True)
+    report = migrate_memories(store, source=source)
+    assert foreseen.waiting == report.waiting == 1
+    assert "Waiting for the user: 1" in report.to_text()
+    assert report.written == 0
+    assert_waits(store)
+    assert migrate_memories(store, source=source).already_there == 1
 
 
 def test_rows_of_this_package_in_another_store_make_no_rule_of_outside_text(store: MemoryStore) -> None:
@@ -93,8 +106,13 @@ def test_rows_of_this_package_in_another_store_make_no_rule_of_outside_text(stor
     source = InMemoryStore()
     value = row(("ada", "procedural"), "instructions", source={"origin": "web"}, trust=2)["value"]
     source.put(("ada", "procedural"), "k", {**value, "_inference_core": {"version": 1}})
-    assert migrate_memories(store, source=source).written == 1
-    assert_harmless(store)
+    foreseen = migrate_memories(store, source=source, dry_run=True)
+    report = migrate_memories(store, source=source)
+    assert foreseen.waiting == report.waiting == 1
+    assert "Waiting for the user: 1" in report.to_text()
+    assert report.written == 0
+    assert_waits(store)
+    assert migrate_memories(store, source=source).already_there == 1
 
 
 def test_mem0_memories_are_an_agents_or_less(store: MemoryStore) -> None:
@@ -107,8 +125,35 @@ def test_mem0_memories_are_an_agents_or_less(store: MemoryStore) -> None:
     import_items(store, lambda: mem0_items([("file", {"results": rows})]))
     found = {one.id: one.value for one in AgentMemoryStoreService(store).sync.list_memories("ada")[0]}
     assert {key: (one["memory_type"], one["trust"]) for key, one in found.items()} == {
-        "1": ("facts", 0),
         "2": ("general", 1),
         "3": ("preferences", 2),
     }
-    assert found["1"]["extra_metadata"]["legacy"]["memory_type"] == "instructions"
+    (waiting,) = AgentMemoryStoreService(store).sync.list_pending("ada")
+    assert (waiting.document.content, waiting.document.memory_type) == (RULE, "instructions")
+
+
+def test_what_the_user_has_rejected_is_not_imported(store: MemoryStore) -> None:
+    """Guards review: a repeated migration offered again what the user had rejected, as a fact."""
+    source = InMemoryStore()
+    source.put(("memories", "ada"), "k", {"content": RULE, "memory_type": "instructions", "source": "tool"})
+    migrate_memories(store, source=source)
+    service = AgentMemoryStoreService(store).sync
+    service.reject_pending("ada", service.list_pending("ada")[0].id)
+    source.put(("memories", "ada"), "other", {"content": RULE, "memory_type": "preferences", "source": "web"})
+    report = migrate_memories(store, source=source)
+    assert dict(report.skipped) == {"the user has rejected it, or has too much to confirm": 1}
+    assert service.list_pending("ada") == service.list_memories("ada")[0] == []
+
+
+def test_agents_memories_of_other_applications_wait_if_that_is_wanted(store: MemoryStore) -> None:
+    """Guards AGENT_MEMORY_CONFIRM: migrations and imports did not know it. This package's own memories need no second
+    confirmation, nor does what the user stated."""
+    source = InMemoryStore()
+    source.put(("memories", "ada"), "k", {"content": "Likes tea", "memory_type": "preferences"})
+    source.put(("memories", "ada"), "said", {"content": "Lives in Lisbon", "memory_type": "facts", "role": "user"})
+    own = row(("ada", "semantic"), "facts", source={"origin": "agent"})["value"]
+    source.put(("ada", "semantic"), "own", {**own, "_inference_core": {"version": 1}})
+    report = migrate_memories(store, source=source, confirm=["semantic"])
+    assert (report.waiting, report.written) == (1, 2)
+    service = AgentMemoryStoreService(store).sync
+    assert [one.document.content for one in service.list_pending("ada")] == ["Likes tea"]

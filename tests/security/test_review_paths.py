@@ -7,28 +7,39 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import HumanMessage
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.vectorstores import InMemoryVectorStore
+from langgraph.store.memory import InMemoryStore
 from outbox_support import pipeline_on, put, said, step
 from periodic_support import DAY, QUIET, Life, citing_all, insight, summarizer
 
 from inference_core import (
+    AgentMemory,
     AgentMemoryStoreService,
     ExtractiveMemory,
+    FlushToLongTerm,
     MemoryContext,
     MemoryMiddleware,
     MemorySource,
     MemoryStore,
     Origin,
+    VectorMemory,
     get_memory_tools,
+    migrate_memories,
     open_store,
 )
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.ingestion.jobs import undo
+from inference_core.ingestion.verbatim import NOT_OFFERED, ingest
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.outbox.candidates import Action, Candidate, Extraction
+from inference_core.outbox.messages import Message, Role, Transcript
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
+from inference_core.transfer.mem0 import mem0_items
+from inference_core.transfer.migrate import import_items
 
 TEXT = "Ada climbs whenever she can"
 BY_USER = MemorySource(origin=Origin.USER)
@@ -107,6 +118,49 @@ def by_block(store: MemoryStore, clock: FrozenClock) -> None:
     run(block.absorb(strict(store, clock).scope, Conversation("ada", "s"), [HumanMessage(TEXT)]))
 
 
+def by_transcript(store: MemoryStore, clock: FrozenClock) -> None:
+    """Cause: word for word, what an assistant had said became episodic memory, whatever was to be confirmed."""
+    messages = [Message(session_id="s", role=Role.ASSISTANT, text=TEXT, id=str(at)) for at in range(2)]
+    for report in ingest(strict(store, clock).scope, "ada", Transcript(messages, 2)):
+        assert (report.written, report.waiting) in ((0, 2), (0, 1))
+    (again,) = list(ingest(strict(store, clock).scope, "ada", Transcript(messages, 2)))[-1:]
+    assert again.already_there == 2
+
+
+def by_passages(store: MemoryStore, clock: FrozenClock) -> None:
+    block = VectorMemory(store, user_id="ada")
+    run(block.absorb(strict(store, clock).scope, Conversation("ada", "s"), [AIMessage(TEXT, id="1")]))
+
+
+def by_vector_store(store: MemoryStore, clock: FrozenClock) -> None:
+    vectors = InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
+    block = VectorMemory(store, user_id="ada", vector_store=vectors)
+    run(block.absorb(strict(store, clock).scope, Conversation("ada", "s"), [AIMessage(TEXT, id="1")]))
+    assert vectors.store == {}
+
+
+def by_flush(store: MemoryStore, clock: FrozenClock) -> None:
+    answer = call_tool("ExtractedFacts", facts=[{"content": TEXT}])
+    service = strict(store, clock)
+    block = ExtractiveMemory(ScriptedChatModel(turns=[answer]), service, user_id="ada")
+    memory = AgentMemory(service, overflow=FlushToLongTerm([block]), max_tokens=1, user_id="ada")
+    memory.update("s", ("user", "word " * 50))
+    memory.update("s", ("user", "more"))
+
+
+def by_migration(store: MemoryStore, clock: FrozenClock) -> None:
+    del clock
+    source = InMemoryStore()
+    source.put(("memories", "ada"), "k", {"content": TEXT})
+    assert migrate_memories(store, source=source, confirm=MEMORY_CATEGORIES).waiting == 1
+
+
+def by_import(store: MemoryStore, clock: FrozenClock) -> None:
+    del clock
+    rows = {"results": [{"id": "1", "memory": TEXT, "user_id": "ada"}]}
+    assert import_items(store, lambda: mem0_items([("f", rows)]), confirm=MEMORY_CATEGORIES).waiting == 1
+
+
 PATHS: dict[str, Callable[[MemoryStore, FrozenClock], None]] = {
     "service": by_service,
     "save tool": by_tool,
@@ -117,6 +171,12 @@ PATHS: dict[str, Callable[[MemoryStore, FrozenClock], None]] = {
     "summary": by_summary,
     "insight": by_insight,
     "short-term block": by_block,
+    "transcript word for word": by_transcript,
+    "passages word for word": by_passages,
+    "passages in a vector store": by_vector_store,
+    "flush to long-term memory": by_flush,
+    "migration": by_migration,
+    "import": by_import,
 }
 
 
@@ -138,6 +198,21 @@ def test_every_path_waits_for_the_user(
     assert service.approve_pending("ada", waiting[0].id) == [waiting[0].id]
     assert TEXT in [one.content for one in service.recall_memories("ada", TEXT)]
     assert [one.id for one in waiting[0].ends] == (["m1"] if write in (by_update_tool, by_supersession) else [])
+
+
+def test_what_cannot_be_offered_is_read_again_later(store: MemoryStore, clock: FrozenClock) -> None:
+    """Guards transcripts: a message that the user has rejected is not stored, and not counted as done."""
+    service = strict(store, clock)
+    transcript = Transcript([Message(session_id="s", role=Role.ASSISTANT, text=TEXT, id="1")], 1)
+    list(ingest(service.scope, "ada", transcript))
+    service.sync.reject_pending("ada", service.sync.list_pending("ada")[0].id)
+    other = Transcript([Message(session_id="t", role=Role.ASSISTANT, text=TEXT, id="2")], 1)
+    (report,) = list(ingest(service.scope, "ada", other))[-1:]
+    assert (report.written, report.waiting, dict(report.skipped)) == (0, 0, {NOT_OFFERED: 1})
+    assert service.sync.list_memories("ada")[0] == []
+    plain = AgentMemoryStoreService(store, clock=clock, timeout=None)
+    (report,) = list(ingest(plain.scope, "ada", other))[-1:]
+    assert report.written == 1
 
 
 def test_undo_takes_back_what_a_job_has_offered(store: MemoryStore, clock: FrozenClock) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langgraph.store.memory import InMemoryStore
 from outbox_support import Scripted
+from periodic_support import DAY, QUIET, Life, citing_all, insight, summarizer
 from short_term_support import USER, extracting, model_of
 from support import HashingEmbeddings
 
@@ -20,8 +22,11 @@ from inference_core import (
     ExtractiveMemory,
     FlushToLongTerm,
     Guard,
+    MemoryContext,
+    MemoryMiddleware,
     MemorySource,
     MemoryStore,
+    Origin,
     StaticMemory,
     VectorMemory,
     Worker,
@@ -29,10 +34,18 @@ from inference_core import (
     migrate_memories,
     open_store,
 )
-from inference_core.errors import SecretFound
+from inference_core.asking import ask
+from inference_core.effects import run
+from inference_core.errors import ConfirmationNeeded, ModelError, SecretFound, UntrustedWrite
+from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.verbatim import hand_over, ingest
+from inference_core.memory.redaction import told_error
+from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import Message, Role, Transcript
+from inference_core.outbox.outbox import Limits, Outbox
+from inference_core.outbox.partitions import dead_letters
 from inference_core.stores.opening import open_backend
+from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store
 from inference_core.transfer.mem0 import mem0_items
@@ -141,8 +154,79 @@ def kept_short(service: AgentMemoryStoreService, folder: Path) -> None:
     assert not any(CANARY in str(one.content) for request in model.requests for one in request)
 
 
+def looked_after(service: AgentMemoryStoreService, folder: Path) -> None:
+    """Summaries and insights, whose models repeat the secret in all that they write."""
+    del folder
+    told = citing_all(SAID)
+
+    def sums_up(request: list[Any]) -> Any:
+        (call,) = told(request).tool_calls
+        return call_tool(
+            call["name"], **{**call["args"], "title": CANARY, "participants": [CANARY], "topics": [CANARY]}
+        )
+
+    life = Life(service.store, FrozenClock(), summarizer=summarizer(sums_up), insights=[insight(SAID)])
+    for number in range(3):
+        life.service.sync.save_memory("ada", f"Climbed in week {number} with {CANARY}", "facts", topic=f"key {CANARY}")
+    life.says(SAID)
+    life.works(QUIET)
+    life.works(DAY)
+    assert life.summaries()
+    assert CANARY not in repr(life.model.requests)
+
+
+def given_up(service: AgentMemoryStoreService, folder: Path) -> None:
+    """Dead letters: the error that a provider gives names the key, and so does the message."""
+    del folder
+
+    def fails(*_: Any) -> Extraction:
+        raise ModelError(f"Incorrect API key provided: {CANARY}; the password is {PASSWORD}")
+
+    service.sync.add_messages("ada", [("user", SAID)], session_id="s")
+    store, clock = service.store, FrozenClock()
+    assert isinstance(store, MemoryStore)
+    outbox = Outbox(store.engine, clock, Limits(max_tries=1))
+    Worker(Pipeline(service.scope, Scripted(fails), outbox=outbox)).drain()
+    (letter,) = run(dead_letters(store.engine))
+    assert CANARY not in repr(letter)
+
+
+def reviewed(service: AgentMemoryStoreService, folder: Path) -> None:
+    """What waits, the reasons and names of reviewers, and what they make of it; the audit trail names all of them."""
+    del folder
+    ids: list[str] = []
+    for text in (SAID, f"{SAID} Bis.", f"{SAID} Ter."):
+        source = MemorySource(origin=Origin.WEB, tool=CANARY)
+        with pytest.raises(ConfirmationNeeded) as waits:
+            service.sync.save_memory("ada", text, "instructions", topic=CANARY, tags=[CANARY], source=source)
+        assert CANARY not in repr(waits.value)
+        ids.append(waits.value.pending_id)
+    assert CANARY not in repr(service.sync.list_pending("ada"))
+    assert service.sync.reject_pending("ada", ids[0], f"It holds {CANARY}", by=f"bob {CANARY}") == [ids[0]]
+    service.sync.approve_pending("ada", ids[1], f"Now {SAID}", by=CANARY)
+    with pytest.raises(UntrustedWrite) as refused:
+        service.sync.save_memory("ada", SAID, "instructions", source=MemorySource(origin=Origin.WEB))
+    assert CANARY not in repr(refused.value)
+
+
+def run_by_an_agent(service: AgentMemoryStoreService, folder: Path) -> None:
+    """Receipts of prompts, and what a tool of an agent answers."""
+    del folder
+    save = call_tool("save_memory_store", content=SAID, memory_type="facts", topic=CANARY)
+    agent: Any = create_agent(
+        ScriptedChatModel(turns=[save, "done"], record=False),
+        store=service.store,
+        middleware=[MemoryMiddleware(recall_timeout=60, receipts=True)],
+        context_schema=MemoryContext,
+    )
+    for _ in range(2):
+        asked = {"messages": [("user", f"What of {SAID}")]}
+        agent.invoke(asked, {"configurable": {"thread_id": "t"}}, context={"user_id": "ada"})
+
+
 PATHS: tuple[Callable[[AgentMemoryStoreService, Path], None], ...] = (
     *(saved, used_as_tool, put_as_item, captured, ingested, imported, kept_short),
+    *(looked_after, given_up, reviewed, run_by_an_agent),
 )
 
 
@@ -176,6 +260,17 @@ def test_no_canary_is_left_anywhere(
     assert [one for one in CANARIES if one in found] == []
     assert [text for text in embeddings.heard if CANARY in text or PASSWORD in text] == []
     assert CANARY not in caplog.text + told
+
+
+def test_an_error_of_a_provider_is_told_without_the_key_that_it_quotes() -> None:
+    """Cause: "Incorrect API key provided: …" stood in logs and in the errors of models and embeddings."""
+    error = ValueError(f"Incorrect API key\nprovided: {CANARY}")
+    assert told_error(error) == "Incorrect API key provided: [redacted: aws_access_key]"
+    assert CANARY[:12] not in told_error(ValueError(f"{'word ' * 38}{CANARY}")), "it is cut after it is redacted"
+    model = ScriptedChatModel(turns=[error], record=False)
+    with pytest.raises(ModelError) as raised:
+        run(ask(model, [], None))
+    assert CANARY not in repr(raised.value)
 
 
 def test_what_is_off_is_stored_as_it_comes(tmp_path: Path) -> None:

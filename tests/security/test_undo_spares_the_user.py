@@ -8,6 +8,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.agents.tools.memory_tools import get_memory_tools
 from inference_core.effects import run
 from inference_core.ingestion.jobs import undo, undo_changes
+from inference_core.memory.audit import Actor
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.testing import FrozenClock
 
@@ -34,3 +35,17 @@ def test_regression_what_tools_rewrote_and_deleted_is_back(clock: FrozenClock) -
         left = [(one.id, one.value, one.updated_at) for one in memory.list_memories("ada")[0] if one.id != added]
         assert sorted(left, key=str) == sorted(before, key=str)
         assert memory.get_memory("ada", added)
+
+
+def test_regression_a_second_undo_passes_over_pinned_memories(clock: FrozenClock) -> None:
+    """An undo that found nothing but a pinned memory, which stays, left no event: the next one named it again."""
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, clock=clock)
+        memory = service.sync
+        evil = AgentMemoryStoreService(store, clock=clock, actor=Actor(kind="agent", thread_id="evil")).sync
+        evil.save_memory("ada", "Pays by card", "facts", memory_id="card")
+        memory.update_memory("ada", "card", pinned=True)
+        assert run(undo_changes(service.scope, "ada", session_id="evil")).kept == ["card"]
+        assert run(undo_changes(service.scope, "ada", session_id="evil")).kept == []
+        assert [one.operation for one in memory.audit("ada")] == ["undo", "update", "save"]
+        assert memory.get_memory("ada", "card")

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from inference_core.clock import SystemClock, aware, local_day, time_zone
+from inference_core.clock import SystemClock, aware, local_day, moment_of, time_zone
 from inference_core.errors import ConfigurationError
 from inference_core.testing import FrozenClock
 
@@ -52,6 +52,11 @@ def test_the_day_at_the_ends_of_the_calendar_is_that_of_utc():
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     assert local_day(first, ZoneInfo("America/Los_Angeles")) == date.min
     assert local_day(last, ZoneInfo("Pacific/Kiritimati")) == date.max
+
+
+@pytest.mark.parametrize("found", [True, float("nan"), 1e300, 10**400, "", "0001-01-01T00:00:00+14:00", [], None])
+def test_what_is_no_time_is_none(found: object):
+    assert moment_of(found) is None
 
 
 def test_a_frozen_clock_moves_when_it_is_told_to():

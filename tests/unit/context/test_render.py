@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from support import expanded, load
+from support import each, expanded, load
 
 from inference_core.context.render import (
     NOTICE,
@@ -151,7 +151,7 @@ def test_unstorable_text_never_gets_into_a_block(kind: str):
             canonical_text(expanded(entry["text"]), max_bytes=4000)
 
 
-@pytest.mark.parametrize("entry", HOSTILE, ids=lambda entry: entry["kind"])
+@each(HOSTILE)
 def test_hostile_text_leaves_the_form_of_the_block_as_it_is(entry: dict[str, Any]):
     content = canonical_text(expanded(entry["text"]))
     topic = optional_text(content, what="topic") if len(content.encode()) <= 512 else None
@@ -173,7 +173,7 @@ def test_hostile_text_leaves_the_form_of_the_block_as_it_is(entry: dict[str, Any
     assert not [mark for mark in block if mark != "\n" and unicodedata.category(mark) == "Cc"]
 
 
-@pytest.mark.parametrize("entry", HOSTILE, ids=lambda entry: entry["kind"])
+@each(HOSTILE)
 def test_a_block_tells_its_contents_whole(entry: dict[str, str]):
     text = canonical_text(expanded(entry["text"]), max_bytes=8_192)
     tool = MemorySource(origin=Origin.TOOL)

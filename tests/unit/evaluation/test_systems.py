@@ -66,7 +66,7 @@ async def test_long_messages_are_kept_whole():
 
 
 async def test_all_vectors_are_there_before_the_first_question(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("inference_core.stores.embedding.EMBED_TIMEOUT_S", 0.0001)
+    monkeypatch.setattr("inference_core.stores.indexing.embedding.EMBED_TIMEOUT_S", 0.0001)
     with closing(MemoryService("local")) as system:
         await system.ingest(conversation("a cat", "a boat"), lambda: None)
         engine = system._store.engine

@@ -41,6 +41,11 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
             step(pipeline)
         service.sync.recall_memories("ada", "of 300 days ago", 1)
         found = run(statistics(service.scope, "ada"))
+        newest = run(statistics(service.scope, "ada", newest=1))
+        assert run(statistics(service.scope, "ada", newest=5)) == found
+    counted = (newest.memories, newest.by_type, newest.jobs)
+    assert counted == (5, {"goals": 3, "facts": 2}, 2)  # by the database
+    assert (newest.used, newest.never_used, newest.model_calls, newest.input_tokens) == (0, 1, 1, 100)
     assert [one.content for one in found.oldest_unused[:2]] == ["of 20 days ago", "of 5 days ago"]
     assert replace(found, oldest_unused=[]) == MemoryStatistics(
         memories=5,

@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put, said, service_on, step
 
 from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
@@ -16,6 +17,8 @@ from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion import jobs
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.outbox.candidates import Action, Candidate
+from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import FrozenClock
 
 LISBON, PORTO, FARO, CAT = "Lives in Lisbon", "Lives in Porto", "Lives in Faro", "Has a cat"
@@ -180,6 +183,18 @@ def test_a_session_is_undone_with_all_its_jobs(book: Book) -> None:
     assert [state for state in book.state() if state[1]["content"] == LISBON] == before
     assert [row.value["session"] for row in run(jobs.jobs(book.service.scope, "ada"))] == ["first", "first"]
     assert run(jobs.jobs(book.service.scope, "bob")) == []
+
+
+def test_regression_what_is_kept_word_for_word_goes_also_if_the_session_changed_it_since(book: Book) -> None:
+    """No event of the session adds such a memory; an event that reinforced it had undo leave it, as it was before."""
+    conversation = Conversation("ada", "s")
+    run(VectorMemory().absorb(book.service.scope, conversation, [HumanMessage(FARO, id="1")]))
+    book.job(Candidate(content=FARO, action=Action.REINFORCE, target=book.id_of(FARO)), session="s")
+    assert [one.id for one in book.all()] == [book.id_of(FARO)]
+    report = run(jobs.undo_changes(book.service.scope, "ada", session_id="s", dry_run=True))
+    assert (report.removed, report.restored) == ([book.id_of(FARO)], [])
+    assert book.undo(session_id="s") == 1
+    assert book.all() == []
 
 
 @pytest.mark.parametrize("session", ["x\x00\ud800", "s" * 5_000], ids=["broken", "long"])

@@ -12,7 +12,7 @@ from inference_core.errors import ConfigurationError, InvalidCategory, InvalidIn
 from inference_core.lifecycle.policy import Choice, half_lives, key_of, parse_budget, strength
 from inference_core.memory.types import get_category_for_type
 from inference_core.settings import MemorySettings
-from inference_core.stores.maintenance import Usage
+from inference_core.stores.access_counts import Usage
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from cli_support import Capture, answer, text
 
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, Space, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
-from inference_core.lifecycle.retention import RetentionPolicy, retain
+from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds, retain
+from inference_core.services.operations.receipts import RECEIPTS
+from inference_core.stores.backend import Put
 from inference_core.testing import FrozenClock
 
 DAY = timedelta(days=1)
@@ -107,3 +110,50 @@ def test_the_command_lists_and_removes(sqlite_url: str, capsys: Capture, monkeyp
     done = answer(capsys, "retention", "--days", "facts=0")
     assert [(one["user_id"], one["key"], one["kind"]) for one in done["removed"]] == [("ada", "m0", "facts")]
     assert "Removed 0 rows for good" in text(capsys, "retention", "--days", "facts=0", "--user", "ada")
+
+
+def test_the_worker_removes_what_is_older_than_the_setting_allows(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    """Retention had to be run by hand."""
+    monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    with open_store(sqlite_url, embeddings=None) as store:
+        old = AgentMemoryStoreService(store, clock=FrozenClock(datetime(2020, 1, 1, tzinfo=UTC))).sync
+        old.save_memory("ada", "Asked for trains", "interaction", memory_id="old")
+        old.save_memory("ada", "Lives in Rome", "facts", memory_id="fact")
+    text(capsys, "worker", "--once")
+    monkeypatch.setenv("AGENT_MEMORY_RETENTION", "interaction=365")
+    assert [one["key"] for one in answer(capsys, "retention", "--dry-run")["removed"]] == ["old"]
+    assert len(answer(capsys, "list", "--user", "ada")["memories"]) == 2
+    text(capsys, "worker", "--once")
+    assert [one["id"] for one in answer(capsys, "list", "--user", "ada")["memories"]] == ["fact"]
+    monkeypatch.setenv("AGENT_MEMORY_RETENTION", "interaction")
+    assert "says no days" in text(capsys, "worker", "--once", code=1)
+    monkeypatch.delenv("AGENT_MEMORY_RETENTION")
+    assert "AGENT_MEMORY_RETENTION" in text(capsys, "retention", code=2)
+
+
+def test_rounds_reach_spaces_and_users_with_other_rows_alone_and_tell_what_went(clock: FrozenClock) -> None:
+    """A user with nothing but receipts or conversations was never looked at, nor was a space."""
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, clock=clock)
+        service.sync.save_memory(Space("team"), "Deploys on Thursday", memory_id="deploys")
+        put = [
+            Put(namespace=(user, RECEIPTS), key=f"r{number}", value='{"told": []}', updated_at=clock.now())
+            for user in ("bob", "cid")
+            for number in range(2)
+        ]
+        run(store.engine.write([*put, Put(namespace=("own", "items"), key="i", value="{}", updated_at=clock.now())]))
+        service.sync.hold("cid", "case 7")
+        clock.advance(40 * DAY)
+        rounds = RetentionRounds(service.scope, RetentionPolicy(days={"all": 30, "receipts": 30}))
+        assert rounds.run_if_due() == 3
+        assert rounds.run_if_due() == 0, "not before the next day"
+        assert RetentionRounds(service.scope, RetentionPolicy()).run_if_due() == 0
+        (event,) = service.sync.audit("bob")
+        assert (event.operation, event.changes) == ("retention", ())
+        assert re.fullmatch("2 receipts; [0-9a-f]{32}", event.reason or "")
+        (event, *_) = service.sync.audit(Space("team"))
+        assert (event.operation, event.changes[0].key) == ("retention", "deploys")
+        assert len(run(store.engine.scan([("cid", RECEIPTS)]))) == 2

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from support import expanded, load
+from support import each, expanded, load
 
 from inference_core.errors import InvalidCategory, InvalidId, InvalidMemoryType
 from inference_core.memory.namespaces import (
@@ -48,7 +48,7 @@ def _all_scopes(user: str, agent: str | None) -> set[Namespace]:
     return written | set(builder.read_scopes(user)) | {builder.legacy_namespace(user)}
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["note"][:40])
+@each(ENTRIES)
 def test_a_hostile_id_is_refused_or_survives_a_round_trip(entry: dict[str, Any]):
     owner = expanded(entry["id"])
     try:

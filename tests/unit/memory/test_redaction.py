@@ -12,6 +12,7 @@ import pytest
 
 from inference_core import Guard, MemoryCategory, MemoryRecord, MemorySource, MemoryType
 from inference_core.errors import ConfigurationError, SecretFound
+from inference_core.memory.redaction import told_error
 
 KEY = "AKIA" + "IOSFODNN7EXAMPLE"
 GONE = "[redacted: aws_access_key]"
@@ -115,3 +116,11 @@ def test_a_topic_may_say_that_the_content_is_a_password() -> None:
     told = replace(RECORD, topic="wifi password", content="hunter2x")
     assert Guard().record(told).content == "[redacted: secret_key]"
     assert Guard().kinds({"topic": "wifi password", "content": "hunter2x"}) == ("secret_key",)
+
+
+def test_an_error_is_told_without_the_key_that_it_quotes() -> None:
+    """Guards logs: a provider's error says which key it refused."""
+    key = "AKIA" + "CANARY7CANARY7CA"
+    assert told_error(ValueError(f"Incorrect API key\nprovided: {key}")) == (
+        "Incorrect API key provided: [redacted: aws_access_key]"
+    )

@@ -9,18 +9,20 @@ from random import Random
 from typing import Any
 
 import pytest
+from support import each
 
 from benchmarks.secret_texts import benign, filled, held_out, known
 from inference_core.memory.redaction import Guard
-from inference_core.memory.secrets import Finding, credentials_in, is_assigned, merged, personal_in
+from inference_core.memory.secrets import Finding, credentials_in, formats, is_assigned, merged, personal_in
 
 GUARD = Guard()
 DATA: dict[str, Any] = tomllib.loads((files("inference_core.memory") / "secrets.toml").read_text("utf-8"))
 FORMATS = [(one, trigger) for one in DATA["credentials"] for trigger in one["triggers"]]
 
 
-@pytest.mark.parametrize(("format_", "trigger"), FORMATS, ids=[trigger for _, trigger in FORMATS])
-def test_each_format_is_found_by_its_kind_and_nothing_is_left_of_it(format_: dict[str, Any], trigger: str) -> None:
+@each(FORMATS)
+def test_each_format_is_found_by_its_kind_and_nothing_is_left_of_it(known_by: tuple[dict[str, Any], str]) -> None:
+    format_, trigger = known_by
     random = Random(trigger)
     secret = filled(format_.get("example_before", ""), random) + trigger + filled(format_["example"], random)
     (found,) = credentials_in(f"Note {secret} please.")
@@ -29,6 +31,13 @@ def test_each_format_is_found_by_its_kind_and_nothing_is_left_of_it(format_: dic
     assert left.startswith("Note ")
     assert left.endswith(" please.")
     assert not any(part in left for part in re.findall(r"[A-Za-z0-9]{12,}", filled(format_["example"], random)))
+
+
+def test_the_formats_are_read_when_the_first_text_is_searched() -> None:
+    """Another test may have searched one in this process, without coverage."""
+    formats.cache_clear()
+    assert [one.kind for one in credentials_in("my password is Tr0ub4dor&3.")] == ["password"]
+    assert formats.cache_info().misses == 1
 
 
 def test_of_160_secrets_in_known_formats_95_percent_are_redacted() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inference_core.errors import InvalidInput, UntrustedWrite
-from inference_core.memory.trust import MemorySource, Origin, Trust, check_write
+from inference_core.memory.trust import MemorySource, Origin, Trust, as_fact, check_write, lowered, why_it_waits
 from inference_core.memory.types import MemoryCategory
 
 OUTSIDE = (Origin.TOOL, Origin.DOCUMENT, Origin.WEB)
@@ -83,3 +83,27 @@ def test_an_empty_source_is_the_applications():
 @pytest.mark.parametrize("origin", ["", "admin", "USER", None, 7])
 def test_an_unknown_origin_is_trusted_least(origin: object):
     assert MemorySource.from_value({"origin": origin}).trust is Trust.EXTERNAL
+
+
+def test_what_an_import_trusts_less_says_so_whatever_its_origin():
+    for origin in (Origin.USER, Origin.APPLICATION):
+        assert why_it_waits(MemorySource(origin=origin), MemoryCategory.SEMANTIC).startswith("An import trusts it less")
+
+
+def test_what_an_import_trusts_less_says_so():
+    """What the user is named for waits all the same if a file trusts it no more than a page."""
+    source = MemorySource(origin=Origin.USER)
+    assert why_it_waits(source, MemoryCategory.PROCEDURAL) == "An import trusts it less than what the user stated"
+
+
+def test_a_rule_as_a_fact_keeps_what_it_was():
+    """Guards archives of files: a forgotten rule from outside comes back as a fact, and nothing of it is lost."""
+    rule = {"content": "x", "memory_type": "instructions", "extra_metadata": {"legacy": {"id": "1"}, "more": 2}}
+    fact = as_fact(rule)
+    assert (fact["memory_type"], fact["memory_category"], fact["content"]) == ("facts", "semantic", "x")
+    assert fact["extra_metadata"] == {"legacy": {"id": "1", "memory_type": "instructions"}, "more": 2}
+
+
+@pytest.mark.parametrize("value", ["a text", 3, None, ["trust"]])
+def test_a_value_of_a_file_that_is_no_memory_stays_as_it_is(value: object):
+    assert lowered(value) is value

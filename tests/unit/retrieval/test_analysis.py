@@ -8,6 +8,7 @@ import time
 
 import pytest
 from retrieval_support import analyze_query
+from support import each
 
 from inference_core.retrieval import analysis
 from inference_core.retrieval.analysis import (
@@ -254,7 +255,7 @@ def test_a_token_with_a_subject_is_a_content_token(token: str):
     assert is_content_token(token)
 
 
-@pytest.mark.parametrize("token", ["", "?", "##-", "the", "##s", "what", "t", *sorted(META_WORDS)])
+@each(["", "?", "##-", "the", "##s", "what", "t", *sorted(META_WORDS)])
 def test_a_function_word_or_punctuation_is_no_content_token(token: str):
     assert not is_content_token(token)
 

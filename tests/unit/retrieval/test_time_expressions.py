@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from inference_core.retrieval import time_expressions
 from inference_core.retrieval.time_expressions import MAX_CHARACTERS, interval_of
 
 SUNDAY = datetime(2024, 3, 31, 12, 30, tzinfo=UTC)
@@ -227,3 +228,10 @@ def test_a_long_text_takes_little_time(part: str):
     started = time.process_time()
     assert _days(part * 65_536) == ""
     assert time.process_time() - started < 0.2
+
+
+def test_the_rules_are_compiled_when_the_first_text_is_read():
+    """Another test may have read one in this process, without coverage."""
+    time_expressions._rules.cache_clear()
+    assert _days("yesterday") == "2024-03-30"
+    assert time_expressions._rules.cache_info().misses == 1

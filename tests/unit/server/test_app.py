@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from server_support import Served, served
 from starlette.requests import Request
@@ -9,10 +11,10 @@ from starlette.responses import PlainTextResponse
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError
+from inference_core.server.api.routes import QuickRoute, Route
 from inference_core.server.app import check_routes, create_app
-from inference_core.server.auth import Permission
-from inference_core.server.gate import Access
-from inference_core.server.routes import Route
+from inference_core.server.identity.auth import Permission
+from inference_core.server.identity.gate import Access
 
 
 async def forgotten() -> int:
@@ -56,3 +58,55 @@ async def test_a_store_that_does_not_answer_is_not_ready():
             assert (await client.get("/readyz")).status_code == 503
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/version")).json()["version"]
+
+
+REQUESTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("POST", "/v1/memories/search", {"json": {"query": "tea", "k": 2, "explain": True}}),
+    ("POST", "/v1/memories/search", {"json": {"query": "tea", "k": 0}}),
+    ("POST", "/v1/memories/search", {"json": {"query": "tea", "user_id": "bob"}}),
+    ("POST", "/v1/memories/search", {"json": {"query": "te\0a"}}),
+    ("POST", "/v1/memories/search", {"content": b'{"query": "tea"}', "headers": {"Content-Type": "text/plain"}}),
+    (
+        "POST",
+        "/v1/memories/search",
+        {"content": b'{"query": "tea"}', "headers": {"Content-Type": "application/x+json"}},
+    ),
+    ("POST", "/v1/memories/search", {"content": b'{"query": "tea"}', "headers": {}}),
+    *[
+        ("POST", "/v1/memories/search", {"content": body, "headers": {"Content-Type": "application/json"}})
+        for body in (
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b'{"query": "\xff"}',
+            b'{"query": "\\ud800"}',
+            b'{"query": "tea", "diversity": NaN}',
+        )
+    ],
+    ("PUT", "/v1/memories/search", {"json": {"query": "tea"}}),
+    ("POST", "/v1/context", {"json": {"query": "tea"}}),
+    ("POST", "/v1/forget", {"json": {"max_memories": {"opinions": 1}}}),
+    ("GET", "/v1/stats", {}),
+    ("GET", "/v1/forgotten", {}),
+)
+
+
+@pytest.mark.parametrize("permissions", [[Permission.READ, Permission.WRITE], [Permission.READ], [Permission.ADMIN]])
+async def test_quick_answers_are_those_of_the_framework(server: Served, permissions: list[Permission]):
+    """What is answered without resolving dependencies differs in nothing but time."""
+    server.service.sync.save_memory("ada", "Likes tea", extra_metadata={"cups": 3})
+    slow = served(server.service)
+    for route in slow.app.routes:
+        if isinstance(route, QuickRoute):
+            route._is_quick = False
+    assert sum(isinstance(route, QuickRoute) and route._is_quick for route in server.app.routes) > 5
+    async with server.client("ada", permissions) as client, slow.client("ada", permissions) as other:
+        for method, path, given in REQUESTS:
+            answers = [await one.request(method, path, **given) for one in (client, other)]
+            told = [(one.status_code, one.headers["content-type"], one.text) for one in answers]
+            assert told[0] == told[1], (method, path, given)
+    nobody = server.key(None, [*permissions, Permission.ACT_AS])
+    async with server.client() as client:
+        answer = await client.get("/v1/stats", headers={"Authorization": f"Bearer {nobody}"})
+        assert answer.status_code == (422 if Permission.READ in permissions else 403)

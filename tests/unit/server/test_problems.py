@@ -9,8 +9,8 @@ import pytest
 from server_support import Served
 
 from inference_core import errors
+from inference_core.server.api.routes import Call
 from inference_core.server.problems import STATUSES, name_of, problem, status_of
-from inference_core.server.routes import Call
 
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.InferenceCoreError)]
 

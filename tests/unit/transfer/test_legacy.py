@@ -15,7 +15,6 @@ from inference_core.transfer.legacy import (
     NOT_STORABLE,
     LegacyItem,
     Unusable,
-    moment,
     records_of,
 )
 
@@ -68,11 +67,6 @@ def test_an_agent_gets_what_is_not_shared():
 @pytest.mark.parametrize(("found", "expected"), TIMES)
 def test_times_of_all_forms_are_read(found: Any, expected: object):
     assert record({"content": "x", "created_at": found}).created_at == expected
-
-
-@pytest.mark.parametrize("found", [True, float("nan"), 1e300, 10**400, "", "0001-01-01T00:00:00+14:00", [], None])
-def test_what_is_no_time_is_none(found: Any):
-    assert moment(found) is None
 
 
 def test_without_any_time_it_is_the_oldest():

@@ -17,8 +17,7 @@ from inference_core import MemoryStore
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.transfer import sources
-from inference_core.transfer.layouts import UNCLEAR_USER, Layouts
-from inference_core.transfer.legacy import LegacyItem
+from inference_core.transfer.legacy import UNCLEAR_USER, Layouts, LegacyItem
 from inference_core.transfer.migrate import located
 from inference_core.transfer.migration_report import MigrationReport
 from inference_core.transfer.sources import (

@@ -1,0 +1,270 @@
+"""Jobs over HTTP: exports, bulk saves, forgetting and erasing that go on after the response, and after a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from server_support import Served, served
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.effects import run
+from inference_core.memory.namespaces import PORTIONS
+from inference_core.server.api import jobs, user_routes
+from inference_core.server.api.jobs import ABANDONED, Job, Jobs
+from inference_core.server.identity.auth import CACHED_S, Permission
+from inference_core.testing import FrozenClock
+
+ADMIN = (Permission.READ, Permission.WRITE, Permission.ADMIN)
+OPERATOR = (*ADMIN, Permission.ACT_AS)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "TELL_S", 0.01)
+    monkeypatch.setattr(user_routes, "TELL_S", 0.01)
+    monkeypatch.setattr(jobs, "PORTION", 3)
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    """Stands still now: databases compare the ends of rows with their own time."""
+    return FrozenClock(datetime.now(UTC))
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: FrozenClock) -> Iterator[Served]:
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        yield served(AgentMemoryStoreService(store, clock=clock), ledger=tmp_path / "erasures.jsonl")
+
+
+async def begun(client: httpx.AsyncClient, kind: str, body: Any = None, **headers: str) -> str:
+    """The address of a new job."""
+    answer = await client.post(f"/v1/jobs/{kind}", json=body, headers=headers)
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["location"] == f"/v1/jobs/{answer.json()['id']}"
+    return answer.headers["location"]
+
+
+async def ended(client: httpx.AsyncClient, job: str) -> dict[str, Any]:
+    """The job when it is over."""
+    for _ in range(1_000):
+        answer = await client.get(job)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        if found["state"] in ("done", "failed"):
+            return found
+        await asyncio.sleep(0.01)
+    raise TimeoutError
+
+
+def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def nothing(*_: object) -> None: ...
+
+
+async def test_many_memories_are_saved_and_exported_by_jobs(server: Served):
+    given = [{"content": f"Fact {number}", "memory_type": "facts"} for number in range(7)] + [{"content": " "}]
+    async with server.client("ada") as client:
+        saving = await begun(client, "save", {"memories": given}, **{"Idempotency-Key": "1"})
+        assert await begun(client, "save", {"memories": given}, **{"Idempotency-Key": "1"}) == saving
+        other = {"memories": given[:1]}
+        again = await client.post("/v1/jobs/save", json=other, headers={"Idempotency-Key": "1"})
+        assert (again.status_code, again.json()["type"].rpartition(":")[2]) == (422, "invalid-input")
+        done = await ended(client, saving)
+        assert (done["kind"], done["state"], done["done"], done["total"]) == ("save", "done", 8, 8)
+        assert done["result"] == {"stored": 7, "refused": 1}
+        told = lines_of(await client.get(f"{saving}/result"))
+        assert [one["status"] for one in told] == [201] * 7 + [422]
+        exporting = await begun(client, "export")
+        assert (await ended(client, exporting))["result"] == {"exported": 7}
+        memories = lines_of(await client.get(f"{exporting}/result"))
+        assert {one["content"] for one in memories} == {one["content"] for one in given[:7]}
+        assert {one["id"] for one in memories} == {one["id"] for one in told[:7]}
+        listed = (await client.get("/v1/jobs")).json()["jobs"]
+        assert {f"/v1/jobs/{one['id']}" for one in listed} == {saving, exporting}
+
+
+async def test_a_job_is_its_users_alone(server: Served):
+    async with server.client("ada") as ada, server.client("bob", ADMIN) as bob:
+        job = await begun(ada, "export", **{"Idempotency-Key": "1"})
+        await ended(ada, job)
+        for path in (job, f"{job}/events", f"{job}/result"):
+            answer = await bob.get(path)
+            assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (404, "no-such-job")
+        assert (await bob.get("/v1/jobs")).json() == {"jobs": []}
+        assert await begun(bob, "export", **{"Idempotency-Key": "1"}) != job
+        await ended(bob, (await bob.get("/v1/jobs")).json()["jobs"][0]["id"].join(["/v1/jobs/", ""]))
+
+
+async def test_progress_is_a_stream_of_events_that_can_be_taken_up(server: Served):
+    for number in range(7):
+        server.service.sync.save_memory("ada", f"Fact {number}")
+    async with server.client("ada") as client:
+        job = await begun(client, "export")
+        answer = await client.get(f"{job}/events")
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = [dict(line.split(": ", 1) for line in one.splitlines()) for one in answer.text.strip().split("\n\n")]
+        told = [json.loads(one["data"]) for one in events]
+        assert (events[-1]["event"], told[-1]["state"], told[-1]["result"]) == ("done", "done", {"exported": 7})
+        numbers = [int(one["id"]) for one in events]
+        assert numbers == sorted(set(numbers))
+        again = await client.get(f"{job}/events", headers={"Last-Event-ID": "0"})
+        assert again.text.count("event: done") == 1
+        over = await client.get(f"{job}/events", headers={"Last-Event-ID": events[-1]["id"]})
+        assert (over.status_code, over.content) == (204, b"")
+
+
+async def test_a_stream_without_news_beats_and_ends_with_the_server(server: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(user_routes, "BEAT_S", 0.02)
+    runner: Jobs = server.app.state.jobs
+
+    def waits(*_: object) -> dict[str, Any]:
+        while not runner.is_closing:
+            asyncio.run(asyncio.sleep(0.01))
+        return {}
+
+    monkeypatch.setattr(runner, "_export", waits)
+    async with server.client("ada") as client:
+        job = await begun(client, "export")
+        early = await client.get(f"{job}/result")
+        assert (early.status_code, early.json()["type"].rpartition(":")[2]) == (409, "job-not-done")
+        following = asyncio.create_task(client.get(f"{job}/events"))
+        await asyncio.sleep(0.2)
+        assert not following.done()
+        await runner.close()
+        assert (await following).text.count(": \n\n") > 1
+
+
+async def test_forgetting_as_a_job_does_what_it_does_at_once(server: Served):
+    async with server.client("ada") as client:
+        for number in range(5):
+            await client.post("/v1/memories", json={"content": f"Fact {number}", "memory_type": "facts"})
+        policy = {"max_memories": {"facts": 3}}
+        planned = (await client.post("/v1/forget", json=policy | {"dry_run": True})).json()
+        assert (await ended(client, await begun(client, "forget", policy | {"dry_run": True})))["result"] == planned
+        assert (await ended(client, await begun(client, "forget", policy)))["result"] == planned
+        assert (await client.get("/v1/stats")).json()["memories"] == 3
+        assert (await client.post("/v1/jobs/forget", json={"max_memories": {"opinions": 3}})).status_code == 422
+
+
+async def test_an_erasure_leaves_nothing_of_the_user_but_its_receipt(server: Served, tmp_path: Path):
+    ada = "ada.lovelace@example.com"
+    async with server.client("operator", OPERATOR) as admin, server.client("bob") as bob, server.client(ada) as own:
+        admin.headers["Act-As-User"] = ada
+        await own.post("/v1/memories", json={"content": "Lives in Lisbon by the river"})
+        await bob.post("/v1/memories", json={"content": "Likes tea"})
+        await ended(admin, await begun(admin, "export"))
+        assert (await bob.post("/v1/jobs/erase", json={"dry_run": True})).status_code == 403
+        planned = await ended(admin, await begun(admin, "erase", {"dry_run": True}))
+        assert planned["result"]["found"] > 2
+        assert (await admin.get("/v1/memories")).json()["total"] == 1
+        done = await ended(admin, await begun(admin, "erase", {"dry_run": False, "reason": "asked"}))
+        await asyncio.sleep(CACHED_S)
+        assert (await own.get("/v1/memories")).status_code == 401  # an erasure removes the user's keys, too
+    assert (done["state"], done["result"]["left"], done["result"]["reason"]) == ("done", 0, "asked")
+    assert done["result"]["found"] >= planned["result"]["found"]
+    assert set(done["result"]["files"].values()) == {0}
+    assert server.service.sync.count_memories("bob")["total"] == 1
+    for name in os.listdir(tmp_path):  # noqa: PTH208 - nobody else waits
+        content = (tmp_path / name).read_bytes()
+        assert b"ada.lovelace" not in content, name
+        assert b"by the river" not in content, name
+
+
+async def test_a_server_without_a_ledger_erases_nobody(server: Served):
+    async with served(server.service).client("ada", ADMIN) as admin:
+        answer = await admin.post("/v1/jobs/erase", json={"dry_run": True})
+    assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (501, "configuration-error")
+
+
+async def test_secrets_are_not_kept_while_a_bulk_waits(server: Served, monkeypatch: pytest.MonkeyPatch):
+    secret = "ghp_" + "a1B2c3D4e5F6" * 3
+    runner: Jobs = server.app.state.jobs
+    monkeypatch.setattr(runner, "_start", nothing)
+    async with server.client("ada") as client:
+        job = await begun(client, "save", {"memories": [{"content": f"The API token is {secret}"}]})
+    (row,) = run(server.service.scope.engine.scan([("ada", PORTIONS, job.rpartition("/")[2])]))
+    assert "redacted" in str(row.value)
+    assert secret not in str(row.value)
+
+
+async def test_another_server_goes_on_with_what_one_has_left(
+    server: Served, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+):
+    """A job whose server ended was never done: nobody looked at rows that were running."""
+    first: Jobs = server.app.state.jobs
+    monkeypatch.setattr(first, "_start", nothing)
+    async with server.client("ada", ADMIN) as client:
+        saving = await begun(client, "save", {"memories": [{"content": f"Fact {number}"} for number in range(5)]})
+        erasing = await begun(client, "erase", {"dry_run": True})
+    second = served(server.service, ledger=None)
+    runner: Jobs = second.app.state.jobs
+    async with second.client("ada") as client:
+        await looked(runner)
+        assert (await ended(client, saving))["result"] == {"stored": 5, "refused": 0}
+        assert (await client.get(erasing)).json()["state"] == "queued"  # its server may be busy
+        clock.advance(ABANDONED + timedelta(seconds=1))
+        await looked(runner)
+        left = (await client.get(erasing)).json()
+        assert (left["state"], left["problem"]["type"].rpartition(":")[2]) == ("failed", "interrupted")
+    assert server.service.sync.count_memories("ada")["total"] == 5
+
+
+async def looked(runner: Jobs) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(runner.take_up(), 0.3)
+
+
+async def test_a_stopped_job_is_put_back_and_does_nothing_twice(server: Served):
+    given = [{"content": f"Fact {number}"} for number in range(9)]
+    first: Jobs = server.app.state.jobs
+    async with server.client("ada") as client:
+        job = await begun(client, "save", {"memories": given})
+        first.stop()
+        await first.close()
+        assert (await client.get(job)).json()["state"] in ("queued", "done")
+    second = served(server.service)
+    async with second.client("ada") as client:
+        await looked(second.app.state.jobs)
+        assert (await ended(client, job))["result"] == {"stored": 9, "refused": 0}
+    assert server.service.sync.count_memories("ada")["total"] == 9
+
+
+async def test_a_failure_is_told_without_what_it_quotes(server: Served, monkeypatch: pytest.MonkeyPatch):
+    runner: Jobs = server.app.state.jobs
+
+    def fails(*_: object) -> dict[str, Any]:
+        raise RuntimeError("Lives in Lisbon")
+
+    monkeypatch.setattr(runner, "_export", fails)
+    async with server.client("ada") as client:
+        failed = await ended(client, await begun(client, "export"))
+    assert (failed["state"], failed["result"]) == ("failed", None)
+    assert failed["problem"]["type"].endswith("internal-error")
+    assert "Lisbon" not in str(failed)
+
+
+async def test_of_two_servers_with_one_job_the_later_has_it(server: Served):
+    first: Jobs = server.app.state.jobs
+    async with server.client("ada") as client:
+        job = await begun(client, "export")
+        await ended(client, job)
+    stale = await first.get("ada", job.rpartition("/")[2])
+    assert isinstance(stale, Job)
+    stale.version -= 1
+    await first._tell(stale)
+    assert stale.is_stopped
+    with pytest.raises(jobs._Stopped):
+        stale.advance(1, 2)

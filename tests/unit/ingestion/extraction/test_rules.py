@@ -1,0 +1,196 @@
+"""Memories that rules find in what a user says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from time import process_time
+
+import pytest
+from statement_support import MIN_PRECISION, MIN_RECALL, scored, sentences
+
+from inference_core.ingestion.extraction.rules import extract_by_rules
+from inference_core.memory.types import MemoryType
+from inference_core.outbox.candidates import Action, Candidate, KnownMemory
+from inference_core.outbox.messages import Message, Role
+
+NOW = datetime(2026, 6, 15, tzinfo=UTC)
+
+
+def _said(*texts: str, role: Role = Role.USER, author: str | None = None) -> list[Message]:
+    return [
+        Message(session_id="s", role=role, text=text, id=f"m{place}", position=place, author=author)
+        for place, text in enumerate(texts)
+    ]
+
+
+def _found(*texts: str, offered: tuple[str, ...] = ()) -> list[Candidate]:
+    known = [KnownMemory(f"M{place}", f"id{place}", content) for place, content in enumerate(offered)]
+    return list(extract_by_rules(_said(*texts), known, NOW).candidates)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "topic"),
+    [
+        ("I live in Berlin.", MemoryType.FACTS, "residence"),
+        ("My boss is Karin.", MemoryType.FACTS, "boss"),
+        ("I'm allergic to peanuts.", MemoryType.FACTS, "allergy"),
+        ("My daughter is 4 years old.", MemoryType.FACTS, "age"),
+        ("My favourite colour is blue.", MemoryType.PREFERENCES, "favourite colour"),
+        ("I prefer short answers.", MemoryType.PREFERENCES, "length of answers"),
+        ("I love opera.", MemoryType.PREFERENCES, "like"),
+        ("Please always answer in English.", MemoryType.INSTRUCTION, "language of answers"),
+        ("From now on, please use metric units.", MemoryType.INSTRUCTION, "units"),
+        ("Always cite your sources.", MemoryType.INSTRUCTION, None),
+        ("Please call me Tom.", MemoryType.INSTRUCTION, "form of address"),
+        ("I want to run a marathon by October.", MemoryType.GOALS, None),
+        ("My goal is to read 30 books this year.", MemoryType.GOALS, None),
+        ("Ich arbeite bei Siemens.", MemoryType.FACTS, "employer"),
+    ],
+    ids=str,
+)
+def test_a_plain_statement_is_a_memory_in_the_users_own_words(text: str, kind: MemoryType, topic: str | None):
+    (candidate,) = _found(f"Hi there! {text} Can you help me?")
+    assert (candidate.content, candidate.memory_type, candidate.topic) == (text, kind, topic)
+    assert candidate.message_ids == ("m0",)
+    assert candidate.action is Action.ADD
+    assert candidate.state == ("open" if kind is MemoryType.GOALS else None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do I live in Berlin?",
+        "What if I lived in Berlin?",
+        "I might move to Berlin.",
+        "My sister says I live in Berlin.",
+        'The form reads "I live in Berlin."',
+        "> I live in Berlin.",
+        "Here is the letter:\nI live in Berlin.",
+        "Subject: moving\nI live in Berlin.",
+        "Dear Ms Hale,\nI live in Berlin.",
+        "```\nI live in Berlin.\n```",
+        "12:30 Ann: I live in Berlin.",
+        "I had a great time last week!",
+        "I love your answer so much!",
+        "I want to know how this works.",
+        "I'm trying to fix this bug by using a lock.",
+        "I finished lunch.",
+        "Please answer this one in English.",
+        "Never give up!",
+        "Thanks, that's great!",
+        "Anna lives in Berlin.",
+    ],
+    ids=lambda text: text[:30].replace("\n", " "),
+)
+def test_chatter_questions_quotations_and_pasted_text_give_nothing(text: str):
+    assert _found(text) == []
+
+
+@pytest.mark.parametrize("role", [Role.ASSISTANT, Role.TOOL], ids=str)
+def test_only_the_user_is_believed(role: Role):
+    assert extract_by_rules(_said("I live in Berlin.", role=role), [], NOW).candidates == []
+
+
+def test_messages_of_several_authors_give_nothing():
+    both = [*_said("I live in Berlin.", author="Ann"), *_said("I live in Rome.", author="Ben")]
+    assert extract_by_rules(both, [], NOW).candidates == []
+
+
+def test_a_candidate_supersedes_or_reinforces_what_is_offered():
+    known = ("My brother lives in Rome.", "The user lives in Berlin.", "I speak French.")
+    moved, again, other = _found("I moved to Hamburg last month. I speak French! I speak Dutch.", offered=known)
+    assert (moved.action, moved.target, moved.valid_from) == (
+        Action.SUPERSEDE,
+        "id1",
+        datetime(2026, 5, 1, tzinfo=UTC),
+    )
+    assert (again.action, again.target) == (Action.REINFORCE, "id2")
+    assert (other.action, other.target) == (Action.ADD, None)
+
+
+def test_what_was_reached_closes_the_goal():
+    done, unrelated = _found(
+        "I finished my thesis. I completed the tax return.", offered=("I want to finish my thesis by May.",)
+    )
+    assert (done.state, done.action, done.target) == ("done", Action.SUPERSEDE, "id0")
+    assert (unrelated.state, unrelated.action) == ("done", Action.ADD)
+
+
+def test_candidates_of_one_batch_close_and_join_each_other():
+    old, new = _found("I live in Berlin.", "I live in Hamburg now.", "I live in Hamburg.")
+    assert (old.content, old.valid_to) == ("I live in Berlin.", NOW)
+    assert (new.content, new.valid_to, new.message_ids) == ("I live in Hamburg now.", None, ("m1", "m2"))
+
+
+@pytest.mark.untraced  # the tracing takes longer than what it traces
+@pytest.mark.parametrize(
+    "part",
+    [
+        "I live in Berlin since May and I work at Siemens. ",
+        "I, my, we, our, ",
+        "my a's b's c of the d is ",
+        "I am not not but not no longer ",
+        "from 2019 to 2021 until May ",
+        "I have stopped quit given up ",
+        "please always never please ",
+        "``` ",
+        "\n",
+        "I ",
+        "x",
+    ],
+    ids=lambda part: part.strip()[:12],
+)
+def test_sixty_four_kilobytes_take_less_than_fifty_milliseconds(part: str):
+    text = (part * (65_536 // len(part) + 1))[:65_536]
+    _found(text)
+    took: list[float] = []
+    for _ in range(3):
+        started = process_time()
+        _found(text)
+        took.append(process_time() - started)
+    assert min(took) < 0.05
+
+
+def test_what_ends_one_statement_of_a_sentence_leaves_the_others():
+    texts = [one.content for one in _found("I live in Berlin and I am allergic to peanuts.")]
+    assert texts == ["I live in Berlin", "I am allergic to peanuts."]
+    (moved,) = _found("I moved to Hamburg.", offered=("I live in Berlin and I am allergic to peanuts",))
+    assert (moved.action, moved.target) == (Action.ADD, None)
+    (moved,) = _found("I moved to Hamburg.", offered=("I live in Berlin",))
+    assert (moved.action, moved.target) == (Action.SUPERSEDE, "id0")
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_regression_plain_statements_of_people_who_introduce_themselves_are_found(held_out: bool):
+    """Rules missed "I work in the Marketing team." and seven of ten other plain statements."""
+    score = scored(one for one in sentences() if one.held_out is held_out)
+    assert (score.precision >= MIN_PRECISION, score.recall >= MIN_RECALL) == (True, True), score
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Remember that I prefer Python over Ruby for data science tasks", MemoryType.FACTS),
+        ("I work in the Marketing team.", MemoryType.FACTS),
+        ("Hi, I'm Sarah from the Marketing team", MemoryType.FACTS),
+        ("I can't eat gluten.", MemoryType.PREFERENCES),
+        ("Bitte duze mich.", MemoryType.INSTRUCTION),
+        ("I'm trying to quit smoking.", MemoryType.GOALS),
+    ],
+    ids=str,
+)
+def test_an_introduction_is_a_memory_of_its_type(text: str, kind: MemoryType):
+    (candidate,) = _found(text)
+    assert (candidate.content, candidate.memory_type) == (text, kind)
+
+
+def test_an_idea_is_an_open_goal_with_its_tag():
+    (idea,) = _found("I have an idea: a newsletter about forgotten vegetables.")
+    assert (idea.memory_type, idea.tags, idea.state) == (MemoryType.GOALS, ("idea",), "open")
+
+
+def test_what_is_over_is_no_memory_but_ends_one():
+    over = "I no longer work at Nokia."
+    assert _found(over) == []
+    (ends,) = _found(over, offered=("I work at Nokia.",))
+    assert (ends.action, ends.target) == (Action.SUPERSEDE, "id0")

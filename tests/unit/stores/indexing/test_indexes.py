@@ -1,0 +1,263 @@
+"""Indexes and rows of many users within one bound of bytes, beside writers and backends that fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from inference_core import AgentMemoryStoreService, open_store
+from inference_core.effects import run
+from inference_core.errors import StoreUnavailable
+from inference_core.memory.namespaces import Namespace
+from inference_core.memory.text import encode_json
+from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.ranking import FEW
+from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row
+from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing import indexes
+from inference_core.stores.indexing.indexes import IndexCache, RowCache
+from inference_core.stores.indexing.search import Search
+
+USER: Namespace = ("ada", "semantic")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def put(key: str, text: str = "tea", scope: Namespace = USER, **value: Any) -> Put:
+    return Put(
+        namespace=scope,
+        key=key,
+        value=encode_json({"content": text, **value}, what="value"),
+        document=Document.of(text),
+        kind="facts",
+        updated_at=START,
+    )
+
+
+def cache_of(backend: Backend, max_bytes: int = 10**9, woken: list[float] | None = None) -> IndexCache:
+    return IndexCache(backend, "", max_bytes, ([] if woken is None else woken).append)
+
+
+class Failing(InMemoryBackend):
+    """Gives as many changes as it may, then fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gives: int | None = None
+
+    def changes(self, scope: Namespace, since: int) -> Iterator[Change]:
+        for given, change in enumerate(super().changes(scope, since)):
+            if given == self.gives:
+                raise StoreUnavailable("Away")
+            yield change
+
+
+def shown(cache: IndexCache) -> tuple[int, int, int, list[str]]:
+    (view,) = cache.views([USER])
+    return len(view), view.document_frequency("tea"), view.length, sorted(view.keys[slot] for slot in view.by_age)
+
+
+@pytest.mark.parametrize("fails_after", range(7))
+def test_a_load_that_fails_in_its_midst_leaves_the_last_view_and_the_next_is_complete(
+    fails_after: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Half of a load was left in an index that later loads took for whole."""
+    monkeypatch.setattr(indexes, "_PORTION", 2)
+    backend = Failing()
+    cache = cache_of(backend)
+    backend.gives = fails_after
+    backend.apply([[put(f"k{at}") for at in range(7)]])
+    with pytest.raises(StoreUnavailable):
+        cache.views([USER])
+    backend.gives = None
+    assert shown(cache) == shown(cache_of(backend))
+    (before,) = cache.views([USER])
+    backend.apply([[put(f"k{at}", f"tea car {at}") for at in range(2, 6)], [Delete(namespace=USER, key="k0")]])
+    backend.apply([[put("k7"), put("k6", "car")]])
+    backend.gives = min(fails_after, 5)
+    with pytest.raises(StoreUnavailable):
+        cache.views([USER])
+    assert cache._shards["ada"].indexes[USER].view is before
+    assert (before.seq, len(before), before.length, before.document_frequency("car")) == (7, 7, 7, 0)
+    backend.gives = None
+    assert shown(cache) == shown(cache_of(backend))
+    assert (len(before), before.document_frequency("tea"), before.document_frequency("car")) == (7, 7, 0)
+
+
+def test_many_read_while_one_writes():
+    """Views of more texts than are ranked whole; each gives as many rows as there were when it was taken."""
+    backend = InMemoryBackend()
+    backend.apply([[put(f"k{at}", "kettle" if at % 900 else f"tea {at}") for at in range(FEW + 200)]])
+    engine = StoreEngine(backend)
+    is_over = threading.Event()
+
+    def write() -> None:
+        for at in range(60):
+            key = f"k{at * 60}"
+            backend.apply([[put(key, f"tea {at}"), Delete(namespace=USER, key=f"k{at * 60 + 1}"), put(f"new{at}")]])
+            if at % 3 == 0:
+                backend.apply([[put(f"k{at * 60 + 1}", "boat")]])
+
+    def read(text: str) -> int:
+        rounds = 0
+        search = Search(groups=[[USER]], text=text, limit=30, backfill=True, wait_seconds=60)
+        while not is_over.is_set() or not rounds:
+            (found,) = run(engine.search(search)).groups
+            assert len({hit.row.key for hit in found}) == 30
+            assert len(run(engine.read([USER], lambda one: one.newest([USER], limit=50), wait_seconds=60))) == 50
+            rounds += 1
+        return rounds
+
+    run(engine.search(Search(groups=[[USER]], text="tea", limit=1, wait_seconds=60)))
+    with ThreadPoolExecutor() as pool:
+        readers = [pool.submit(read, text) for text in ("tea", "boat", "kettle tea")]
+        try:
+            write()
+        finally:
+            is_over.set()
+        assert all(reader.result(60) for reader in readers)
+    grown, afresh = engine._indexes, cache_of(backend)
+    assert shown(grown) == shown(afresh)
+    engine.close()
+
+
+def test_the_least_recently_used_users_go_first():
+    backend = InMemoryBackend()
+    scopes = [(f"u{at}", "semantic") for at in range(4)]
+    backend.apply([[put(f"k{at}", scope=scope) for at in range(20)] for scope in scopes])
+    cache = cache_of(backend)
+    (first,) = cache.views(scopes[:1])
+    room = 3 * first.nbytes + first.nbytes // 2
+    cache = cache_of(backend, room * 8 // 7 + 8)
+    for scope in (*scopes[:3], scopes[0], scopes[3]):
+        cache.views([scope])
+        assert cache.nbytes <= room
+    assert list(cache._shards) == ["u2", "u0", "u3"]
+    assert cache.nbytes == 3 * first.nbytes
+    assert not cache.needs_build([scopes[2]], -1.0)
+    assert cache.needs_build([scopes[1]], -1.0)
+
+
+def test_indexes_follow_what_was_written_where_they_are_there_or_soon_needed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(indexes, "_MANY_WRITES", 3)
+    monkeypatch.setattr(indexes, "_SCOPES_COUNTED", 5)
+    backend, woken = InMemoryBackend(), list[float]()
+    cache = cache_of(backend, woken=woken)
+    others: list[Namespace] = [(f"u{at}", "semantic") for at in range(6)]
+    backend.apply([[put("a"), *(put("a", scope=scope) for scope in others)]])
+    assert not cache.follow()
+    cache.views([USER])
+    backend.apply([[put("b")]])
+    cache.note_written([USER])
+    cache.note_written([others[0]])
+    assert woken == [indexes._FOLLOW_S]
+    assert (cache.follow(), cache.follow()) == (True, False)
+    assert cache._shards["ada"].indexes[USER].view.seq == 2
+    cache.note_written([others[0]] * 2)
+    assert woken == [indexes._FOLLOW_S] * 2
+    assert (cache.follow(), list(cache._shards)) == (True, ["ada", "u0"])
+    cache.note_written(others)
+    assert (cache.follow(), cache.follow(), dict(cache._written)) == (True, False, dict.fromkeys(others[1:], 1))
+    cache.note_written([*others[1:], ("v", "semantic")])
+    assert (cache.follow(), dict(cache._written)) == (False, {})
+
+
+def test_a_pool_is_kept_while_its_views_are_the_same():
+    backend = InMemoryBackend()
+    scopes = [USER, ("ada", "procedural")]
+    backend.apply([[put("a"), put("b", scope=scopes[1])]])
+    cache = cache_of(backend)
+    views = cache.views(scopes)
+    pool = cache.pool(scopes, views)
+    assert cache.pool(scopes, cache.views(scopes)) is pool
+    backend.apply([[put("c")]])
+    later = cache.pool(scopes, cache.views(scopes))
+    assert (len(pool), len(later)) == (2, 3)
+    for _ in range(indexes._POOLS):
+        for chosen in (scopes[:1], scopes[1:], scopes[::-1], scopes, [USER, USER]):
+            cache.pool(chosen, cache.views(chosen))
+    assert len(cache._shards["ada"].pools) == indexes._POOLS
+
+
+def test_the_pool_of_a_user_whose_index_does_not_fit_is_not_kept():
+    """It lived on, though the index was dropped, and nobody counted it."""
+    backend = InMemoryBackend()
+    backend.apply([[put("a")]])
+    cache = cache_of(backend, 1)
+    views = cache.views([USER])
+    assert len(cache.pool([USER], views)) == 1
+    assert (cache.nbytes, len(cache._shards)) == (0, 0)
+
+
+def test_rows_are_kept_within_their_bound_the_last_used_longest():
+    backend = InMemoryBackend()
+    backend.apply([[put(f"k{at}", "x" * 1_000) for at in range(20)]])
+    cache = RowCache(backend, 30_000)
+    for at in range(20):
+        cache.get([((USER, "k0"), 1, 20), ((USER, f"k{at}"), 1, 20)])
+        assert 0 < cache.nbytes <= 30_000
+    kept = [key for _, key in cache._rows]
+    assert 3 < len(kept) < 10
+    assert set(kept) == {"k0", *(f"k{20 - at}" for at in range(1, len(kept)))}
+    assert cache.nbytes == sum(size for _, size in cache._rows.values())
+
+
+def test_a_row_is_given_to_those_whose_view_shows_it(monkeypatch: pytest.MonkeyPatch):
+    backend = InMemoryBackend()
+    backend.apply([[put("a", topic=1)]])
+    cache = RowCache(backend, 10**6)
+    read: list[str] = []
+    get = backend.get
+
+    def counted(keys: Sequence[Key]) -> list[Row | None]:
+        read.extend(key for _, key in keys)
+        return get(keys)
+
+    monkeypatch.setattr(backend, "get", counted)
+
+    def topic(since: int, until: int) -> Any:
+        (row,) = cache.get([((USER, "a"), since, until)])
+        return row and row.value["topic"]
+
+    assert [topic(1, 1), topic(1, 1)] == [1, 1]
+    backend.apply([[put("a", topic=2)]])
+    assert [topic(1, 1), len(read)] == [1, 1]
+    assert [topic(2, 2), topic(2, 3), len(read)] == [2, 2, 2]
+    backend.apply([[Delete(namespace=USER, key="a")]])
+    assert [topic(4, 4), topic(4, 4), len(read)] == [None, None, 4]
+    assert cache.get([]) == []
+
+
+def test_rows_that_expire_are_read_each_time():
+    backend = InMemoryBackend()
+    end = datetime.now(UTC) + timedelta(hours=1)
+    backend.apply([[replace(put("a"), expiry=Expiry(end, timedelta(hours=1)))]])
+    cache = RowCache(backend, 10**6)
+    assert cache.get([((USER, "a"), 1, 1)])[0] is not None
+    assert (len(cache._rows), cache.nbytes) == (0, 0)
+
+
+def test_what_a_caller_changes_no_other_caller_sees():
+    """Rows were kept as they were read, and given to one caller after the other."""
+    with open_store("memory://", embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        service.save_memory("ada", "Likes green tea", extra_metadata={"deep": {"list": [1]}}, tags=["t"])
+        store.put(("ada", "own"), "k", {"content": "green tea", "deep": {"list": [1]}})
+        for _ in range(3):
+            (found,) = store.search(("ada", "own"), query="tea")
+            assert found.value == {"content": "green tea", "deep": {"list": [1]}}
+            found.value["deep"]["list"].append(2)
+            found.value["content"] = "changed"
+            for one in (*service.recall_memories("ada", "green tea"), *service.list_memories("ada")[0]):
+                assert one.metadata == one.value["extra_metadata"] == {"deep": {"list": [1]}}
+                assert (one.content, one.value["tags"]) == ("Likes green tea", ["t"])
+                one.metadata["deep"]["list"].append(3)
+                one.value["extra_metadata"]["deep"]["list"].append(4)
+                one.value["content"] = "changed"
+                one.value["tags"].append("changed")
