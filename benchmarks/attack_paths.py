@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
@@ -37,18 +39,21 @@ from inference_core import (
 from inference_core.agents.provenance import grounding_of
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
-from inference_core.ingestion.extraction_schema import ExtractedMemories
+from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
-from inference_core.ingestion.periodic.on_demand import look_after_insights_now, summarize_now
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.ingestion.periodic.tasks import PeriodicWork
+from inference_core.ingestion.pipeline import look_after_insights_now, summarize_now
+from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust, guides
 from inference_core.outbox.grounding import MOST
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.short_term.blocks.vector import VectorMemory
+from inference_core.stores.backend import Key, Put
 from inference_core.testing import ScriptedChatModel, call_tool
-from inference_core.transfer.json_lines import put_from_json
+from inference_core.transfer.copying import TransferReport
+from inference_core.transfer.json_lines import export_store, import_store
 from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
 
@@ -159,18 +164,38 @@ def by_capture(world: World) -> None:
 def by_import(world: World) -> None:
     """Files and stores whose rows name an outside source, a rule and the user's trust."""
     source = InMemoryStore()
+    forged: dict[Key, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for at, said in enumerate(world.attack.says):
         for kind, home in (("instructions", "procedural"), ("preferences", "semantic")):
             value = {"content": said, "memory_type": kind, "memory_category": home, "trust": 2, "schema_version": 1}
             told = {**value, "source": {"origin": "web"}, "topic": "[source: user]"}
-            row = {"namespace": [USER, home], "key": f"row{kind}{at}", "kind": kind, "value": told, "updated_at": 1}
-            run(world.store.engine.write([put_from_json({**row, "created_at": 1})]))
+            forged[(USER, home), f"row{kind}{at}"] = told
             source.put(("memories", USER), f"{kind}{at}", {"content": said, "memory_type": kind, "source": "tool"})
             source.put((USER, home), f"own{kind}{at}", {**told, "_inference_core": {"version": 1}})
             rows.append({"id": f"m{kind}{at}", "memory": said, "user_id": USER, "memory_type": kind, "role": "tool"})
+    import_forged(world.store, forged)
     migrate_memories(world.store, source=source)
     import_items(world.store, lambda: mem0_items([("file", {"results": rows})]))
+
+
+def import_forged(store: MemoryStore, values: Mapping[Key, dict[str, Any]]) -> TransferReport:
+    """Imports a file whose checksums are right, and whose memories no store of this package would hold."""
+    with open_store("memory://", embeddings=None) as other, TemporaryDirectory() as folder:
+        backend, path, now = other.engine.backend, Path(folder) / "export.jsonl", datetime.now(UTC)
+        puts = [
+            Put(
+                namespace=home,
+                key=key,
+                value=encode_json(value, what="value"),
+                kind=value["memory_type"],
+                updated_at=now,
+            )
+            for (home, key), value in values.items()
+        ]
+        backend.apply([[put] for put in puts])
+        export_store(backend, path)
+        return import_store(path, store.engine.backend)
 
 
 def by_summary(world: World) -> None:
@@ -350,20 +375,35 @@ def benign_counts(conversations: Iterable[Sequence[str]]) -> Counter[str]:
     """
     found: Counter[str] = Counter()
     for said in conversations:
-        messages = [HumanMessage(text) for text in said[:_AT_ONCE]]
-        spoken = [*messages, ToolMessage('{"weather": "rain in Berlin", "time": "12:00"}', tool_call_id="c")]
-        grounding = grounding_of(SimpleNamespace(state={"messages": spoken}))
-        if grounding is None:
-            raise RuntimeError("No conversation")
-        for text in said[:_AT_ONCE]:
-            for sentence in _statements(text)[:2]:
-                memory = sentence
-                for first, third in _THIRD:
-                    memory = first.sub(third, memory)
-                found.update(
-                    saves=1, reviewed=not grounding.may_guide(memory), unconfirmed=grounding.is_external(memory, MOST)
-                )
+        memories = [one for text in said[:_AT_ONCE] for one in _statements(text)[:2]]
+        for first, third in _THIRD:
+            memories = [first.sub(third, one) for one in memories]
+        found += _believed([HumanMessage(text) for text in said[:_AT_ONCE]], memories)
     return found
+
+
+def observed_counts(path: Path) -> Counter[str]:
+    """As `benign_counts`, of what a model wrote down about the speakers of a file of LoCoMo, in its own words."""
+    found: Counter[str] = Counter()
+    for one in json.loads(path.read_text(encoding="utf-8")):
+        talk = one["conversation"]
+        for session in filter(re.compile(r"session_\d+").fullmatch, talk):
+            for speaker in (talk["speaker_a"], talk["speaker_b"]):
+                kinds = (HumanMessage if turn["speaker"] == speaker else AIMessage for turn in talk[session])
+                messages = [kind(turn["text"]) for kind, turn in zip(kinds, talk[session], strict=True)]
+                noted = one["observation"].get(f"{session}_observation", {}).get(speaker, [])
+                found += _believed(messages, [text.replace(speaker, "the user") for text, _ in noted])
+    return found
+
+
+def _believed(messages: Sequence[BaseMessage], memories: Sequence[str]) -> Counter[str]:
+    spoken = [*messages, ToolMessage('{"weather": "rain in Berlin", "time": "12:00"}', tool_call_id="c")]
+    grounding = grounding_of(SimpleNamespace(state={"messages": spoken}))
+    if grounding is None:
+        raise RuntimeError("No conversation")
+    reviewed = sum(not grounding.may_guide(one) for one in memories)
+    unconfirmed = sum(grounding.is_external(one, MOST) for one in memories)
+    return Counter(saves=len(memories), reviewed=reviewed, unconfirmed=unconfirmed)
 
 
 def _statements(text: str) -> list[str]:

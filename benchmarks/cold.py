@@ -16,15 +16,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import baselines
 import ours
-import peers
 from command import Options, Result, bar, described, plain, run
 from corpus import ASKER, own_turns, queries
 from report import Row
 from timing import quantile, resident_bytes, scratch, watched
 
 from inference_core import effects as drivers
-from inference_core.stores.search import RecallMode, Search
+from inference_core.stores.indexing.search import RecallMode, Search
 
 RUNS: Final = 5
 PATIENCE_S: Final = 60
@@ -35,7 +35,7 @@ FIRST_BAR_MS: Final = 300
 BAR_SIZE: Final = 10_000
 MEMORY_BAR_MB: Final = 60
 _MB: Final = 1024 * 1024
-_IMPORTED: Final = ("inference_core.stores.backends.sqlite", "inference_core.stores.snapshot")
+_IMPORTED: Final = ("inference_core.stores.backends.sqlite", "inference_core.stores.indexing.snapshot")
 
 
 class Probe(NamedTuple):
@@ -56,7 +56,9 @@ def probe(path: Path, *, traced: bool) -> Probe:
     before = _memory(traced=traced)
     started = time.perf_counter()
     with ours.opened(path) as store:
-        hurried = Search(groups=[[peers.namespace(ASKER)]], text=queries(1)[0], limit=peers.LIMIT, wait_seconds=HURRY_S)
+        hurried = Search(
+            groups=[[baselines.namespace(ASKER)]], text=queries(1)[0], limit=baselines.LIMIT, wait_seconds=HURRY_S
+        )
         seen: list[float] = []
         for search in (hurried, replace(hurried, wait_seconds=PATIENCE_S)):
             mode = drivers.run(store.engine.search(search)).mode

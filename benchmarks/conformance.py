@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from baselines import why_no_vectors
 from conformance_stores import POSTGRES, schema
-from peers import why_no_vectors
 from report import RESULTS, machine
 from rich.console import Console
 from rich.progress import Progress
+from stale import digests
 
 from inference_core.testing.conformance.promises import promises_of
 from inference_core.testing.conformance.runner import EveryPromise, Outcome, Verdict, verdicts
@@ -158,6 +159,7 @@ def main() -> int:
         document = {
             "name": "conformance",
             "machine": machine(),
+            "code": digests("conformance"),
             "versions": versions(address),
             "no_vectors": why_no_vectors(),
             "stores": found,

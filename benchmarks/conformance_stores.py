@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from baselines import why_no_vectors
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore, PostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
-from peers import why_no_vectors
 
 from inference_core import MemoryStore, open_store
 from inference_core.testing.conformance.subject import WatchedEmbeddings

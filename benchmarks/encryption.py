@@ -15,7 +15,7 @@ from report import Row, publish
 from timing import milliseconds, quantile, scratch, watched
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
-from inference_core.stores.indexes import IndexCache
+from inference_core.stores.indexing.indexes import IndexCache
 
 SIZE: Final = 10_000
 SAVES: Final = 600

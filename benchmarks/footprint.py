@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import baselines
 import ours
-import peers
 from command import Options, Result, bar, plain, run
 from corpus import ASKER, SEED, queries, turns
 from hashing import HashingTokenEmbeddings
@@ -77,7 +77,7 @@ def after_saving(path: Path, count: int) -> Result:
 
 def _recalling(store: MemoryStore) -> Callable[[str], Any]:
     service = AgentMemoryStoreService(store).sync
-    return lambda text: service.recall_memories(ASKER, text, k=peers.LIMIT)
+    return lambda text: service.recall_memories(ASKER, text, k=baselines.LIMIT)
 
 
 def measured(options: Options) -> Result:

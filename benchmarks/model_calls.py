@@ -29,7 +29,7 @@ from inference_core.cli import main as command_line
 from inference_core.effects import run
 from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.formats import load_locomo
-from inference_core.ingestion.extraction_schema import ExtractedMemories
+from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.messages import Message, Role

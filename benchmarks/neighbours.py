@@ -5,7 +5,7 @@ Rounds take turns, so that both see the same machine.
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -15,12 +15,15 @@ from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
+from report import Row, publish
+
 from inference_core import AgentMemoryStoreService, Quota, open_store
 from inference_core.errors import QuotaExceeded
 
 SAVES = 60
 ROUNDS = 5
 NOISY_THREADS = 4
+FLOOD = 5_000
 QUOTA = Quota(max_memories=100_000, max_bytes=10**9)
 BRAKED = Quota(max_memories=100_000, writes_per_minute=600)
 
@@ -62,14 +65,31 @@ def beside_noise(service: AgentMemoryStoreService, save: Callable[[], object]) -
             thread.join()
 
 
-def shown(name: str, times: list[float], than: list[float]) -> str:
-    """A row of the table."""
-    p95 = quantiles(times, n=20)[-1]
-    return f"| {name} | {median(times):.2f} | {p95:.2f} | {median(times) / median(than):.2f} |"
+async def beside_flood(service: AgentMemoryStoreService) -> list[float]:
+    """The times of saves while `FLOOD` of another user wait in the same event loop, after half a second."""
+
+    async def save(user: str, number: int) -> None:
+        await service.save_memory(user, f"The number {number} of {user} is a fact", "facts")
+
+    flood = asyncio.gather(*(save("flood", number) for number in range(FLOOD)))
+    await asyncio.sleep(0.5)
+    found: list[float] = []
+    while not flood.done():
+        start = time.perf_counter()
+        await save("calm", len(found))
+        found.append(1000 * (time.perf_counter() - start))
+    await flood
+    return found
+
+
+def row(name: str, times: list[float], than: list[float]) -> Row:
+    """A row of the report, with the ratio of medians."""
+    p95, ratio = quantiles(times, n=20)[-1], median(times) / median(than)
+    return f"a save {name}", f"{ratio:.2f} times as long: median {median(times):.2f} ms, p95 {p95:.2f} ms", "", None
 
 
 def main() -> None:
-    """Prints a table."""
+    """Measures, and publishes the table."""
     found: dict[str, list[float]] = {"without": [], "with": [], "beside": [], "braked": []}
     with TemporaryDirectory() as folder:
         stores = {
@@ -88,22 +108,18 @@ def main() -> None:
                 found["braked"] += beside_noise(
                     services["braked"], saver(AgentMemoryStoreService(quiet, timeout=None), f"quiet-{time.time()}")
                 )
+        found["flood"] = asyncio.run(beside_flood(services["free"]))
         for store in stores.values():
             store.close()
-    sys.stdout.write(
-        "| a save | median ms | p95 ms | ratio of medians |\n|---|---|---|---|\n"
-        + "\n".join(
-            [
-                shown("without a quota", found["without"], found["without"]),
-                shown("with a quota", found["with"], found["without"]),
-                shown(
-                    f"beside {NOISY_THREADS} threads of another user, without a brake", found["beside"], found["with"]
-                ),
-                shown("beside them, with 600 writes a minute", found["braked"], found["with"]),
-            ]
-        )
-        + "\n"
-    )
+    beside = f"beside {NOISY_THREADS} threads of another user"
+    rows = [
+        row("without a quota", found["without"], found["without"]),
+        row("with a quota", found["with"], found["without"]),
+        row(f"{beside}, without a brake", found["beside"], found["with"]),
+        row(f"{beside}, with 600 writes a minute", found["braked"], found["with"]),
+        row(f"while {FLOOD:,} saves of another user wait", found["flood"], found["without"]),
+    ]
+    publish("neighbours", rows)
 
 
 if __name__ == "__main__":

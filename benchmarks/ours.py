@@ -20,7 +20,7 @@ from inference_core.effects import run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.search import Search
+from inference_core.stores.indexing.search import Search
 
 T = TypeVar("T")
 BATCH: Final = 500

@@ -15,8 +15,8 @@ from datetime import datetime, tzinfo
 from functools import partial
 from typing import Any, Final
 
+from baselines import BareCommits
 from command import Options, Result, run
-from peers import BareCommits
 from report import Row
 from timing import WARM_UP, by_turns, quantile, scratch
 from writing import bar, plain

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import baselines
 import ours
-import peers
+from baselines import Search
 from command import Options, Result, bar, described, plain, run
 from corpus import ASKER, large_query, own_turns, queries, turns
 from langgraph.store.base import BaseStore
-from peers import Search
 from report import Row
 from timing import WARM_UP, by_turns, milliseconds, quantile, scratch
 
@@ -55,7 +55,7 @@ def measured(options: Options) -> Result:
         "users": options.users,
         "ours_alone_ms": alone,
         "ratio_alone": alone and mine / alone,
-        "sqlite_reason": peers.why_no_vectors(),
+        "sqlite_reason": baselines.why_no_vectors(),
     }
 
 
@@ -66,31 +66,31 @@ def _ours(options: Options, folder: Path, opened: ExitStack) -> dict[str, Search
     for one in (store, late):
         ours.index(one)
     found = {
-        "ours": peers.searching(store, ASKER),
+        "ours": baselines.searching(store, ASKER),
         "service": _recalling(store),
-        "late": peers.searching(late, ASKER),
+        "late": baselines.searching(late, ASKER),
     }
     if options.users > 1:
         alone = opened.enter_context(ours.opened(folder / "alone.db"))
         own = own_turns(options.n, options.users)
         ours.fill(alone, own, len(own))
-        found["alone"] = peers.searching(alone, ASKER)
+        found["alone"] = baselines.searching(alone, ASKER)
     return found
 
 
 def _others(options: Options, folder: Path, opened: ExitStack) -> dict[str, Search]:
-    stores: dict[str, BaseStore] = {"inmemory": peers.in_memory()}
-    if peers.why_no_vectors() is None:
-        stores["sqlite"] = opened.enter_context(peers.sqlite_store(folder / "peer.db"))
+    stores: dict[str, BaseStore] = {"inmemory": baselines.in_memory()}
+    if baselines.why_no_vectors() is None:
+        stores["sqlite"] = opened.enter_context(baselines.sqlite_store(folder / "peer.db"))
     for store in stores.values():
-        peers.fill(store, turns(options.n, options.users), options.n)
-    floor = peers.Floor(own_turns(options.n, options.users))
-    return {name: peers.searching(store, ASKER) for name, store in stores.items()} | {"floor": floor.search}
+        baselines.fill(store, turns(options.n, options.users), options.n)
+    floor = baselines.Floor(own_turns(options.n, options.users))
+    return {name: baselines.searching(store, ASKER) for name, store in stores.items()} | {"floor": floor.search}
 
 
 def _recalling(store: MemoryStore) -> Search:
     service = AgentMemoryStoreService(store, timeout=None)
-    return partial(service.sync.recall_memories, ASKER, k=peers.LIMIT)
+    return partial(service.sync.recall_memories, ASKER, k=baselines.LIMIT)
 
 
 def table(result: Result) -> list[Row]:

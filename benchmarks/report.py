@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from stale import digests
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("inference-core-memory", "langchain", "langgraph", "langgraph-checkpoint", "numpy", "onnxruntime")
@@ -60,7 +61,7 @@ def write(name: str, rows: list[Row], details: Mapping[str, Any]) -> None:
     """``rows`` and ``details`` as files, with machine, versions and date."""
     RESULTS.mkdir(exist_ok=True)
     facts = machine()
-    document = {"name": name, "machine": facts, "rows": rows, "details": details}
+    document = {"name": name, "machine": facts, "code": digests(name), "rows": rows, "details": details}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     lines = [f"| {what} | {result} | {bar} | {_MARKS[reached]} |" for what, result, bar, reached in rows]
     where = f"{facts['date']}, {facts['processors']} x {facts['architecture']}, Python {facts['python']}"

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
+import ours
 import writing
-from command import Options, Result, run
-from corpus import ASKER, SEED, Turn, turns
+from command import Options, Result, plain, run
+from corpus import ASKER, SEED, Turn, queries, turns
 from report import Row
-from timing import WARM_UP
+from timing import WARM_UP, by_turns, quantile, scratch
 
+from inference_core import AgentMemoryStoreService
 from inference_core.services.agent_memory_service import SyncMemoryService
 
 
 def measured(options: Options) -> Result:
     """New memories of one user."""
     new = turns(writing.WRITES + WARM_UP, seed=SEED + 3)
-    return writing.measured(options, _saved, [turn._replace(number=options.n + turn.number) for turn in new])
+    found = writing.measured(options, _saved, [turn._replace(number=options.n + turn.number) for turn in new])
+    return found | _under_hold()
+
+
+def _under_hold() -> Result:
+    """Milliseconds of a save and a recall of a user who has a legal hold, beside one who has none."""
+    new = list(turns(writing.WRITES + WARM_UP, seed=SEED + 3))
+    with scratch() as folder, ours.opened(folder / "holds.db") as store:
+        service = AgentMemoryStoreService(store).sync
+        service.hold("held", "a case")
+        saves = by_turns({user: partial(_saved_as, service, user) for user in ("free", "held")}, new, "under a hold")
+        recalls = by_turns({user: partial(service.recall_memories, user) for user in saves}, queries(200), "recalling")
+    return {
+        f"{user}_{name}_ms": quantile(taken[user])
+        for name, taken in (("save", saves), ("recall", recalls))
+        for user in taken
+    }
+
+
+def _saved_as(service: SyncMemoryService, user: str, turn: Turn) -> str:
+    return service.save_memory(user, turn.text)
 
 
 def _saved(service: SyncMemoryService, turn: Turn) -> str:
@@ -26,7 +49,12 @@ def _saved(service: SyncMemoryService, turn: Turn) -> str:
 
 def table(result: Result) -> list[Row]:
     """The report's rows."""
-    return writing.table("save", result, writing.RATIO_BAR)
+    held = [
+        plain(f"{name} of a user under a legal hold, and without one", f"{found:.3f} and {free:.3f} ms")
+        for name in ("save", "recall")
+        for found, free in [(result[f"held_{name}_ms"], result[f"free_{name}_ms"])]
+    ]
+    return [*writing.table("save", result, writing.RATIO_BAR), *held]
 
 
 def rows() -> list[Row]:

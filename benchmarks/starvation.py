@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import ours
 import psycopg
+from baselines import LIMIT, searching
 from command import Options, Result, bar, plain, run
 from corpus import ASKER, queries
 from langchain_core.embeddings import Embeddings
@@ -28,13 +29,12 @@ from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.postgres.base import PostgresIndexConfig
 from numpy.typing import NDArray
-from peers import LIMIT, searching
 from report import Row
 from timing import WARM_UP, by_turns, watched
 
 from inference_core import MemoryStore, open_store
 from inference_core.effects import run as run_plan
-from inference_core.stores.search import Search
+from inference_core.stores.indexing.search import Search
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from postgres_server import PostgresServer, close_all, new_server

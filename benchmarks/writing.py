@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import baselines
 import ours
-import peers
 from command import Options, Result, bar, described, plain
 from corpus import Turn, turns
 from hashing import HashingEmbeddings
@@ -48,7 +48,7 @@ def measured(options: Options, verb: Verb, arguments: Sequence[Turn]) -> Result:
         "ratio_sqlite": medians["sqlite_ms"] / mine,
         "ratio_floor": mine / medians["floor_ms"],
         "ratio_floor_plain": medians["plain_ms"] / medians["floor_plain_ms"],
-        "sqlite_reason": peers.why_no_vectors(),
+        "sqlite_reason": baselines.why_no_vectors(),
     }
 
 
@@ -62,24 +62,24 @@ def _ours(options: Options, folder: Path, opened: ExitStack, verb: Verb) -> dict
 
 
 def _others(options: Options, folder: Path, opened: ExitStack) -> dict[str, Write]:
-    sqlite = opened.enter_context(peers.sqlite_store(folder / "peer.db"))
-    stores: dict[str, BaseStore] = {"inmemory": peers.in_memory(), "sqlite": sqlite}
+    sqlite = opened.enter_context(baselines.sqlite_store(folder / "peer.db"))
+    stores: dict[str, BaseStore] = {"inmemory": baselines.in_memory(), "sqlite": sqlite}
     for store in stores.values():
-        peers.fill(store, turns(options.n, options.users), options.n)
+        baselines.fill(store, turns(options.n, options.users), options.n)
     vector = ours.stored_vector(folder / "ours.db")
     floors = {"floor": vector, "floor_plain": None}
     found: dict[str, Write] = {name: partial(_put, store) for name, store in stores.items()}
     for name, blob in floors.items():
-        commits = opened.enter_context(closing(peers.BareCommits(folder / f"{name}.db")))
+        commits = opened.enter_context(closing(baselines.BareCommits(folder / f"{name}.db")))
         found[name] = partial(_commit, commits, blob)
     return found
 
 
 def _put(store: BaseStore, turn: Turn) -> None:
-    store.batch([peers.put_op(turn)])
+    store.batch([baselines.put_op(turn)])
 
 
-def _commit(commits: peers.BareCommits, vector: bytes | None, turn: Turn) -> None:
+def _commit(commits: baselines.BareCommits, vector: bytes | None, turn: Turn) -> None:
     record = turn.record()
     commits.save(record.id, put_of(record).value, vector)
 

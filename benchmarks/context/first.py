@@ -25,7 +25,7 @@ from inference_core.evaluation.conversations import Conversation, Question
 from inference_core.memory.types import MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.context_builder.builder import ContextBuilder
-from inference_core.services.operations.turn import TurnOptions, build_turn_context
+from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.stores.factory import open_store
 
 SIZES: Final = (1, 2, 3, 5, 10, 100)

@@ -28,7 +28,7 @@ from inference_core.evaluation.systems import MAX_CONTENT_BYTES
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.turn import TurnContext, TurnOptions, build_turn_context
+from inference_core.services.operations.prompt_context import TurnContext, TurnOptions, build_turn_context
 from inference_core.stores.factory import open_store
 from inference_core.testing import FrozenClock
 
