@@ -17,6 +17,7 @@ from inference_core import AgentMemoryStoreService, ContextBuilder, MemoryStore,
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
 from inference_core.ingestion.jobs import undo
+from inference_core.ingestion.pipeline import Pipeline
 from inference_core.outbox.messages import Message
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import Partition
@@ -122,7 +123,7 @@ def test_a_store_that_cannot_hold_an_outbox_is_named():
 
 def test_regression_ten_messages_that_wait_wake_the_worker_whoever_put_them_in(store: MemoryStore):
     """The worker slept until its interval unless one run put in a whole batch."""
-    service, done = service_on(store), threading.Event()
+    service, done, looked = service_on(store), threading.Event(), threading.Event()
     seen: list[int] = []
 
     def script(given: Any, offered: Any) -> Any:
@@ -130,8 +131,9 @@ def test_regression_ten_messages_that_wait_wake_the_worker_whoever_put_them_in(s
         done.set()
         return Scripted().script(given, offered)
 
-    worker = Worker.of(service, Scripted(script), limits=Limits(), interval_s=600)
+    worker = Worker(Pipeline(service.scope, Scripted(script), limits=Limits()), interval_s=600, chore=looked.set)
     worker.start()
+    assert looked.wait(PATIENCE_S), "its first look takes whatever waits"
     service.sync.add_messages("eve", ["Hello"])
     for at in range(5):
         assert not done.is_set()

@@ -155,9 +155,9 @@ class ModelExtractor:
         """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
 
         All messages go in one call. The first unusable answer is sent back once for repair, and so is one that was cut
-        off; after that, and when a model fails, the next model is asked. If no answer is whole, what is whole in the
-        fullest counts. ``now`` and ``zone`` are the user's time. Raises ModelError if no model gave a usable answer; an
-        empty list is one.
+        off; after that, and when a model fails, the next model is asked. If no answer about a single message is whole,
+        what is whole in the fullest counts. ``now`` and ``zone`` are the user's time. Raises ModelError if no model
+        gave a usable answer; an empty list is one.
         """
         batch = Batch.of(messages, offered, now, zone)
         if not batch.messages:
@@ -176,7 +176,9 @@ class ModelExtractor:
             reading = yield from asking.answered(request, read, "memories")
         except ModelError:
             reading = max(refused, key=lambda one: one.understood, default=Reading())
-            if not reading.understood or len(refused) < 2:  # noqa: PLR2004 - a repair that failed is asked for later
+            # Several messages are then tried one by one, for which a shorter answer will do. Nor is a part taken when
+            # the model failed at the repair: it may give the whole later.
+            if not reading.understood or len(refused) < 2 or len(batch.messages) > 1:  # noqa: PLR2004 - answer, repair
                 raise
         asking.problems += reading.problems
         return asking.extraction(reading.candidates, batch.problems)

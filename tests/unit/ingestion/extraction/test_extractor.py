@@ -115,6 +115,13 @@ def test_of_answers_that_are_cut_off_counts_what_is_whole(second: str):
     assert "it was cut off" in given.problems[0]
 
 
+def test_regression_messages_whose_answers_are_cut_off_are_tried_one_by_one():
+    """The memories of those behind the cut were lost for good."""
+    model = ScriptedChatModel(turns=[CUT])
+    with pytest.raises(ModelError, match="it was cut off"):
+        run(ModelExtractor([model]).extract([said(), said("I play the cello", id="2")], [], NOW))
+
+
 def test_the_messages_of_an_answer_that_was_cut_off_wait_if_the_model_fails_then():
     model = ScriptedChatModel(turns=[CUT, ConnectionError("gone")])
     with pytest.raises(ModelError, match="gone"):
