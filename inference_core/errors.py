@@ -216,7 +216,7 @@ class QuotaExceeded(StoreError):
 
 
 class ScopeTooLarge(StoreError):
-    """A scope of another library's store has more memories than can be ranked in this process."""
+    """A scope of another library's store has more memories than can be ranked in this process. Listing them works."""
 
 
 class StoreUnavailable(StoreError):

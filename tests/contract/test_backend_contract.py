@@ -898,14 +898,18 @@ def test_what_a_backend_promises(kind: str, tmp_path: Path):
         assert backend.name.startswith(NAMES[kind])
 
 
-def test_a_scope_of_a_foreign_store_has_a_limit():
+def test_regression_a_large_scope_of_a_foreign_store_is_not_ranked_but_listed_and_erased():
+    """A user with more rows, such as audit events, could neither be listed nor erased."""
     store = InMemoryStore()
     backend = ForeignBackend(store, max_rows=1_000)
-    done(backend, *(put(f"k{number}") for number in range(999)))
-    assert backend.count([USER]) == 999
+    done(backend, *(put(f"k{number}") for number in range(1_000)))
+    assert backend.heads([USER]) == [1_000]
     done(backend, put("one more"))
-    with pytest.raises(ScopeTooLarge, match="more than 1000 rows"):
-        backend.page(PageRequest([USER], limit=1))
+    with pytest.raises(ScopeTooLarge, match="more than 1000 rows, too many to search"):
+        backend.heads([USER])
+    assert (backend.count([USER]), len(backend.page(PageRequest([USER], limit=2_000)))) == (1_001, 1_001)
+    backend.erase(USER[0])
+    assert (list(backend.inspect()), store.search(USER)) == ([], [])
 
 
 def test_a_foreign_store_that_is_held_weakly_may_go():

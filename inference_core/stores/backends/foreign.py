@@ -90,7 +90,9 @@ class Mirror:
 
 
 class ForeignBackend:
-    """Serves ``store``. Scopes of more than ``max_rows`` rows raise ScopeTooLarge; its own errors, StoreUnavailable.
+    """Serves ``store``, whose errors become StoreUnavailable.
+
+    To rank a scope of more than ``max_rows`` rows raises ScopeTooLarge; to list, count or erase it does not.
 
     ``weakly`` holds only a weak reference to the store.
     """
@@ -169,7 +171,10 @@ class ForeignBackend:
         """Reads the scopes and numbers what has changed since the last reading."""
         with self._lock:
             for scope in set(scopes):
-                rows = {row.key: row for row in self._scan(scope)}
+                rows = {row.key: row for row in islice(self._scan(scope), self._max_rows + 1)}
+                if len(rows) > self._max_rows:  # they would all be kept in memory
+                    what = f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows"
+                    raise ScopeTooLarge(f"{what}, too many to search; use open_store")
                 self._mirrors.setdefault(scope, Mirror()).note(rows)
             return [self._mirrors[scope].head for scope in scopes]
 
@@ -283,8 +288,6 @@ class ForeignBackend:
             offset += len(page)
             if len(page) < _PAGE:
                 return
-            if offset >= self._max_rows:
-                raise ScopeTooLarge(f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows; use open_store")
 
     def _ask(self, ops: Sequence[Op]) -> list[Any]:
         if not ops:
