@@ -6,9 +6,10 @@ The contract suite, ``tests/contract/test_backend_contract.py``, tests all of it
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -349,3 +350,20 @@ class Backend(Protocol):
     def close(self) -> None:
         """Releases connections and files."""
         ...
+
+
+class _BeforeAllTime:
+    """A clock by which nothing has ended."""
+
+    def now(self) -> datetime:
+        return datetime(1, 1, 2, tzinfo=UTC)  # a day later than the first, for the sake of time zones
+
+
+def with_ended(backend: Backend) -> Backend:
+    """The same database, in which the rows are still there whose time has come: a legal hold may keep them.
+
+    For backends of databases, not for what wraps them.
+    """
+    found = copy.copy(backend)
+    vars(found)["_clock"] = _BeforeAllTime()
+    return found

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -26,9 +27,11 @@ from inference_core.errors import Held, InvalidInput, StoreError, VersionConflic
 from inference_core.lifecycle.copies import COPIES_META, note_copy
 from inference_core.lifecycle.erasing import replay
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
+from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
+from inference_core.retrieval.documents import Change
 from inference_core.services.operations.tuning import TUNABLE, TUNED_META
-from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, Backend, Key, Put
+from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, Backend, Key, Put, with_ended
 from inference_core.stores.backends.file import FileBackend
 from inference_core.stores.backends.file_format import entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.rows import RowState
@@ -109,7 +112,7 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
         else:
             one_moment = inner.snapshot() if isinstance(inner, _HasSnapshot) else nullcontext(inner)
             with one_moment as frozen, _new_file(part / _STORE) as file:
-                contents = _contents(_stored(frozen, progress), file)
+                contents = _contents(_stored(with_ended(frozen), progress), file)
                 settings = {name: frozen.get_meta(name) for name in _SETTINGS}
         files = {str(path.relative_to(part)): digest_of(path, durable=True) for path in files_in(part)}
         made = Manifest(
@@ -176,7 +179,7 @@ def restore(
             if is_copied:
                 _copy(folder / _STORE, part)
         with closing(open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **keys)) as store:
-            inner = _database(store)
+            inner = with_ended(_database(store))
             if inner.get_meta(_RESTORING) != manifest.id + _FILLED:
                 if not is_copied:
                     with _rows_in(folder, manifest, own_key, _part(progress, 1, parts)) as rows:
@@ -211,12 +214,20 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
         url = f"{'file' if kind == 'file' else 'sqlite'}:///{place}/drill"
         manifest, _ = restore(folder, url, progress=progress, **keys)
         with closing(StoreEngine(open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **keys))) as engine:
-            texts = ((key, state.document.text) for key, state in _stored(engine.backend) if state.document)
-            for (namespace, key), text in islice(texts, _RECALLS):
-                found = run(engine.search(Search(groups=((namespace,),), text=text[:_QUESTION], limit=_RECALLS)))
+            # Of texts that begin alike any may be found, and one without words, such as "!!!", never is.
+            times = Counter(hash((key[0], text)) for key, text in _beginnings(engine.backend))
+            alone = ((key, text) for key, text in _beginnings(engine.backend) if times[hash((key[0], text))] == 1)
+            for (namespace, key), text in islice(alone, _RECALLS):
+                found = run(engine.search(Search(groups=((namespace,),), text=text, limit=_RECALLS)))
                 if key not in [one.row.key for one in found.groups[0]]:
                     raise StoreError(f"The restored store does not find {key!r} by its own text")
     return manifest
+
+
+def _beginnings(store: Backend) -> Iterator[tuple[Key, str]]:
+    """The beginning of each text that has words, to search for."""
+    rows = ((key, state.document) for key, state in _stored(store))
+    return ((key, document.text[:_QUESTION]) for key, document in rows if document and document.terms)
 
 
 def _database(store: Backend) -> Backend:
@@ -230,23 +241,38 @@ def _kind(store: Backend) -> str:
 
 
 def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored]:
-    """All rows of a store that can be read and have not ended, with their texts and vectors."""
+    """All rows of a store that can be read, with their texts and vectors."""
     scopes = store.namespaces()
     total, done = store.count(scopes) if progress else 0, 0
     for scope in scopes:
+        store.heads([scope])  # for other libraries' stores, which find changes only so
         changes = iter(store.changes(scope, 0))
         while portion := list(islice(changes, _PORTION)):
-            keys = [(scope, change.key) for change in portion]
-            for row, change, tokens in zip(store.get(keys), portion, store.tokens(keys), strict=True):
-                if row is None:
-                    continue
-                document = change.document and change.document._replace(tokens=tokens)
-                value = encode_json(row.value, what="value")
-                times = row.created_at, row.updated_at
-                yield (scope, row.key), RowState(row.seq, row.version, change.kind, *times, value, document, row.expiry)
-            done += len(portion)
+            found = list(_whole(store, scope, portion))
+            yield from found
+            done += len(found)
             if progress:
                 progress(done, max(done, total))
+
+
+def _whole(store: Backend, scope: Namespace, portion: list[Change]) -> Iterator[Stored]:
+    """The rows of ``portion``. One that is written between the reads of its text and of its value is read again."""
+    while portion:
+        keys = [(scope, change.key) for change in portion]
+        later: set[str] = set()
+        for row, change, tokens in zip(store.get(keys), portion, store.tokens(keys), strict=True):
+            if row is None:
+                continue
+            if row.seq != change.seq and row.seq:  # other libraries' stores number no writes
+                later.add(row.key)
+                continue
+            document = change.document and change.document._replace(tokens=tokens)
+            value = encode_json(row.value, what="value")
+            times = row.created_at, row.updated_at
+            yield (scope, row.key), RowState(row.seq, row.version, change.kind, *times, value, document, row.expiry)
+        since = min((change.seq for change in portion), default=0)
+        newest = {change.key: change for change in store.changes(scope, since)} if later else {}
+        portion = [newest[key] for key in later if key in newest]
 
 
 def _contents(rows: Iterable[Stored], file: IO[bytes] | None = None) -> dict[str, Contents]:
@@ -289,7 +315,7 @@ def _rows_in(
         else:
             store = FileBackend(place, key=parse_key(key) if key else None, clock=clock)
         with closing(store):
-            yield _stored(store, progress)
+            yield _stored(with_ended(store), progress)
 
 
 def _lines(file: IO[bytes], total: int, progress: Progress | None) -> Iterator[Stored]:

@@ -7,19 +7,24 @@ import re
 import threading
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from backup_support import WRITERS, fill, keep_writing
+from backup_support import NOW, WRITERS, fill, keep_writing, made
 from databases import database
+from langgraph.store.memory import InMemoryStore
 from processes import CONTEXT, Forked
 
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import ERASED
+from inference_core.stores.backend import Delete, Expiry, Row
+from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
 from inference_core.transfer.backup import back_up, drill, restore, verify
@@ -178,3 +183,71 @@ def test_an_encrypted_store_stays_encrypted_in_its_backup(tmp_path: Path) -> Non
             assert row.value["content"] == "drinks coffee 3 ü"
     with pytest.raises(ConfigurationError, match="is encrypted"):
         verify(tmp_path / "files-backup")
+
+
+def test_regression_a_row_that_changes_between_two_reads_is_backed_up_whole(tmp_path: Path) -> None:
+    """Its text was of one version and its value of the next, so that recall found what is not there any more."""
+    with database("memory", tmp_path) as url, closing(open_backend(url)) as store:
+        fill(store)
+        inner: Any = getattr(store, "beneath", store)
+        get, meanwhile = inner.get, [[made(3, "ada", "moved")], [Delete(namespace=("ada", "semantic"), key="k4")]]
+
+        def late(keys: Any) -> Any:
+            store.apply(meanwhile)
+            meanwhile.clear()
+            return get(keys)
+
+        inner.get = late
+        back_up(store, tmp_path / "backup")
+    restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new'}")
+    with closing(open_backend(f"sqlite:///{tmp_path / 'new'}")) as new:
+        (row, gone) = new.get([(("ada", "semantic"), key) for key in ("k3", "k4")])
+        texts = {change.key: change.document.text for change in new.changes(("ada", "semantic"), 0) if change.document}
+    assert row
+    assert (row.value["content"], texts["k3"], gone) == ("moved 3 ü", "moved 3 ü", None)
+
+
+def test_regression_a_held_row_whose_time_has_come_is_backed_up(tmp_path: Path) -> None:
+    """It was lost when a backup was restored into another kind of store."""
+    ended = Expiry(NOW, timedelta(days=1))
+    put = made(1, "ada", "evidence", expiry=ended)
+    with closing(open_backend(f"sqlite:///{tmp_path / 'm.db'}")) as store:
+        store.apply([[put]])
+        back_up(store, tmp_path / "backup")
+    for kind in ("sqlite", "file"):
+        restore(tmp_path / "backup", f"{kind}:///{tmp_path / kind}")
+        with closing(open_backend(f"{kind}:///{tmp_path / kind}")) as new:
+            assert [row.value["content"] for row in new.inspect("ada") if isinstance(row, Row)] == ["evidence 1 ü"]
+            assert new.get([(put.namespace, put.key)]) == [None]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["The user said hello"] * 25,
+        ["!!!", "…", "the"],
+        [f"{'Dear diary, ' * 60} number {at}" for at in range(25)],
+        [f"User: ok\nAssistant: ok {at % 2}" for at in range(60)],
+    ],
+    ids=["equal", "without words", "alike at the beginning", "short chats"],
+)
+def test_regression_a_drill_accepts_a_sound_backup_whatever_its_texts(texts: list[str], tmp_path: Path) -> None:
+    """It expected each text among the first that its own words find."""
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        for at, text in enumerate(texts):
+            service.save_memory("ada", text, "interaction", memory_id=f"m{at}")
+        back_up(store.engine.backend, tmp_path / "backup")
+    drill(tmp_path / "backup")
+
+
+def test_regression_a_store_of_another_library_is_backed_up_with_its_rows(tmp_path: Path) -> None:
+    """Its backup was empty unless the store had been searched before."""
+    store = InMemoryStore()
+    AgentMemoryStoreService(store).sync.save_memory("ada", "Lives in Lisbon", memory_id="home")
+    back_up(ForeignBackend(store), tmp_path / "backup")
+    restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new'}")
+    with open_store(f"sqlite:///{tmp_path / 'new'}", embeddings=None) as new:
+        assert [one.content for one in AgentMemoryStoreService(new).sync.recall_memories("ada", "Lisbon")] == [
+            "Lives in Lisbon"
+        ]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemorySource, MemoryStore, Worker, open_store
 from inference_core.errors import ConfigurationError, SealError, StoreError
 from inference_core.lifecycle.damage import find_damage, mend
-from inference_core.stores.backend import Put, Unreadable
+from inference_core.lifecycle.rotation import rotate
+from inference_core.stores.backend import Expiry, Put, Row, Unreadable
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.encryption.sealed import SealedBackend
@@ -464,6 +466,19 @@ def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) 
         assert AgentMemoryStoreService(store).sync.recall_memories("ada", "canarytext") == found
         with keyed(url if kind != "memory" else {}, tmp_path) as again:
             assert kind == "memory" or contents(again) == contents(store)
+
+
+def test_regression_a_row_whose_time_has_come_is_sealed_with_the_new_key_too(tmp_path: Path) -> None:
+    """A legal hold kept it, and the rotation destroyed the only key that opened it."""
+    now = datetime.now(UTC)
+    ended = Expiry(now, timedelta(days=1))
+    put = Put(namespace=("ada", "semantic"), key="m", value='{"content": "evidence"}', updated_at=now, expiry=ended)
+    with keyed(f"sqlite:///{tmp_path / 'm.db'}", tmp_path) as store:
+        backend: Any = store.engine.backend
+        backend = backend.beneath
+        backend.apply([[put]])
+        assert rotate(backend, ["ada"], wait=lambda _: None).rows == 1
+        assert [row.value["content"] for row in backend.inspect("ada") if isinstance(row, Row)] == ["evidence"]
 
 
 # The same answers.

@@ -32,6 +32,7 @@ from inference_core.stores.backend import (
     Tally,
     Unreadable,
     Write,
+    with_ended,
 )
 from inference_core.stores.backends.rows import holding_most
 from inference_core.stores.codec import Cursor, PageRequest
@@ -247,15 +248,16 @@ class SealedBackend:
             for name in (SEALED_META, CONTENT_KEY_META):
                 if (value := self._get_sealed(name)) is not None:
                     self._set_sealed(name, value)
-        return sum(self._resealed(scope, advance) for scope in self.inner.namespaces((label,)))
+        inner = with_ended(self.inner)  # a hold may keep them, and the old key is destroyed
+        return sum(self._resealed(inner, scope, advance) for scope in inner.namespaces((label,)))
 
-    def _resealed(self, scope: Namespace, advance: Callable[[int], None]) -> int:
+    def _resealed(self, inner: Backend, scope: Namespace, advance: Callable[[int], None]) -> int:
         sealer, done = self._sealer(scope[0]), 0
-        changes = iter(self.inner.changes(scope, 0))
+        changes = iter(inner.changes(scope, 0))
         while portion := list(islice(changes, _PORTION)):
             keys = [(scope, change.key) for change in portion]
             writes: list[Rewrite] = []
-            for row, change, tokens in zip(self.inner.get(keys), portion, self.inner.tokens(keys), strict=True):
+            for row, change, tokens in zip(inner.get(keys), portion, inner.tokens(keys), strict=True):
                 if row is None or sealer.is_current(row, change.document, tokens):
                     continue
                 opened, place = sealer.row(row), (scope, row.key)
