@@ -61,6 +61,8 @@ _TRIES: Final = 100
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
 SEAL_INTERVAL_S: Final = 60.0
+_PARTING_S: Final = 10.0
+"""So long a store that is closed waits for reads that have begun: SQLite waits five seconds for a lock."""
 _DEFERRED, _ACCESSES = "deferred writes", "access counts"
 _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
 """The chores of a store, besides those of its reader."""
@@ -86,7 +88,7 @@ class EngineParts:
             self.is_closed = True
         self.maintenance.close()
         self.writer.close()
-        self.pool.close()
+        self.pool.close(_PARTING_S)  # whoever owns another library's store may close its connection after this
         if self.embedder:
             self.embedder.close()
         self.backend.close()

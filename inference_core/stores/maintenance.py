@@ -30,7 +30,7 @@ from inference_core.stores.writer import GroupWriter
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
 """So long a chore rests after its first failure in a row, its second, and so on."""
-_PARTING_S: Final = 5.0
+_PARTING_S: Final = 10.0
 _NEVER: Final = float("inf")
 _EXPIRED_AT_ONCE: Final = 256
 
