@@ -215,26 +215,22 @@ def _wait(effect: Effect[T], deadline: Deadline) -> T:
 
 async def _await(effect: Effect[T], deadline: Deadline) -> T:
     left = deadline.remaining(effect.timeout)
-    if effect.native is None:
-        return await _settled(effect.start(), left)
-    limit = asyncio.timeout(left)
-    try:
-        async with limit:
-            return await effect.native()
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise DeadlineExceeded("The call did not finish within its deadline") from error
-
-
-async def _settled(future: Future[T], seconds: float | None) -> T:
-    """What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: two of these are in each operation."""
-    loop = asyncio.get_running_loop()
+    if effect.native is not None:
+        limit = asyncio.timeout(left)
+        try:
+            async with limit:
+                return await effect.native()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DeadlineExceeded("The call did not finish within its deadline") from error
+    # What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: two of these are in each operation.
+    future, loop = effect.start(), asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     if loop not in _postboxes:
         _postboxes[loop] = _Postbox()
     future.add_done_callback(partial(_postboxes[loop].wake, waiter))
-    timer = None if seconds is None else loop.call_later(seconds, _finish, waiter)
+    timer = None if left is None else loop.call_later(left, _finish, waiter)
     try:
         await waiter
     except asyncio.CancelledError:

@@ -170,20 +170,15 @@ def observed(
             documents = _documents(found)
             if span is not None and span.is_recording():
                 span.set_attributes(_outcome(name, given, found, documents))
-            if name == SEARCH:
-                _record_hits(documents)
+            if name == SEARCH and documents is not None:
+                record("inference_core.recall.results", len(documents))
+                if documents and (relevance := getattr(documents[0], "relevance", None)) is not None:
+                    record("inference_core.recall.relevance", relevance)
             retriever_runs.end(run, documents, None, shows=shows)
             return found
         finally:
             if is_measured:
                 record(DURATION, time.perf_counter() - began, labels)
-
-
-def _record_hits(documents: Sequence[Any] | None) -> None:
-    if documents is not None:
-        record("inference_core.recall.results", len(documents))
-    if documents and (relevance := getattr(documents[0], "relevance", None)) is not None:
-        record("inference_core.recall.relevance", relevance)
 
 
 def step(name: str, attributes: Mapping[str, Any] | None = None) -> AbstractContextManager[Any]:
@@ -380,13 +375,11 @@ def _outcome(
     if captures_content():
         if isinstance(query := given.get("query"), str):
             attributes["gen_ai.memory.query.text"] = query
-        records = [_shown(one) for one in documents or () if hasattr(one, "content")]
+        records: list[dict[str, Any]] = []
+        for one in (one for one in documents or () if hasattr(one, "content")):
+            score = getattr(one, "score", None)
+            records.append({"id": one.id, "content": one.content} | ({} if score is None else {"score": score}))
         if not records and given.get("content"):
             records = [{"content": str(given["content"])}]
         attributes["gen_ai.memory.records"] = json.dumps(records, ensure_ascii=False)
     return attributes
-
-
-def _shown(document: Any) -> dict[str, Any]:
-    score = getattr(document, "score", None)
-    return {"id": document.id, "content": document.content} | ({} if score is None else {"score": score})

@@ -334,12 +334,12 @@ class ServerSettings(_Settings):
     key: SecretStr | None = Field(
         default=None, description="A fixed key for that user, at least 32 characters, instead of stored ones."
     )
-    hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    hosts: Names = Field(
         default=(),
         description="Names under which the server is reached, separated by commas; requests for others are refused. "
         "None: localhost on loopback, else any.",
     )
-    origins: Annotated[tuple[str, ...], NoDecode] = Field(
+    origins: Names = Field(
         default=(), description="Other sites whose pages may send requests, as https://app.example.com."
     )
     issuer: str | None = Field(
@@ -356,11 +356,6 @@ class ServerSettings(_Settings):
     )
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
     burst: int = Field(default=100, ge=1, description="Requests at once, above that rate.")
-
-    @field_validator("hosts", "origins", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return _listed(value)
 
     @field_validator("key")
     @classmethod
