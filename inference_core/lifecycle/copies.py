@@ -54,11 +54,8 @@ def forget_in_copies(store: Backend, user_id: str) -> None:
 def _known(store: Backend) -> list[dict[str, Any]]:
     """The copies that are noted, but for those that were deleted: their folder is here, and they are not."""
     known: list[dict[str, Any]] = json.loads(store.get_meta(COPIES_META) or "[]")
-    return [one for one in known if not _is_deleted(one["path"])]
-
-
-def _is_deleted(path: str) -> bool:
-    return _MASK not in path and Path(path).parent.exists() and not Path(path).exists()
+    paths = ((one, Path(one["path"])) for one in known)
+    return [one for one, path in paths if _MASK in one["path"] or path.exists() or not path.parent.exists()]
 
 
 def _keep(store: Backend, copies: Sequence[dict[str, Any]]) -> None:

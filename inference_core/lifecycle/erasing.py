@@ -28,7 +28,6 @@ from inference_core.memory.namespaces import (
     LISTED,
     PLACES,
     ROOTS,
-    Namespace,
     agent_in,
     decode_label,
     encode_label,
@@ -139,9 +138,8 @@ def erase(
     fences = _fenced(stores, label, ledger, dry_run=dry_run)
     found = [_Found(store, user_id) for store in stores]
     named = {thread for one in found for thread in one.threads}
-    shared = set[str]()
-    for store in stores if threads else ():
-        shared |= _threads_of_others(store, label) & named
+    rows = (one for store in stores if threads for one in store.inspect() if isinstance(one, Row))
+    shared = named & {thread for row in rows if row.namespace[0] != label for thread in _threads(row)}
     held = [place.of(label, named - shared) for place in threads]
     counts = {store.name: dict(one.rows) for store, one in zip(stores, found, strict=True)}
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
@@ -164,7 +162,7 @@ def erase(
         left = {store.name: dict(_Found(store, user_id).rows) for store in stores}
         left |= {place.name: {"threads": len(place.of(label, named - shared))} for place in threads}
         sessions = {session for one in found for session in one.sessions}
-        traces = _patterns([user_id, label, *named, *sessions, *known["traces"]])
+        traces = [user_id, label, *named, *sessions, *known["traces"]]
         files = {str(path): hits for path, hits in _hits(stores, threads, traces).items()}
     receipt = ErasureReceipt(
         id=known["id"],
@@ -238,11 +236,6 @@ def _threads(row: Row) -> set[str]:
     if isinstance(source, dict):
         named.append(cast("dict[str, Any]", source).get("thread_id"))
     return {name for name in named if isinstance(name, str)}
-
-
-def _threads_of_others(store: Backend, label: str) -> set[str]:
-    rows = (one for one in store.inspect() if isinstance(one, Row) and one.namespace[0] != label)
-    return {thread for row in rows for thread in _threads(row)}
 
 
 def _users(store: Backend, labels: Iterable[str]) -> set[str]:
@@ -322,39 +315,25 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(one)
 
 
-def _patterns(traces: Iterable[str]) -> dict[str, list[bytes]]:
-    """Each trace with the forms in which a file may hold it: as it is, in JSON, and in lower case."""
-    patterns: dict[str, list[bytes]] = {}
-    for trace in traces:
-        if len(trace) >= _SHORTEST:
-            forms = dict.fromkeys((trace, json.dumps(trace)[1:-1], trace.lower()))
-            patterns[trace] = [form.encode(errors="surrogatepass") for form in forms]
-    return patterns
-
-
-def _hits(stores: Sequence[Backend], threads: Sequence[Threads], patterns: dict[str, list[bytes]]) -> dict[Path, int]:
+def _hits(stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]) -> dict[Path, int]:
     """How many of the traces each file still holds; not those that stand in what others have stored, too."""
+    # A file may hold a trace as it is, in JSON, or in lower case.
+    forms = {one: {one, json.dumps(one)[1:-1], one.lower()} for one in traces if len(one) >= _SHORTEST}
+    patterns = {one: [form.encode(errors="surrogatepass") for form in some] for one, some in forms.items()}
+    overlap = max((len(form) for some in patterns.values() for form in some), default=0)
     places: list[Backend | Threads] = [*stores, *threads]
-    found = {path: _traces_in(path, patterns) for place in places for path in place.files()}
+    found = {path: set[str]() for place in places for path in place.files()}
+    for path, held in found.items():
+        at = 0
+        with suppress(FileNotFoundError):
+            while block := read_at(path, at, _BLOCK + overlap):
+                held |= {trace for trace, some in patterns.items() if any(form in block for form in some)}
+                at += _BLOCK
     if suspects := set[str]().union(*found.values()):
         for store in stores:
             for one in store.inspect():
                 if isinstance(one, Row) and one.namespace[0] not in ROOTS:
-                    text = f"{_joined(one.namespace)}\n{one.key}\n{json.dumps(one.value, ensure_ascii=False)}"
+                    text = "\n".join([*one.namespace, one.key, json.dumps(one.value, ensure_ascii=False)])
                     lower = text.lower()
                     suspects -= {trace for trace in suspects if trace in text or trace.lower() in lower}
-    return {path: len(traces & suspects) for path, traces in found.items()}
-
-
-def _joined(namespace: Namespace) -> str:
-    return "\n".join(namespace)
-
-
-def _traces_in(path: Path, patterns: dict[str, list[bytes]]) -> set[str]:
-    overlap = max((len(form) for forms in patterns.values() for form in forms), default=0)
-    found, at = set[str](), 0
-    with suppress(FileNotFoundError):
-        while block := read_at(path, at, _BLOCK + overlap):
-            found |= {trace for trace, forms in patterns.items() if any(form in block for form in forms)}
-            at += _BLOCK
-    return found
+    return {path: len(held & suspects) for path, held in found.items()}

@@ -113,7 +113,8 @@ def retain(
     found, rows = list[Overdue](), list[Row]()
     memories = [name for name in names if holds_memories(name)]
     if policy.days.keys() - BESIDE.keys():
-        usages = yield from usages_beside(engine, memories) if policy.basis == "last_used" else _none()
+        reads_usage = policy.basis == "last_used"
+        usages: Mapping[Any, Usage] = (yield from usages_beside(engine, memories)) if reads_usage else {}
         for row in (yield from engine.scan(memories, accepts=is_known)):
             rows.append(row)
             found += _overdue_memory(row, usages.get((row.namespace, row.key)), policy, now)
@@ -169,11 +170,6 @@ class RetentionRounds(Rounds[Owner]):
             return len((yield from retain(scope, owner, policy)))
 
         super().__init__(lambda: owners_with_rows(scope), apply, hours if policy.days else None)
-
-
-def _none() -> Operation[Mapping[Any, Usage]]:
-    yield from ()
-    return {}
 
 
 def _overdue_memory(row: Row, usage: Usage | None, policy: RetentionPolicy, now: datetime) -> list[Overdue]:
