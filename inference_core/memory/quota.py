@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -112,23 +113,15 @@ def counted(before: Counts, changes: Iterable[Changed]) -> Counts:
     for change in changes:
         for value, sign in zip(change, (-1, 1), strict=True):
             if value:
-                size = len(value.encode())
-                for owner in {"", _agent_of(value)}:
+                agent, size = "", len(value.encode())
+                if '"agent_name"' in value:
+                    with suppress(ValueError):
+                        agent = text_field(json.loads(value), "agent_name") or ""
+                for owner in {"", agent}:
                     rows, total = after.get(owner, (0, 0))
                     # What another version of this package, or a process without limits, wrote may not be counted yet.
                     after[owner] = max(0, rows + sign), max(0, total + sign * size)
     return after
-
-
-def _agent_of(value: str) -> str:
-    """The agent that saved the memory; "" if none is named."""
-    if '"agent_name"' not in value:
-        return ""
-    try:
-        found: Any = json.loads(value)
-    except ValueError:
-        return ""
-    return text_field(found, "agent_name") or ""
 
 
 class Quotas:

@@ -224,7 +224,9 @@ def _personal(text: str) -> Iterator[Finding]:
     for kind, hint, expression in formats().personal:
         if hint in text:
             for found in expression.finditer(text):
-                if kind != "iban" or _is_iban(found[0]):
+                plain = found[0].replace(" ", "")
+                # Of an IBAN the check digits must be right (ISO 13616).
+                if kind != "iban" or int("".join(str(int(mark, 36)) for mark in plain[4:] + plain[:4])) % 97 == 1:
                     yield Finding(found.start(), found.end(), kind)
 
 
@@ -268,9 +270,3 @@ def _is_card(found: re.Match[str], lower: str, words: Iterable[str]) -> bool:
         return False
     around = lower[max(0, found.start() - _NEAR) : found.end() + _NEAR]
     return digits != found[0] or any(word in around for word in words)
-
-
-def _is_iban(text: str) -> bool:
-    """Whether the check digits of an IBAN are right (ISO 13616)."""
-    plain = text.replace(" ", "")
-    return int("".join(str(int(mark, 36)) for mark in plain[4:] + plain[:4])) % 97 == 1

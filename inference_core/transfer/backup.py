@@ -104,7 +104,8 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
     part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
     part.mkdir(mode=0o700, parents=True)
     try:
-        at, kind = datetime.now(UTC).isoformat(), _kind(inner)
+        at = datetime.now(UTC).isoformat()
+        kind = "sqlite" if isinstance(inner, SqliteBackend) else "file" if isinstance(inner, FileBackend) else "rows"
         contents: Mapping[str, Contents] = {}
         if isinstance(inner, SqliteBackend | FileBackend):
             inner.copy_into(part / _STORE)
@@ -236,10 +237,6 @@ def _database(store: Backend) -> Backend:
     return beneath.inner if isinstance(beneath, SealedBackend) else beneath
 
 
-def _kind(store: Backend) -> str:
-    return "sqlite" if isinstance(store, SqliteBackend) else "file" if isinstance(store, FileBackend) else "rows"
-
-
 def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored]:
     """All rows of a store that can be read, with their texts and vectors."""
     scopes = store.namespaces()
@@ -333,26 +330,25 @@ def _fill(store: Backend, manifest: Manifest, rows: Iterable[Stored]) -> None:
     store.set_meta(_RESTORING, manifest.id)
     for name, value in manifest.settings.items():
         store.set_meta(name, value)
-    source = iter(rows)
-    while portion := list(islice(source, _PORTION)):
-        for outcome in store.apply([[_put(key, state)] for key, state in portion]):
+    puts = (
+        Put(
+            namespace=namespace,
+            key=key,
+            value=state.value or "{}",
+            document=state.document,
+            kind=state.kind,
+            created_at=state.created_at,
+            updated_at=state.updated_at,
+            expected=0,
+            above=state.version - 1,
+            expiry=state.expiry,
+        )
+        for (namespace, key), state in rows
+    )
+    while portion := list(islice(puts, _PORTION)):
+        for outcome in store.apply([[put] for put in portion]):
             if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):  # there already
                 raise outcome
-
-
-def _put(key: Key, state: RowState) -> Put:
-    return Put(
-        namespace=key[0],
-        key=key[1],
-        value=state.value or "{}",
-        document=state.document,
-        kind=state.kind,
-        created_at=state.created_at,
-        updated_at=state.updated_at,
-        expected=0,
-        above=state.version - 1,
-        expiry=state.expiry,
-    )
 
 
 def _copy(store: Path, place: Path) -> None:

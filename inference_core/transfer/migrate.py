@@ -278,7 +278,22 @@ class Migration:
         """Copies ``items``, about ``total`` of them. Raises StoreError."""
         records = self._records(items)
         while batch := list(islice(records, BATCH)):
-            self._migrate(batch)
+            new = self._unmarked(batch)
+            scopes: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
+            for label in {record.namespace[0] for record, _ in new}:
+                names = self._backend.namespaces((label,))
+                known = [name for name in names if name[1:2] and name[1] in MEMORY_CATEGORIES]
+                scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
+            if not self._report.is_dry_run:
+                self._write(new, scopes)
+                new = []
+            for record, origin in new:
+                self._foreseen[_mark_of(record)[1]] = origin
+                places = {*scopes[record.namespace[0]], record.namespace}
+                if any(self._backend.get([(place, record.id) for place in places])):
+                    self._report.already_there += 1
+                else:
+                    self._count(record)
             if progress:
                 progress(self._report.found, max(total, self._report.found))
 
@@ -297,23 +312,6 @@ class Migration:
                 self._own |= {(record.namespace, record.id) for record in records}
             for record in records:
                 yield record, item.origin
-
-    def _migrate(self, batch: Sequence[_Sourced]) -> None:
-        new = self._unmarked(batch)
-        scopes: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
-        for label in {record.namespace[0] for record, _ in new}:
-            known = [name for name in self._backend.namespaces((label,)) if name[1:2] and name[1] in MEMORY_CATEGORIES]
-            scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
-        if not self._report.is_dry_run:
-            self._write(new, scopes)
-            return
-        for record, origin in new:
-            self._foreseen[_mark_of(record)[1]] = origin
-            places = {*scopes[record.namespace[0]], record.namespace}
-            if any(self._backend.get([(place, record.id) for place in places])):
-                self._report.already_there += 1
-            else:
-                self._count(record)
 
     def _has_to_wait(self, record: MemoryRecord) -> bool:
         return has_to_wait(record, () if (record.namespace, record.id) in self._own else self._confirm)
