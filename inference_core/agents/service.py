@@ -195,10 +195,17 @@ class AgentService:
         model = make_chat_model(self._agent_settings, self._model)
         name = self._model or self._agent_settings.model
         loops = [LoopModels(name, model)] if isinstance(name, str) else []
+        prompt = system_prompt if self._prompt_override is None else self._prompt_override
+        if self._prompt_append:
+            if isinstance(prompt, SystemMessage):
+                block: Any = {"type": "text", "text": f"\n\n{self._prompt_append}"}
+                prompt = SystemMessage(content_blocks=[*prompt.content_blocks, block])
+            else:
+                prompt = f"{prompt}\n\n{self._prompt_append}" if prompt else self._prompt_append
         self._agent = create_agent(
             model,
             self._tools,
-            system_prompt=self._prompt(system_prompt),
+            system_prompt=prompt,
             middleware=[*loops, *self._middleware, *guards(self._agent_settings)],
             context_schema=self._context_schema,
             checkpointer=self._checkpointer,
@@ -206,16 +213,6 @@ class AgentService:
             **kwargs,
         )
         return self._agent
-
-    def _prompt(self, given: str | SystemMessage | None) -> str | SystemMessage | None:
-        """The system prompt, replaced by or followed by what the service was given."""
-        prompt = given if self._prompt_override is None else self._prompt_override
-        if not self._prompt_append:
-            return prompt
-        if isinstance(prompt, SystemMessage):
-            block: Any = {"type": "text", "text": f"\n\n{self._prompt_append}"}
-            return SystemMessage(content_blocks=[*prompt.content_blocks, block])
-        return f"{prompt}\n\n{self._prompt_append}" if prompt else self._prompt_append
 
     def get_agent(self) -> CompiledStateGraph[Any, Any, Any, Any]:
         """The compiled agent. To run it yourself, use the configuration that `config_for` gives.

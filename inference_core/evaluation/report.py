@@ -325,9 +325,13 @@ def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge
     lines += [_row(["system", *heads]), _row(["---", *["---:"] * len(heads)])]
     for report in reports:
         found, overall = report.figures(), report.overall
-        gap = None if report is first else report.than(first)
+        gain, found_gain = "-", None if report is first else report.than(first)
+        if found_gain is not None:
+            gap, interval = found_gain
+            bounds = "" if interval is None else " ({:+.0f} to {:+.0f})".format(*(100 * one for one in interval))
+            gain = f"{100 * gap:+.1f}{bounds}"
         tokens, recall, answer = found["notes_tokens_mean"], found["recall_ms"]["p50"], found["answer_s"]["p50"]
-        cells = [report.system, str(overall.count), _share(overall), "-" if gap is None else _signed(*gap)]
+        cells = [report.system, str(overall.count), _share(overall), gain]
         cells += [_percent(found["token_f1"]["mean"]), f"{tokens:.0f}", f"{recall:.1f} ms"]
         lines.append(_row([*cells, "-" if answer is None else f"{answer:.1f} s"]))
     if first.by_category:
@@ -342,11 +346,6 @@ def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge
 def _share(share: Share) -> str:
     bounds = "" if share.interval is None else " ({:.0f}-{:.0f})".format(*(100 * one for one in share.interval))
     return _percent(share.mean) + bounds
-
-
-def _signed(gap: float, interval: tuple[float, float] | None) -> str:
-    bounds = "" if interval is None else " ({:+.0f} to {:+.0f})".format(*(100 * one for one in interval))
-    return f"{100 * gap:+.1f}{bounds}"
 
 
 def save_picture(path: Path, draw: Callable[[Any], None]) -> None:

@@ -59,7 +59,19 @@ def handle_overflow(
     leaving = window.leaving(start)
     if not leaving:
         return OverflowResult(window.messages)
-    summary, failed = yield from _secured(strategies, replace(eviction, room=room, messages=leaving, previous=previous))
+    evicted = replace(eviction, room=room, messages=leaving, previous=previous)
+    summary: AnyMessage | None = None
+    failed: Failures = []
+    # Flushes come first: if one fails, the others' work would be in vain.
+    for strategy in sorted(strategies, key=lambda one: not isinstance(one, FlushToLongTerm)):
+        try:
+            summary = (yield from strategy.secured(evicted)) or summary
+        except ConfigurationError:
+            raise
+        except InferenceCoreError as error:
+            failed.append((strategy, error))
+            if isinstance(strategy, FlushToLongTerm):
+                break
     notice = "; ".join(f"{strategy.name}: {error}" for strategy, error in failed) or None
     model_failed = any(isinstance(error, ModelError) for _, error in failed)
     flush_failed = any(isinstance(strategy, FlushToLongTerm) for strategy, _ in failed)
@@ -75,24 +87,6 @@ def handle_overflow(
         elif window.stays(at, start):
             messages += unit.messages
     return OverflowResult(messages, leaving, summary, notice, model_failed)
-
-
-def _secured(
-    strategies: Sequence[OverflowStrategy], eviction: Eviction
-) -> Operation[tuple[AnyMessage | None, Failures]]:
-    """The summary, and what failed. Flushes come first: if one fails, the others' work would be in vain."""
-    summary: AnyMessage | None = None
-    failed: Failures = []
-    for strategy in sorted(strategies, key=lambda one: not isinstance(one, FlushToLongTerm)):
-        try:
-            summary = (yield from strategy.secured(eviction)) or summary
-        except ConfigurationError:
-            raise
-        except InferenceCoreError as error:
-            failed.append((strategy, error))
-            if isinstance(strategy, FlushToLongTerm):
-                break
-    return summary, failed
 
 
 class OverflowPolicy:

@@ -269,10 +269,15 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     results = {at: text_in(one) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
 
     def cut(limit: int) -> list[AnyMessage]:
-        texts = {at: _cut(text, limit) for at, text in results.items()}
-        return [
-            one.model_copy(update={"content": texts[at]}) if at in texts else one for at, one in enumerate(messages)
-        ]
+        shown = list(messages)
+        for at, text in results.items():
+            shorter = text
+            if len(text) > limit:  # three quarters from its start, the rest from its end
+                size = limit - len(CUT.format(len(text)))
+                tail = size // 4
+                shorter = text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]
+            shown[at] = shown[at].model_copy(update={"content": shorter})
+        return shown
 
     limits = range(_LEAST_CHARACTERS, max(map(len, results.values()), default=0) + 1)
     fitting = bisect_left(limits, True, key=lambda limit: window.counter(cut(limit)) > room)
@@ -297,12 +302,3 @@ def omissions(window: Window, shown: Sequence[AnyMessage], room: int) -> list[st
     return [
         f"{reason}: {', '.join(f'{one.type} {one.id}' for one in named)}" for reason, named in reasons.items() if named
     ]
-
-
-def _cut(text: str, limit: int) -> str:
-    """At most ``limit`` characters of ``text``: three quarters from its start, the rest from its end."""
-    if len(text) <= limit:
-        return text
-    size = limit - len(CUT.format(len(text)))
-    tail = size // 4
-    return text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]

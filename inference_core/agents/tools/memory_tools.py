@@ -283,16 +283,16 @@ class DeleteMemoryStoreTool(MemoryTool):
 
     def answer(self, call: Call, given: DeleteArguments) -> Operation[str]:
         """Deletes, and says whether there was such a memory."""
-        return (yield from retried(partial(self._deleted, call, given)))
 
-    def _deleted(self, call: Call, given: DeleteArguments) -> Operation[str]:
-        """As `answer`. Raises VersionConflict if somebody else changes the memory meanwhile."""
-        old = yield from get(call.scope, call.user_id, given.memory_id)
-        if old is not None and (refusal := call.refusal(old, None)):
-            return refusal
-        expected = old.version if old else None
-        was_found = yield from in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=expected)
-        return self._outcome(given.memory_id, "deleted", was_found=was_found)
+        def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
+            old = yield from get(call.scope, call.user_id, given.memory_id)
+            if old is not None and (refusal := call.refusal(old, None)):
+                return refusal
+            version = old.version if old else None
+            was_found = yield from in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=version)
+            return self._outcome(given.memory_id, "deleted", was_found=was_found)
+
+        return (yield from retried(attempt))
 
 
 class ListMemoryStoreTool(MemoryTool):

@@ -162,7 +162,12 @@ class ContextBuilder:
         deadline = Deadline(self.deadline)
         items: list[ContextItem] = []
         left_out: dict[str, str] = {}
-        searches = dict(filter(None, (_search_of(source, request) for source in self._sources)))
+        searches: dict[str, Search] = {}
+        for source in self._sources:
+            with suppress(Exception):  # its fetch asks the same, and says what is wrong
+                search = source.question(request) if isinstance(source, SearchingSource) else None
+                if search is not None and search.text == request.query:
+                    searches[source.name] = search
         request = replace(request, shared=SharedSearches(request.scope.engine, searches))
         under_way: list[tuple[str, Future[list[ContextItem]]]] = []
         for source in self._sources:
@@ -200,15 +205,6 @@ class SyncContextBuilder:
     ) -> AssembledContext:
         """Like `ContextBuilder.build`; it blocks."""
         return run(self._builder.operation(user_id, query, messages, max_tokens))
-
-
-def _search_of(source: ContextSource, request: ContextRequest) -> tuple[str, Search] | None:
-    """The name of ``source`` and its search, if it searches for the question itself."""
-    with suppress(Exception):  # its fetch asks the same, and says what is wrong
-        search = source.question(request) if isinstance(source, SearchingSource) else None
-        if search is not None and search.text == request.query:
-            return source.name, search
-    return None
 
 
 def _until(deadline: Deadline, future: Future[list[ContextItem]], request: ContextRequest) -> Effect[list[ContextItem]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,6 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument, table
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
-from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import Trust
 from inference_core.services.operations.delete import (
@@ -141,13 +140,6 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Op
     if receipt.form not in FORMATS:
         problem = f"A block of the form {receipt.form!r} cannot be rebuilt"
         return Rebuilt("", "", is_same=False, gone=gone, problem=problem)
-    profile, block = _texts(receipt, there)
-    is_same = (text_hash(profile), text_hash(block)) == (receipt.profile_hash, receipt.block_hash)
-    return Rebuilt(profile, block, is_same=is_same, gone=gone)
-
-
-def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, str]:
-    """Profile and block, from the memories that are ``there``."""
     zone, now = time_zone(receipt.zone), receipt.recalled_at
     lines = [
         line_in_profile(there[one.id], zone, one.cut) for one in receipt.of(ReceiptPlace.PROFILE) if one.id in there
@@ -172,7 +164,9 @@ def _texts(receipt: Receipt, there: Mapping[str, MemoryRecord]) -> tuple[str, st
     block = FORMATS[receipt.form](context, now, zone, not receipt.has_profile) if context.items else ""
     if receipt.has_profile:
         block = beside_profile(block, now, zone)
-    return (Profile(tuple(lines)).text if receipt.profile_hash else ""), block
+    profile = Profile(tuple(lines)).text if receipt.profile_hash else ""
+    is_same = (text_hash(profile), text_hash(block)) == (receipt.profile_hash, receipt.block_hash)
+    return Rebuilt(profile, block, is_same=is_same, gone=gone)
 
 
 def _page(

@@ -87,7 +87,19 @@ class VectorMemory(Block):
         if min_relevance is not None and not 0 <= min_relevance <= 1:
             raise ConfigurationError(f"min_relevance must be from 0 to 1, not {min_relevance}")
         if embeddings is not None:
-            store = _with_embeddings(store, embeddings, vector_store)
+            if vector_store is not None:
+                raise ConfigurationError(
+                    "A vector store has embeddings of its own: pass them to it, not to VectorMemory"
+                )
+            if store is None or isinstance(store, MemoryStore | AgentMemoryStoreService):
+                raise ConfigurationError(
+                    "embeddings= needs a store that has none: pass open_store('sqlite:///memory.db', embeddings=…), or "
+                    "VectorMemory('sqlite:///passages.db', embeddings=…)"
+                )
+            if isinstance(store, BaseStore):
+                store = AgentMemoryStoreService(store, embeddings=embeddings)
+            else:
+                store = open_store(store, embeddings=embeddings, tells=False)
         super().__init__(store, **options)
         self.vector_store = vector_store
         self.min_relevance = min_relevance
@@ -211,18 +223,3 @@ class VectorMemory(Block):
 
 def _is_of(user: str, document: Document) -> bool:
     return document.metadata.get(_USER) == user
-
-
-def _with_embeddings(
-    store: StoreSource | None, embeddings: Embeddings, vector_store: VectorStore | None
-) -> StoreSource:
-    if vector_store is not None:
-        raise ConfigurationError("A vector store has embeddings of its own: pass them to it, not to VectorMemory")
-    if store is None or isinstance(store, MemoryStore | AgentMemoryStoreService):
-        raise ConfigurationError(
-            "embeddings= needs a store that has none: pass open_store('sqlite:///memory.db', embeddings=…), or "
-            "VectorMemory('sqlite:///passages.db', embeddings=…)"
-        )
-    if isinstance(store, BaseStore):
-        return AgentMemoryStoreService(store, embeddings=embeddings)
-    return open_store(store, embeddings=embeddings, tells=False)
