@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
@@ -73,8 +73,20 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
             ``owner``; or ``source`` failed, which is then the cause.
         InvalidId: The id is not a valid user id.
     """
-    authenticated = _authenticated(runtime)
-    claimed = list(_claims(runtime, source))
+    server_user = getattr(getattr(runtime, "server_info", None), "user", None)
+    authenticated = getattr(server_user, "identity", None)
+    if authenticated == "" and getattr(server_user, "is_authenticated", True) is False:
+        authenticated = None  # a server without authentication
+    elif server_user is not None and (not isinstance(authenticated, str) or not authenticated):
+        raise IdentityError("The authenticated user has no identity")
+    with raised_as(lambda error: IdentityError(f"user_id failed: {error}"), but=(IdentityError, InvalidInput)):
+        given = source(runtime) if callable(source) else source
+    claimed: list[str] = []
+    for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
+        if isinstance(claim, str | UUID):
+            claimed.append(str(claim) if isinstance(claim, UUID) else claim)
+        elif claim is not None:
+            raise IdentityError(f"user_id must be a string or a UUID, not {type(claim).__name__}")
     if authenticated is not None and any(claim != authenticated for claim in claimed):
         raise IdentityError("The authenticated user and the requested user_id differ")
     user = authenticated or next(iter(claimed), None)
@@ -131,29 +143,6 @@ def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
     # Both are encoded as labels, which contain no colon.
     user = "" if user_id is None else encode_label(user_id)
     return user + ":" + encode_label(thread_id, what="thread_id")
-
-
-def _authenticated(runtime: RunContext | None) -> str | None:
-    user = getattr(getattr(runtime, "server_info", None), "user", None)
-    if user is None:
-        return None
-    identity = getattr(user, "identity", None)
-    if identity == "" and getattr(user, "is_authenticated", True) is False:
-        return None  # a server without authentication
-    if not isinstance(identity, str) or not identity:
-        raise IdentityError("The authenticated user has no identity")
-    return identity
-
-
-def _claims(runtime: RunContext | None, source: UserSource) -> Iterator[str]:
-    """The user as named by sources that are not authenticated, in their order."""
-    with raised_as(lambda error: IdentityError(f"user_id failed: {error}"), but=(IdentityError, InvalidInput)):
-        given = source(runtime) if callable(source) else source
-    for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
-        if isinstance(claim, str | UUID):
-            yield str(claim) if isinstance(claim, UUID) else claim
-        elif claim is not None:
-            raise IdentityError(f"user_id must be a string or a UUID, not {type(claim).__name__}")
 
 
 class BindingOptions(TypedDict, total=False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
 
 from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
@@ -164,7 +163,25 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             # After the first text from outside, the assistant may be repeating it.
             first = first_outside(state)
             now, after = scope.clock.now(), len(messages) if first is None else first
-            new = [_message(messages[at], at, now, after_tool=at > after) for at in _new(state, end)]
+            thread, told = thread_of(), told_by_agent()
+            # Without a checkpointer the whole history comes each time, with new ids: then its position identifies a
+            # message.
+            is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
+            new: list[Message] = []
+            for at in _new(state, end):
+                said = messages[at]
+                is_agents = isinstance(said, AIMessage) or told is not None
+                message = Message(
+                    session_id=NO_THREAD if thread is None else thread,
+                    role=Role.ASSISTANT if is_agents else Role.USER,
+                    text=said.text,
+                    id=said.id if is_kept else None,
+                    position=at,
+                    author=None if is_agents else said.name,
+                    at=now,
+                    after_tool=is_agents and (at > after or bool(told)),
+                )
+                new.append(message)
             partition = Partition.of(user, scope.namespaces)
             count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
@@ -218,21 +235,3 @@ def _last_of_user(messages: Sequence[AnyMessage]) -> int:
 
 def _last_id(messages: Sequence[AnyMessage]) -> str:
     return next((message.id for message in reversed(messages) if message.id), "")
-
-
-def _message(message: AnyMessage, at: int, now: datetime, *, after_tool: bool) -> Message:
-    # Without a checkpointer the whole history comes each time, with new ids: then its position identifies a message.
-    thread = thread_of()
-    is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
-    told = told_by_agent()
-    is_agents = isinstance(message, AIMessage) or told is not None
-    return Message(
-        session_id=NO_THREAD if thread is None else thread,
-        role=Role.ASSISTANT if is_agents else Role.USER,
-        text=message.text,
-        id=message.id if is_kept else None,
-        position=at,
-        author=None if is_agents else message.name,
-        at=now,
-        after_tool=is_agents and (after_tool or bool(told)),
-    )

@@ -10,7 +10,6 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from langchain_core.tools import BaseTool
@@ -242,35 +241,35 @@ class UpdateMemoryStoreTool(MemoryTool):
 
     def answer(self, call: Call, given: UpdateArguments) -> Operation[str]:
         """Updates, and says whether there was such a memory."""
-        return (yield from retried(partial(self._updated, call, given)))
 
-    def _updated(self, call: Call, given: UpdateArguments) -> Operation[str]:
-        """As `answer`. Raises VersionConflict if somebody else changes the memory meanwhile."""
-        old = yield from get(call.scope, call.user_id, given.memory_id)
-        said = f"{given.topic or ''} {given.content}"
-        if old is not None and (refusal := call.refusal(old, said)):
-            return refusal
-        kind = given.memory_type or (old.memory_type if old else "")
-        category = given.category or (old.memory_category if old and not given.memory_type else None)
-        source = call.source_of(said, guides=guides(kind, category))
-        changed = old is not None and (
-            yield from in_space(
-                call.scope,
-                update,
-                call.user_id,
-                given.memory_id,
-                given.content,
-                given.memory_type,
-                given.topic,
-                given.category,
-                source=source,
-                expected_version=old.version,
+        def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
+            old = yield from get(call.scope, call.user_id, given.memory_id)
+            said = f"{given.topic or ''} {given.content}"
+            if old is not None and (refusal := call.refusal(old, said)):
+                return refusal
+            kind = given.memory_type or (old.memory_type if old else "")
+            category = given.category or (old.memory_category if old and not given.memory_type else None)
+            source = call.source_of(said, guides=guides(kind, category))
+            changed = old is not None and (
+                yield from in_space(
+                    call.scope,
+                    update,
+                    call.user_id,
+                    given.memory_id,
+                    given.content,
+                    given.memory_type,
+                    given.topic,
+                    given.category,
+                    source=source,
+                    expected_version=old.version,
+                )
             )
-        )
-        if changed:
-            yield from call.stated(given.content, source)
-        kinds = call.scope.engine.guard.kinds({"content": given.content, "topic": given.topic}) if changed else ()
-        return self._outcome(given.memory_id, "updated", was_found=changed) + _left_out(kinds)
+            if changed:
+                yield from call.stated(given.content, source)
+            kinds = call.scope.engine.guard.kinds({"content": given.content, "topic": given.topic}) if changed else ()
+            return self._outcome(given.memory_id, "updated", was_found=changed) + _left_out(kinds)
+
+        return (yield from retried(attempt))
 
 
 class DeleteMemoryStoreTool(MemoryTool):
