@@ -83,6 +83,22 @@ def restore_archived(
     def is_wanted(row: Row) -> bool:
         return is_archived(row, now) and (deleted or forgotten_of(row).reason != DELETED)
 
+    def put_back(portion: Sequence[Row], known: dict[Key, Document]) -> Operation[list[Key]]:
+        """Puts back those that are still archived and whose places are free; the archive's keys of those."""
+        keys = [(row.namespace, row.key) for row in portion]
+        found = yield from engine.get(keys)
+        places = yield from engine.get([(memory_namespace(namespace), key) for namespace, key in keys])
+        at = scope.clock.now()
+        back: list[Key] = []
+        writes: list[Write] = []
+        for key, row, place in zip(keys, found, places, strict=True):
+            if row and place is None:
+                back.append(key)
+                writes += restore_writes(row, known.get(key), at)
+        if writes:
+            yield from scope.write(writes, "restore", embeds=False)
+        return back
+
     scopes = yield from archives(engine, user_id)
     if memory_ids is None:
         rows = yield from engine.scan(scopes, accepts=is_wanted)
@@ -92,30 +108,13 @@ def restore_archived(
     report = RestoreReport()
     for portion in portions(rows, _PORTION):
         known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
-        back = yield from retried(partial(_restored, scope, portion, known))
+        back = yield from retried(partial(put_back, portion, known))
         report.restored += [key for _, key in back]
         report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
     there = {*report.restored, *report.taken}
     report.missing = [one for one in dict.fromkeys(memory_ids or ()) if one not in there]
     engine.embed_later()
     return report
-
-
-def _restored(scope: MemoryScope, portion: Sequence[Row], known: dict[Key, Document]) -> Operation[list[Key]]:
-    """Puts back those of ``portion`` that are still archived and whose places are free; the archive's keys of those."""
-    keys = [(row.namespace, row.key) for row in portion]
-    rows = yield from scope.engine.get(keys)
-    places = yield from scope.engine.get([(memory_namespace(namespace), key) for namespace, key in keys])
-    now = scope.clock.now()
-    back: list[Key] = []
-    writes: list[Write] = []
-    for key, row, place in zip(keys, rows, places, strict=True):
-        if row and place is None:
-            back.append(key)
-            writes += restore_writes(row, known.get(key), now)
-    if writes:
-        yield from scope.write(writes, "restore", embeds=False)
-    return back
 
 
 def archives(engine: StoreEngine, user_id: UserId) -> Operation[list[Namespace]]:

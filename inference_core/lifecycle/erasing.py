@@ -84,15 +84,24 @@ class _Found:
         self.also: list[Key] = []
         """Rows of others' namespaces that name the user, and those that may have."""
         self.traces: list[str] = []
-        self._seen = 0
-        self._chance = random.Random(0)  # noqa: S311 - which texts are searched for is no secret
+        seen, chance = 0, random.Random(0)  # noqa: S311 - which texts are searched for is no secret
         label, agents = encode_label(user_id), {None}
         for one in backend.inspect(label):
             namespace = one.namespace or (label,)
             self.rows[PLACES.get(namespace[1], ITEMS) if len(namespace) > 1 else ITEMS] += 1
             agents |= {agent_in(namespace), agent_in(namespace[1:])}
-            if isinstance(one, Row):
-                self._note(one)
+            if not isinstance(one, Row):
+                continue
+            texts = [text for text in _texts(one.value) if len(text) >= _SHORTEST]
+            for text in [max(texts, key=len)] if texts else []:
+                seen += 1
+                if len(self.traces) < _MOST_TRACES:
+                    self.traces.append(text[:_TRACE])
+                elif (at := chance.randrange(seen)) < _MOST_TRACES:
+                    self.traces[at] = text[:_TRACE]
+            self.threads |= _threads(one)
+            named = (one.value.get("session_id"), one.value.get("session"))
+            self.sessions |= {name for name in named if isinstance(name, str)}
         for root, name in ROOTS.items():
             for one in backend.inspect(root) if name else ():
                 if name and isinstance(one, Row) and one.value.get(name) == user_id:
@@ -101,18 +110,6 @@ class _Found:
         # The key of a row that is gone is a hash of the user's id.
         for agent, scoped, task in product(agents, (True, False), (None, SESSIONS, INSIGHTS)):
             self.also.append(Partition(user_id, agent, scoped, task).place)
-
-    def _note(self, row: Row) -> None:
-        texts = [text for text in _texts(row.value) if len(text) >= _SHORTEST]
-        for text in [max(texts, key=len)] if texts else []:
-            self._seen += 1
-            if len(self.traces) < _MOST_TRACES:
-                self.traces.append(text[:_TRACE])
-            elif (at := self._chance.randrange(self._seen)) < _MOST_TRACES:
-                self.traces[at] = text[:_TRACE]
-        self.threads |= _threads(row)
-        named = (row.value.get("session_id"), row.value.get("session"))
-        self.sessions |= {name for name in named if isinstance(name, str)}
 
 
 def erase(

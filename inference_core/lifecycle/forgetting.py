@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -129,46 +129,39 @@ def _archive(
     scope: MemoryScope, leaving: Sequence[EvictionCandidate], now: datetime, progress: Progress | None
 ) -> Operation[dict[Key, EvictionCandidate]]:
     """Moves ``leaving`` to the archive, portion by portion; those that went."""
+    engine, done = scope.engine, 0
     gone: dict[Key, EvictionCandidate] = {}
-    done = 0
+
+    def move(portion: Sequence[EvictionCandidate], known: Mapping[Key, Document]) -> Operation[list[EvictionCandidate]]:
+        """Moves those that are as they were. Raises VersionConflict if one of them changes meanwhile."""
+        yield from engine.pool.call(engine.accesses.flush)
+        rows = yield from engine.get([one.key for one in portion])
+        figures = yield from engine.get(
+            [(sidecar_namespace(one.record.namespace, USAGE), one.record.id) for one in portion]
+        )
+        going: dict[Key, EvictionCandidate] = {}
+        writes: list[Write] = []
+        for one, row, figure in zip(portion, rows, figures, strict=True):
+            if row is None or row.version != one.record.version:
+                continue
+            if one.reason is not ForgettingReason.EXPIRED and Usage.of(figure) != one.usage:
+                continue  # recalled since it was chosen; what has expired goes even so
+            if one.successor is None or one.successor in gone or one.successor in going:
+                going[one.key] = one
+                writes += archive_writes(row, figure, now, one.reason.value, document=known.get(one.key))
+        if writes:
+            yield from scope.write(writes, "forget", embeds=False)
+        return list(going.values())
+
     for stretch in portions(leaving, _READ_AT_ONCE):
-        known = yield from documents(scope.engine, [one.key for one in stretch])
+        known = yield from documents(engine, [one.key for one in stretch])
         for portion in portions(stretch, _PORTION):
-            went = yield from retried(partial(_move, scope, portion, known, now, gone.keys()))
+            went = yield from retried(partial(move, portion, known))
             gone |= {one.key: one for one in went}
             done += len(portion)
             if progress:
                 progress(done, len(leaving))
     return gone
-
-
-def _move(
-    scope: MemoryScope,
-    portion: Sequence[EvictionCandidate],
-    known: Mapping[Key, Document],
-    now: datetime,
-    gone: Collection[Key],
-) -> Operation[list[EvictionCandidate]]:
-    """Moves those of ``portion`` that are as they were. Raises VersionConflict if one of them changes meanwhile."""
-    engine = scope.engine
-    yield from engine.pool.call(engine.accesses.flush)
-    rows = yield from engine.get([one.key for one in portion])
-    figures = yield from engine.get(
-        [(sidecar_namespace(one.record.namespace, USAGE), one.record.id) for one in portion]
-    )
-    going: dict[Key, EvictionCandidate] = {}
-    writes: list[Write] = []
-    for one, row, figure in zip(portion, rows, figures, strict=True):
-        if row is None or row.version != one.record.version:
-            continue
-        if one.reason is not ForgettingReason.EXPIRED and Usage.of(figure) != one.usage:
-            continue  # recalled since it was chosen; what has expired goes even so
-        if one.successor is None or one.successor in gone or one.successor in going:
-            going[one.key] = one
-            writes += archive_writes(row, figure, now, one.reason.value, document=known.get(one.key))
-    if writes:
-        yield from scope.write(writes, "forget", embeds=False)
-    return list(going.values())
 
 
 def _erase(scope: MemoryScope, portion: Sequence[Row]) -> Operation[list[str]]:

@@ -213,7 +213,44 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
         edit = canonical_text(edit, max_bytes=scope.max_content_bytes)
         yield from scope.engine.redacting(partial(scope.engine.guard.refuse, {"content": edit}))
         edit = yield from scope.engine.redacting(partial(scope.engine.guard.text, edit))
-    approve = partial(_approved, _reviewing(scope, user_id, by), user_id, edit)
+    reviewing = _reviewing(scope, user_id, by)
+
+    def approve(key: str) -> Operation[bool]:
+        """Makes it a memory, or finds that it is one. Raises VersionConflict if somebody else decides."""
+        now = scope.clock.now()
+        rows = yield from _beside(reviewing, user_id, key, now)
+        if any(map(_is_rejected, rows)):
+            return False
+        for row in rows:  # more than one if several agents have offered it
+            waiting = _record(row)
+            targets = yield from scope.engine.get(_ends(row))
+            old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
+            # What is approved for several users is still no word of each of them.
+            origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
+            source = replace(waiting.source, origin=origin, approved_by=reviewing.actor.id)
+            record = replace(
+                waiting,
+                content=waiting.content if edit is None else edit,
+                source=source,
+                trust=source.trust,
+                created_at=now,
+                updated_at=now,
+                pinned=waiting.pinned or any(one.pinned for one in old),
+                supersedes=tuple(one.id for one in old),
+            )
+            over = [put_of(ended(one, record), expected=one.version) for one in old]
+            gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
+            yield from reviewing.write([put_of(record, expected=0), *over, gone], "approve")
+        if rows:
+            return True
+        names = yield from scope.engine.namespaces((encode_label(user_id),))
+        there = yield from scope.engine.get([(name, key) for name in names if holds_memories(name)])
+        known = [record for record in map(record_of, filter(None, there)) if record.source.approved_by]
+        if edit is not None:
+            return any(one.content == edit for one in known)
+        secret = yield from scope.engine.content_key()
+        return any(key in _names(secret, user_id, one.content) for one in known)
+
     return (yield from _decided(scope, user_id, pending_id, session_id, approve))
 
 
@@ -297,46 +334,6 @@ def _decided(
     for key in keys:
         done += [key] if (yield from retried(partial(decide, key))) else []
     return done
-
-
-def _approved(scope: MemoryScope, user_id: UserId, edit: str | None, key: str) -> Operation[bool]:
-    """Makes the pending memory a memory, or finds that it is one. Raises VersionConflict if somebody else decides.
-
-    The actor of ``scope`` is the reviewer.
-    """
-    now = scope.clock.now()
-    rows = yield from _beside(scope, user_id, key, now)
-    if any(map(_is_rejected, rows)):
-        return False
-    for row in rows:  # more than one if several agents have offered it
-        waiting = _record(row)
-        targets = yield from scope.engine.get(_ends(row))
-        old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
-        # What is approved for several users is still no word of each of them.
-        origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
-        source = replace(waiting.source, origin=origin, approved_by=scope.actor.id)
-        record = replace(
-            waiting,
-            content=waiting.content if edit is None else edit,
-            source=source,
-            trust=source.trust,
-            created_at=now,
-            updated_at=now,
-            pinned=waiting.pinned or any(one.pinned for one in old),
-            supersedes=tuple(one.id for one in old),
-        )
-        over = [put_of(ended(one, record), expected=one.version) for one in old]
-        gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
-        yield from scope.write([put_of(record, expected=0), *over, gone], "approve")
-    if rows:
-        return True
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
-    there = yield from scope.engine.get([(name, key) for name in names if holds_memories(name)])
-    known = [record for record in map(record_of, filter(None, there)) if record.source.approved_by]
-    if edit is not None:
-        return any(one.content == edit for one in known)
-    secret = yield from scope.engine.content_key()
-    return any(key in _names(secret, user_id, one.content) for one in known)
 
 
 def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemoryScope:

@@ -135,12 +135,33 @@ class VectorMemory(Block):
         after_tool = yield from with_tools(scope, conversation, messages)
         said = passages(messages, conversation.session_id, after_tool=after_tool)
         made = [draft for one in said if (draft := drafts.of(one))]
+        vector_store = self.vector_store
+
+        def add(vector_store: VectorStore, batch: Sequence[Draft]) -> Operation[None]:
+            """Adds those without a mark. A crash before the mark has them added again under the same ids."""
+            marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in batch}
+            left = yield from unmarked(scope.engine, marks, known)
+            fresh, records, waiting = yield from drafts.stored_or_offered([known[key] for key in left])
+            if not fresh:
+                return
+            frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
+            documents: list[Document] = []
+            for one in records:
+                fields = {"created_at": one.created_at.isoformat(), "origin": one.source.origin.value}
+                documents.append(Document(one.content, id=one.id, metadata=frame | fields))
+            if documents:
+                yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
+            namespace, now = self._listing(conversation), scope.clock.now()
+            writes: list[Write] = [*waiting, *(mark(marks, key, scope.clock) for key in fresh)]
+            ids = {one.id for one in records}
+            for key in fresh:
+                listed = encode_json({"ids": [one.id for one in known[key].records if one.id in ids]}, what="ids")
+                writes.append(Put(namespace=namespace, key=key, value=listed, updated_at=now))
+            yield from scope.engine.write(writes)
+
+        write = drafts.write if vector_store is None else partial(add, vector_store)
         for at in range(0, len(made), _MESSAGES_AT_ONCE):
-            batch = made[at : at + _MESSAGES_AT_ONCE]
-            if self.vector_store is None:
-                yield from retried(partial(drafts.write, batch))
-            else:
-                yield from retried(partial(self._added, self.vector_store, scope, conversation, drafts, batch))
+            yield from retried(partial(write, made[at : at + _MESSAGES_AT_ONCE]))
         scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
@@ -157,35 +178,6 @@ class VectorMemory(Block):
     def _listing(self, conversation: Conversation) -> Namespace:
         session = encode_label(conversation.session_id, what="session_id")
         return (encode_label(conversation.user_id), VECTORS, encode_label(self.name, what="name"), session)
-
-    def _added(
-        self,
-        vector_store: VectorStore,
-        scope: MemoryScope,
-        conversation: Conversation,
-        drafts: Drafts,
-        batch: Sequence[Draft],
-    ) -> Operation[None]:
-        """Adds those of ``batch`` without a mark. A crash before the mark has them added again under the same ids."""
-        marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in batch}
-        left = yield from unmarked(scope.engine, marks, known)
-        fresh, records, waiting = yield from drafts.stored_or_offered([known[key] for key in left])
-        if not fresh:
-            return
-        frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
-        documents: list[Document] = []
-        for one in records:
-            fields = {"created_at": one.created_at.isoformat(), "origin": one.source.origin.value}
-            documents.append(Document(one.content, id=one.id, metadata=frame | fields))
-        if documents:
-            yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
-        namespace, now = self._listing(conversation), scope.clock.now()
-        writes: list[Write] = [*waiting, *(mark(marks, key, scope.clock) for key in fresh)]
-        ids = {one.id for one in records}
-        for key in fresh:
-            listed = encode_json({"ids": [one.id for one in known[key].records if one.id in ids]}, what="ids")
-            writes.append(Put(namespace=namespace, key=key, value=listed, updated_at=now))
-        yield from scope.engine.write(writes)
 
     def _searched(self, vector_store: VectorStore, user: str, question: str) -> list[MemoryStoreDocument]:
         wanted: Any = {_USER: user}
