@@ -191,7 +191,19 @@ def section(name: str, lines: Iterable[str]) -> str:
 
 def xml(context: AssembledContext, now: datetime, zone: tzinfo, preamble: bool = True) -> str:
     """An element a section, with memories by time bucket, one a line."""
-    sections = [section(name, _bucketed(items, now, zone)) for name, items in context.sections.items()]
+    sections: list[str] = []
+    for name, items in context.sections.items():
+        # What is no memory comes first; memories keep their order within each bucket.
+        others = [line_of(item, zone) for item in items if not _is_memory(item)]
+        lines = ["", *others] if others else []
+        buckets: dict[TimeBucket, list[str]] = {bucket: [] for bucket in TimeBucket}
+        today = local_day(now, zone)
+        for item in items:
+            if item.happened_at is not None and _is_memory(item):
+                buckets[time_bucket(item.happened_at, today, zone)].append(line_of(item, zone))
+        for bucket, members in buckets.items():
+            lines += [f"\n  {bucket.value}:", *members] if members else []
+        sections.append(section(name, lines))
     return "\n".join([*_preamble(now, zone, preamble), *sections, *(section(*one) for one in _apart(context, zone))])
 
 
@@ -314,20 +326,6 @@ def _title(name: str) -> str:
 
 def _tag(name: str) -> str:
     return _NOT_IN_TAGS.sub("_", name.lower())[:_MAX_TAG] or "block"
-
-
-def _bucketed(items: Sequence[ContextItem], now: datetime, zone: tzinfo) -> list[str]:
-    """The lines of memories by time bucket, in the order of ``items`` within each, after those of everything else."""
-    others = [line_of(item, zone) for item in items if not _is_memory(item)]
-    lines = ["", *others] if others else []
-    buckets: dict[TimeBucket, list[str]] = {bucket: [] for bucket in TimeBucket}
-    today = local_day(now, zone)
-    for item in items:
-        if item.happened_at is not None and _is_memory(item):
-            buckets[time_bucket(item.happened_at, today, zone)].append(line_of(item, zone))
-    for bucket, members in buckets.items():
-        lines += [f"\n  {bucket.value}:", *members] if members else []
-    return lines
 
 
 def _is_memory(item: ContextItem) -> bool:

@@ -242,20 +242,18 @@ def load_locomo(path: Path) -> list[Conversation]:
                         unanswerable=answer is None and (str(category) == ADVERSARIAL or not named),
                     )
                 )
-            yield conversation_of(str(sample["sample_id"]), _spoken(sample["conversation"]), questions, unreadable)
+            sample_id, said, turns = str(sample["sample_id"]), sample["conversation"], list[ConversationTurn]()
+            for number, name in sorted((int(found[1]), name) for name in said if (found := _SESSION.match(name))):
+                at = datetime.strptime(said[f"session_{number}_date_time"].strip(), _SPOKEN_AT).replace(tzinfo=UTC)
+                for turn in said[name]:
+                    caption = f" [shares a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
+                    origin = Origin.AGENT if turn["speaker"].casefold() in _AGENTS else Origin.USER
+                    turns.append(
+                        ConversationTurn(str(turn["dia_id"]), name, at, turn["speaker"], turn["text"] + caption, origin)
+                    )
+            yield conversation_of(sample_id, turns, questions, unreadable)
 
     return parse_json(path, _LOCOMO, lambda data: list(read(data)))
-
-
-def _spoken(conversation: Mapping[str, Any]) -> Iterator[ConversationTurn]:
-    """The turns of all sessions in their order."""
-    sessions = sorted((int(found[1]), name) for name in conversation if (found := _SESSION.match(name)))
-    for number, name in sessions:
-        at = datetime.strptime(conversation[f"session_{number}_date_time"].strip(), _SPOKEN_AT).replace(tzinfo=UTC)
-        for turn in conversation[name]:
-            caption = f" [shares a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
-            origin = Origin.AGENT if turn["speaker"].casefold() in _AGENTS else Origin.USER
-            yield ConversationTurn(str(turn["dia_id"]), name, at, turn["speaker"], turn["text"] + caption, origin)
 
 
 def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> Conversation:

@@ -87,11 +87,22 @@ def put_from_json(stored: Any) -> Put:
             if is_sidecar(namespace) and _guides_from_outside(fields, memory_namespace(namespace)):
                 value, kind = as_fact(fields), MemoryType.FACTS.value if kind in GUIDING_TYPES else kind
                 namespace = sidecar_namespace((namespace[0], MemoryCategory.SEMANTIC.value), namespace[1])
+        key, encoded = _label(stored["key"]), _value(value)
+        document: Document | None = None
+        if "text" in stored:
+            session, by_assistant, happened, importance = stored["situation"]
+            moment = None if happened is None else float(happened)
+            situation = DocumentMetadata(_text(session), bool(by_assistant), moment, float(importance))
+            document = Document.of(_text(stored["text"]), situation)
+            if "vector" in stored:
+                model, vector, tokens = stored["vector"]
+                packed = None if tokens is None else base64.b85decode(tokens)
+                document = document._replace(model=_text(model), vector=base64.b85decode(vector), tokens=packed)
         put = Put(
             namespace=namespace,
-            key=_label(stored["key"]),
-            value=_value(value),
-            document=_document(stored),
+            key=key,
+            value=encoded,
+            document=document,
             kind=kind,
             created_at=None if created is None else from_micros(created),
             updated_at=from_micros(stored["updated_at"]),
@@ -116,21 +127,6 @@ def _value(value: Any) -> str:
     if len(encoded.encode()) > MAX_VALUE_BYTES:
         raise ValueError(f"a value may take {MAX_VALUE_BYTES} bytes")
     return encoded
-
-
-def _document(stored: dict[str, Any]) -> Document | None:
-    if "text" not in stored:
-        return None
-    session, by_assistant, happened, importance = stored["situation"]
-    situation = DocumentMetadata(
-        _text(session), bool(by_assistant), None if happened is None else float(happened), float(importance)
-    )
-    document = Document.of(_text(stored["text"]), situation)
-    if "vector" not in stored:
-        return document
-    model, vector, tokens = stored["vector"]
-    packed = None if tokens is None else base64.b85decode(tokens)
-    return document._replace(model=_text(model), vector=base64.b85decode(vector), tokens=packed)
 
 
 def _label(value: Any) -> str:

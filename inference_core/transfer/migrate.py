@@ -118,7 +118,17 @@ def migrate_memories(
     wanted = Layouts(layouts, user_ids, legacy_namespace)
     with ExitStack() as opened:
         read = store if source is None else source
-        tables = _tables(opened, read, is_given=source is not None)  # before anything is made beside them
+        tables: list[Source] = []  # of another library; opened before anything is made beside them
+        if isinstance(read, BaseStore):
+            tables += [] if isinstance(read, MemoryStore) else [GraphStore(read)]
+        else:
+            scheme, path, *_ = parse_url(read)
+            if scheme in ("postgresql", "postgres"):
+                tables.append(opened.enter_context(closing(PostgresTable(read))))
+            elif scheme == "sqlite" and path is not None and path.is_file():
+                tables.append(LangGraphTable(opened.enter_context(closing(read_only(path)))))
+            elif source is not None and path is not None and not path.exists():
+                raise ConfigurationError(f"There is no store at {shown_url(read)}")
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
         backend = limited(backend, quota)
@@ -182,20 +192,6 @@ def _opened(
     opened.enter_context(closing(backend))
     place = f"{scheme}:///{path}" if path else shown_url(store) if scheme.startswith("postgres") else backend.name
     return backend, MigrationReport(place, dry_run, is_missing)
-
-
-def _tables(opened: ExitStack, source: str | BaseStore, *, is_given: bool) -> list[Source]:
-    """What another library stored at ``source``. Raises ConfigurationError for a file that ``is_given`` and missing."""
-    if isinstance(source, BaseStore):
-        return [] if isinstance(source, MemoryStore) else [GraphStore(source)]
-    scheme, path, *_ = parse_url(source)
-    if scheme in ("postgresql", "postgres"):
-        return [opened.enter_context(closing(PostgresTable(source)))]
-    if scheme == "sqlite" and path is not None and path.is_file():
-        return [LangGraphTable(opened.enter_context(closing(read_only(path))))]
-    if is_given and path is not None and not path.exists():
-        raise ConfigurationError(f"There is no store at {shown_url(source)}")
-    return []
 
 
 def located(sources: Sequence[Source], layouts: Layouts, report: MigrationReport) -> Generator[LegacyItem]:

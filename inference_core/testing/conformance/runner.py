@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,6 @@ from inference_core.testing.conformance.subject import (
     Factory,
     Location,
     Mode,
-    Subject,
     WatchedEmbeddings,
     trying,
 )
@@ -72,23 +71,20 @@ def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromi
     factory.function()
     for promise in promises_of(kind):
         if only in promise.name:
-            test = getattr(kind(), promise.name)
-            yield Verdict(promise, tuple(_tried(test, factory, mode) for mode in MODES))
-
-
-def _tried(test: Callable[[Subject], None], factory: Factory, mode: Mode) -> Finding:
-    started = time.perf_counter()
-    outcome, note = Outcome.KEPT, ""
-    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
-        place, embeddings = Location(Path(folder), factory), WatchedEmbeddings()
-        try:
-            with trying(factory.make(place.folder, embeddings), mode, embeddings, place) as subject:
-                test(subject)
-        except SkipTest as reason:
-            outcome, note = Outcome.UNTRIED, str(reason)
-        except AssertionError as error:
-            outcome, note = Outcome.BROKEN, " ".join(str(error).split())
-        except Exception as error:  # noqa: BLE001 - whatever a store raises breaks the promise
-            text = " ".join(str(error).split())
-            outcome, note = Outcome.BROKEN, f"{type(error).__name__}: {text}"[:300]
-    return Finding(mode, outcome, note, time.perf_counter() - started)
+            test, findings = getattr(kind(), promise.name), list[Finding]()
+            for mode in MODES:
+                started, outcome, note = time.perf_counter(), Outcome.KEPT, ""
+                with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+                    place, embeddings = Location(Path(folder), factory), WatchedEmbeddings()
+                    try:
+                        with trying(factory.make(place.folder, embeddings), mode, embeddings, place) as subject:
+                            test(subject)
+                    except SkipTest as reason:
+                        outcome, note = Outcome.UNTRIED, str(reason)
+                    except AssertionError as error:
+                        outcome, note = Outcome.BROKEN, " ".join(str(error).split())
+                    except Exception as error:  # noqa: BLE001 - whatever a store raises breaks the promise
+                        text = " ".join(str(error).split())
+                        outcome, note = Outcome.BROKEN, f"{type(error).__name__}: {text}"[:300]
+                findings.append(Finding(mode, outcome, note, time.perf_counter() - started))
+            yield Verdict(promise, tuple(findings))
