@@ -225,7 +225,19 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
     groups: list[set[int]] = []
     if not keeps_history:
         successors, groups = _decided(items)
-    relevant = _inherited(items, successors)
+    # Each is at least as relevant as all that it supersedes; successors are followed transitively.
+    places = {id(item): at for at, item in enumerate(items)}
+    relevance = [item.relevance for item in items]
+    for at in successors:
+        successor, worth = successors.get(at), items[at].relevance
+        for _ in successors:  # damaged rows may supersede each other in a circle
+            if successor is None or isinstance(successor, str):
+                break
+            place = places[id(successor)]
+            own = relevance[place]
+            relevance[place] = own if own is None or worth is None else max(own, worth)
+            successor = successors.get(place)
+    relevant = [replace(item, relevance=worth) for item, worth in zip(items, relevance, strict=True)]
     result = Resolved(conflicts=[newest_first([relevant[at] for at in sorted(group)]) for group in groups])
     for at, item in enumerate(relevant):
         if (successor := successors.get(at)) is not None:
@@ -267,22 +279,6 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
     return successors, sorted(groups, key=min)
 
 
-def _inherited(items: Sequence[ContextItem], successors: _Successors) -> list[ContextItem]:
-    """``items``, each at least as relevant as all that it supersedes; successors are followed transitively."""
-    places = {id(item): at for at, item in enumerate(items)}
-    relevance = [item.relevance for item in items]
-    for at in successors:
-        successor, worth = successors.get(at), items[at].relevance
-        for _ in successors:  # damaged rows may supersede each other in a circle
-            if successor is None or isinstance(successor, str):
-                break
-            place = places[id(successor)]
-            own = relevance[place]
-            relevance[place] = own if own is None or worth is None else max(own, worth)
-            successor = successors.get(place)
-    return [replace(item, relevance=worth) for item, worth in zip(items, relevance, strict=True)]
-
-
 def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[float] = ()) -> list[ContextItem]:
     """``items`` in their order, each with what speaks against it; if that is known of all, as they are.
 
@@ -308,7 +304,12 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
     ]
     telling.sort(key=lambda at: items[at].when)
     for old, new in combinations(telling, 2):
-        if not doubts[new] and _is_outdated(items[old], items[new], asked):
+        before, after = items[old], items[new]
+        if doubts[new] or before.when == after.when or after.trust < before.trust or before.section != after.section:
+            continue
+        said, says = stems_of(before.text), stems_of(after.text)
+        held = said & asked
+        if len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ON_THE_SAME:
             doubts[old].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]
 
@@ -316,15 +317,6 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
 @lru_cache(maxsize=4_096)  # the same memories are found in turn after turn
 def _is_hypothetical(text: str) -> bool:
     return _HYPOTHETICAL.search(text) is not None
-
-
-def _is_outdated(old: ContextItem, new: ContextItem, asked: frozenset[str]) -> bool:
-    """Whether ``new`` may have replaced ``old``: it is newer, no less trusted, and about the same subject."""
-    if old.when == new.when or new.trust < old.trust or old.section != new.section:
-        return False
-    said, says = stems_of(old.text), stems_of(new.text)
-    held = said & asked
-    return len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ON_THE_SAME
 
 
 def _is_note(item: ContextItem) -> bool:

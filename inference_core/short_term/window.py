@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import BaseTool
@@ -42,7 +42,14 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
     for message in messages:
         content: Any = message.content
         count += MESSAGE_TOKENS
-        count += text_tokens(content) if isinstance(content, str) else sum(map(_block_tokens, content))
+        for one in cast("list[Any]", [content] if isinstance(content, str) else content):
+            block: dict[str, Any] = {"text": one} if isinstance(one, str) else one
+            text = block.get("text")
+            if isinstance(text, str):
+                count += text_tokens(text)
+            elif not is_call(block):  # else counted with the message's tool calls
+                is_thought = block.get("type") in ("reasoning", "thinking")
+                count += text_tokens(_json(block)) if is_thought else MEDIA_TOKENS
         if isinstance(message, AIMessage) and message.tool_calls:
             count += sum(text_tokens(call["name"] + _json(call["args"])) for call in message.tool_calls)
     return count
@@ -63,25 +70,11 @@ def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]])
         if known is None or known[0] is not tool:  # an id that another tool had before
             if len(_tool_tokens) >= _MAX_TOOLS:
                 _tool_tokens.clear()
-            known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(_schema(tool))))
+            given: Any = tool  # a provider's own tool is its own schema
+            schema = cast("dict[str, Any]", given) if isinstance(given, dict) else convert_to_openai_tool(given)
+            known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(schema)))
         count += known[1]
     return count
-
-
-def _schema(tool: BaseTool | dict[str, Any] | Callable[..., Any]) -> dict[str, Any]:
-    """What the model sees of ``tool``; a provider's own tool is its own schema."""
-    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)  # pyright: ignore[reportUnknownVariableType] - a bare dict by narrowing
-
-
-def _block_tokens(block: str | Mapping[str, Any]) -> int:
-    if isinstance(block, str):
-        return text_tokens(block)
-    text = block.get("text")
-    if isinstance(text, str):
-        return text_tokens(text)
-    if is_call(block):
-        return 0  # counted with the message's tool calls
-    return text_tokens(_json(block)) if block.get("type") in ("reasoning", "thinking") else MEDIA_TOKENS
 
 
 def is_summary(message: BaseMessage) -> bool:
@@ -227,7 +220,19 @@ def valid(units: Iterable[Unit]) -> list[AnyMessage]:
             continue
         calls = {call["id"]: call for call in first.tool_calls if call["id"]}
         if len(calls) < len(first.tool_calls) or first.invalid_tool_calls:
-            first = _with_calls(first, calls)
+            # No other tool calls may be left, in any of the forms in which providers store them.
+            content: Any = first.content
+            if not isinstance(content, str):
+                left, kept = set(calls), list[Any]()
+                for block in content:
+                    name = (block.get("call_id") or block.get("id")) if is_call(block) else None
+                    if not is_call(block) or name in left:
+                        kept.append(block)
+                        left.discard(name)
+                content = kept
+            other = {name: value for name, value in first.additional_kwargs.items() if name != "tool_calls"}
+            calls_now = {"tool_calls": list(calls.values()), "invalid_tool_calls": []}
+            first = first.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
         there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
         messages += [first, *unit.messages[1:]]
         messages += [
@@ -236,23 +241,6 @@ def valid(units: Iterable[Unit]) -> list[AnyMessage]:
             if name not in there
         ]
     return messages
-
-
-def _with_calls(message: AIMessage, calls: Mapping[str, Any]) -> AIMessage:
-    """``message`` with no other tool calls than ``calls``, in any of the forms in which providers store them."""
-    content: Any = message.content
-    if not isinstance(content, str):
-        left = set(calls)
-        kept: list[Any] = []
-        for block in content:
-            name = (block.get("call_id") or block.get("id")) if is_call(block) else None
-            if not is_call(block) or name in left:
-                kept.append(block)
-                left.discard(name)
-        content = kept
-    other = {name: value for name, value in message.additional_kwargs.items() if name != "tool_calls"}
-    calls_now = {"tool_calls": list(calls.values()), "invalid_tool_calls": []}
-    return message.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
 
 
 def view(window: Window, room: int) -> list[AnyMessage]:

@@ -65,30 +65,27 @@ def with_tools(scope: MemoryScope, conversation: Conversation, messages: Sequenc
 def text_in(message: AnyMessage) -> str:
     """The content of ``message``, with a name in place of each picture or file."""
     content: Any = message.content
-    parts = [content] if isinstance(content, str) else map(_part, content)
+    parts: list[str] = []
+    for one in cast("list[Any]", [content] if isinstance(content, str) else content):
+        block: Mapping[str, Any] = {"text": one} if isinstance(one, str) else one
+        text, kind = block.get("text"), str(block.get("type", "data"))
+        if isinstance(text, str):
+            parts.append(text)
+        elif kind not in (*_CALLS, *_THOUGHTS):
+            # Of what it shows, the kind and the URL or else the media type, never the data.
+            inner: Any = block.get(kind)
+            fields: dict[str, Any] = {"url": block.get("url") or inner}
+            fields = {**block, **(inner if isinstance(inner, Mapping) else fields)}
+            url = fields.get("url")
+            name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
+            reference = f" {name or ''}".rstrip()[:_MAX_REFERENCE]
+            parts.append(f"[{kind}{reference}]")
     return "\n".join(part for part in parts if part)
 
 
 def is_call(block: str | Mapping[str, Any]) -> bool:
     """Whether ``block`` of a message's content is a tool call, in any provider's form."""
     return not isinstance(block, str) and block.get("type") in _CALLS
-
-
-def _part(block: str | Mapping[str, Any]) -> str:
-    """The text of a content block; of what it shows, the kind and the URL or else the media type, never the data."""
-    if isinstance(block, str):
-        return block
-    text, kind = block.get("text"), str(block.get("type", "data"))
-    if isinstance(text, str):
-        return text
-    if kind in (*_CALLS, *_THOUGHTS):
-        return ""
-    inner: Any = block.get(kind)
-    fields: dict[str, Any] = {**block, **(inner if isinstance(inner, Mapping) else {"url": block.get("url") or inner})}
-    url = fields.get("url")
-    name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
-    reference = f" {name or ''}".rstrip()[:_MAX_REFERENCE]
-    return f"[{kind}{reference}]"
 
 
 def block_metadata(block: str, sessions: Sequence[str]) -> dict[str, Any]:
