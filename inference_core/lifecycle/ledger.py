@@ -89,7 +89,12 @@ class Ledger:
             for line in lines:
                 with suppress(json.JSONDecodeError):  # a process that died while it wrote leaves a part of a line
                     self.entries.append(json.loads(line))
-            is_sound = is_sound and all(map(_is_sound, self.entries))
+            for entry in self.entries if is_sound else ():
+                content = {name: value for name, value in entry.items() if name != "sha256"}
+                text = json.dumps(content, ensure_ascii=False, sort_keys=True)
+                if entry["sha256"] != hashlib.sha256(text.encode()).hexdigest():
+                    is_sound = False
+                    break
         except (ValueError, LookupError, TypeError):
             is_sound = False
         if not is_sound:
@@ -134,12 +139,6 @@ def ledger_of(url: str) -> Path:
     """Where the ledger of the store at ``url`` lies unless another place is given: beside its files, else here."""
     path = parse_url(url).path
     return path.with_name(path.name + ".erasures.jsonl") if path else Path(DEFAULT)
-
-
-def _is_sound(entry: dict[str, Any]) -> bool:
-    content = {name: value for name, value in entry.items() if name != "sha256"}
-    text = json.dumps(content, ensure_ascii=False, sort_keys=True)
-    return entry["sha256"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write(path: Path, how: int, text: str) -> None:

@@ -111,7 +111,19 @@ def records_of(
         if item.category and EXTRA in value:
             records = [_own_record(item, item.category, value, max_content_bytes)]
         else:
-            parts: Iterable[LegacyItem] = [replace(item, value=value | _text_and_rest(value.get("content")))]
+            told = value
+            if isinstance(content := value.get("content"), Mapping):
+                # Of langmem, it may be an object of the application's own schema, which is kept as it is.
+                fields = cast("Mapping[str, Any]", content)
+                told = value | dict(fields)
+                if not isinstance(fields.get("content"), str):
+                    known = {name: field for name, field in fields.items() if field not in (None, "", [], {})}
+                    texts = (
+                        f"{name}: {field if isinstance(field, str) else json.dumps(field, ensure_ascii=False)}"
+                        for name, field in known.items()
+                    )
+                    told = value | {"content": "; ".join(texts), "fields": fields}
+            parts: Iterable[LegacyItem] = [replace(item, value=told)]
             if "modified_at" in value and ("encoding" in value or isinstance(value.get("content"), list)):
                 parts = _parts_of_file(item, value, max_content_bytes, guard)
             records = [_record_of(part, namespaces, max_content_bytes) for part in parts]
@@ -138,20 +150,6 @@ def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_cont
         return replace(found, content=canonical_text(found.content, max_bytes=max_content_bytes))
     except (InvalidInput, UnsupportedSchema) as error:
         raise Unusable(NOT_STORABLE, str(error)) from error
-
-
-def _text_and_rest(content: Any) -> dict[str, Any]:
-    """The text of a langmem memory, whose content may be an object of the application's own schema, kept as it is."""
-    if not isinstance(content, Mapping):
-        return {}
-    fields = cast("Mapping[str, Any]", content)
-    if isinstance(fields.get("content"), str):
-        return dict(fields)
-    texts: list[str] = []
-    for name, field in fields.items():
-        if field not in (None, "", [], {}):
-            texts.append(f"{name}: {field if isinstance(field, str) else json.dumps(field, ensure_ascii=False)}")
-    return {"content": "; ".join(texts), "fields": fields}
 
 
 def _parts_of_file(

@@ -48,7 +48,6 @@ from inference_core.transfer.legacy import (
     NOT_OFFERED,
     Layouts,
     LegacyItem,
-    Place,
     Unusable,
     decoded,
     records_of,
@@ -200,36 +199,28 @@ def located(sources: Sequence[Source], layouts: Layouts, report: MigrationReport
     Whoever moved flat memories to categories before has both under the same ids, and goes on with the categories.
     """
     for source in sources:
-        for by_category in (True, False):
-            for space in source.spaces():
-                place = layouts.place_of(space.labels, source)
-                if place is None:
-                    if by_category and source.is_foreign and layouts.are_of_all_users:
-                        report.count_other(space.labels, space.rows)
-                    continue
-                if by_category is (place.layout != COALA):
-                    continue
-                origin = "" if place.layout == FLAT else _hash(pack_namespace(space.labels))
-                owned = (_owned(item, place, origin) for item in source.items(space))
-                yield from (item for item in owned if item and layouts.holds(item.user_id))
-
-
-def _owned(item: LegacyItem, place: Place, origin: str) -> LegacyItem | None:
-    """``item`` as one of the user's whose namespace it is in; None for what this package keeps beside its memories."""
-    user, agent = place.user_id, place.agent_name
-    if isinstance(item.value, dict) and EXTRA in item.value:  # it encodes the labels
-        if place.category is None or place.fault:
-            return None
-        user, agent = decoded(user), agent and decoded(agent)
-    return replace(
-        item,
-        user_id=user,
-        layout=place.layout,
-        category=place.category,
-        agent_name=agent,
-        fault=place.fault or item.fault,
-        origin=origin,
-    )
+        for by_category, space in ((flag, space) for flag in (True, False) for space in source.spaces()):
+            place = layouts.place_of(space.labels, source)
+            if place is None and by_category and source.is_foreign and layouts.are_of_all_users:
+                report.count_other(space.labels, space.rows)
+            if place is None or by_category is (place.layout != COALA):
+                continue
+            for item in source.items(space):
+                user, agent = place.user_id, place.agent_name
+                if isinstance(item.value, dict) and EXTRA in item.value:  # it encodes the labels
+                    if place.category is None or place.fault:
+                        continue  # what this package keeps beside its memories
+                    user, agent = decoded(user), agent and decoded(agent)
+                if layouts.holds(user):
+                    yield replace(
+                        item,
+                        user_id=user,
+                        layout=place.layout,
+                        category=place.category,
+                        agent_name=agent,
+                        fault=place.fault or item.fault,
+                        origin="" if place.layout == FLAT else _hash(pack_namespace(space.labels)),
+                    )
 
 
 def _apply(store: MemoryStore, batches: Sequence[Sequence[Write]]) -> list[Outcome]:

@@ -178,7 +178,12 @@ class ContextBuilder:
         try:
             for name, future in under_way:
                 try:
-                    items += yield _until(deadline, future, request)
+                    left = deadline.remaining()
+                except DeadlineExceeded:
+                    left = _AN_INSTANT_S  # what is there by now is taken
+                try:
+                    may_block = request.scope.engine.pool.may_block
+                    items += yield Effect(lambda own=future: own, timeout=left, may_block=may_block)
                 except DeadlineExceeded:
                     left_out[name] = "late"
                 except Exception as error:  # noqa: BLE001 - whatever one source raises, the others are shown
@@ -205,14 +210,6 @@ class SyncContextBuilder:
     ) -> AssembledContext:
         """Like `ContextBuilder.build`; it blocks."""
         return run(self._builder.operation(user_id, query, messages, max_tokens))
-
-
-def _until(deadline: Deadline, future: Future[list[ContextItem]], request: ContextRequest) -> Effect[list[ContextItem]]:
-    try:
-        left = deadline.remaining()
-    except DeadlineExceeded:
-        left = _AN_INSTANT_S  # what is there by now is taken
-    return Effect(lambda: future, timeout=left, may_block=request.scope.engine.pool.may_block)
 
 
 def _reason(error: Exception) -> str:

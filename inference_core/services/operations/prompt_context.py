@@ -287,7 +287,10 @@ class _Turn:
         found: dict[MemoryCategory, list[ContextItem]] = {}
         for name, group in zip(self.groups, result.groups, strict=True):
             own = list(islice(rest, len(group)))
-            order = _doubtful_later(own)
+            # In their order, whatever gave it, but the doubted ones as much later as they lose.
+            scores = accumulate((item.score for item in own), min)
+            left = [score - item.doubt for item, score in zip(own, scores, strict=True)]
+            order = sorted(range(len(own)), key=lambda at: -left[at])
             found[name] = [own[at] for at in order[: room[name]]]
             result.left_out.extend(
                 LeftOut(group[at], ", ".join(sorted(doubts)))
@@ -328,10 +331,3 @@ class _Turn:
         if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
             return "of another type"
         return why_invalid(row.value, self.now)
-
-
-def _doubtful_later(items: Sequence[ContextItem]) -> list[int]:
-    """The positions of ``items`` in their order, whatever gave it, but the doubted ones as much later as they lose."""
-    scores = accumulate((item.score for item in items), min)
-    left = [score - item.doubt for item, score in zip(items, scores, strict=True)]
-    return sorted(range(len(items)), key=lambda at: -left[at])
