@@ -87,7 +87,7 @@ class Call(NamedTuple):
             is_asked = said.asks_to_forget(old.content)
         else:
             is_about = not is_pinned or same_subject(old.content, new) or said.has_confirmed(new)
-            is_asked = is_about and said.is_stated(new)
+            is_asked = is_about and said.is_stated(new) and said.may_guide(new)
         reason = _PINNED if is_pinned else _NOT_ASKED
         return None if is_asked else reason.format("forget" if new is None else "remember")
 

@@ -68,17 +68,26 @@ _FORGET: Final = re.compile(
     re.IGNORECASE,
 )
 _DENIAL: Final = re.compile(
-    r"(?:\b(?:no|not|never|none|nothing|without|anymore|nicht|kein\w*|nie|niemals|ohne|ne|pas|aucune?|jamais|sans|rien|plus|"
+    r"(?:\b(?:no|not|cannot|never|none|nothing|without|anymore|nicht|kein\w*|nie|niemals|ohne|ne|pas|aucune?|jamais|sans|rien|plus|"
     r"nunca|ning[uú]n\w*|nada|sin|non|mai|nessun\w*|senza|não|nenhum\w*|sem|не|нет|никак\w*|никогда|ничего|без|żad\w*|bez)\b"
-    r"|\bn'|n['\u2019]t\b|[不没沒别別无無未]|ない|ません|なく|لا|لم|لن|ليس|بدون|أبدا|않|없|안\s)",
+    r"|\bn'|n['\u2019]t\b|[不没沒别別无無未]|ない|ません|なく|لا|لم|لن|ليس|بدون|أبدا|않|없|안\s|지\s?마)",
     re.IGNORECASE,
 )
 """What turns a sentence into its opposite, with words that are too frequent to be compared."""
+_CLAUSE: Final = re.compile(r"[,:;\uff0c\uff1a\uff1b\u3001\u060c]|\s[-\u2013\u2014]\s")
+_BEFORE, _AFTER = 20, 12
+"""Letters around a wish to forget that may deny it: "please don't forget", "vergiss nicht"."""
 _DENYING: Final = (
     "en et ei emme ette eivät nu nici si ne inte ej aldrig ingen inga ikke tidak bukan jangan belum nem sem soha "
     "değil niet geen nooit nie nicht kein không δεν μην לא אין नहीं मत ไม่ নয় না"
 )
 """Words that turn a sentence into its opposite in one language, and mean something else in another."""
+_ALSO_DENYING: Final = frozenset(
+    word
+    for word in _DENYING.split()
+    if not (len(word) < 3 and word.isascii()) and not _DENIAL.search(word)  # noqa: PLR2004
+)
+"""Those of them that hardly mean anything else, and that `_DENIAL` does not find."""
 _OF_NOBODY: Final = (
     "user users wants want wanted prefers prefer likes like said says told mentioned asked remember please "
     "Nutzer Benutzer möchte usuario usuária quiere utilisateur utilisatrice veut utente vuole gebruiker użytkownik "
@@ -118,11 +127,12 @@ class Grounding:
     def may_guide(self, text: str) -> bool:
         """Whether a rule, a preference or a procedure with this ``text`` is the user's.
 
-        Without text from outside, one word of the conversation is enough: the user
-        may have agreed to what the assistant proposed.
+        With text from outside, each of its sentences has to be one of the user's, or a part of it. Without, one word of
+        the conversation is enough: the user may have agreed to what the assistant proposed.
         """
         if self.has_outside:
-            return self._is_said(text, RULE_SHARE)
+            parts = [part for part in _END.split(text) if _words(part)]
+            return self.has_confirmed(text) or (self._is_said(text, RULE_SHARE) and all(map(self._is_dictated, parts)))
         return not _words(text).isdisjoint(frozenset[str]().union(*self._own, *self._others))
 
     def is_stated(self, text: str) -> bool:
@@ -134,7 +144,12 @@ class Grounding:
         words = _words(text)
         asked = [part for part in self._sentences if len(words & _words(part)) >= max(len(words) * FACT_SHARE, 1)]
         asked += [one for one in self._confirmed if _shows(one, words)]
-        return any(map(_FORGET.search, asked))
+        return any(
+            not _DENIAL.search(_CLAUSE.split(part[max(0, found.start() - _BEFORE) : found.start()])[-1])
+            and not _DENIAL.search(_CLAUSE.split(part[found.end() : found.end() + _AFTER])[0])
+            for part in asked
+            for found in _FORGET.finditer(part)
+        )
 
     def has_confirmed(self, text: str) -> bool:
         """Whether the user has said yes to a question of the assistant that showed ``text``."""
@@ -191,12 +206,30 @@ class Grounding:
         return parts
 
     def _is_turned(self, text: str, words: frozenset[str]) -> bool:
-        """Whether ``text`` denies what the user said without denying it."""
-        if not _DENIAL.search(text):
-            return False
-        shared = [(len(words & _words(part)), part) for part in self._sentences]
+        """Whether ``text`` denies what the user said without denying it, or the other way round."""
+        denies = bool(_DENIAL.search(text))
+        # What is denied may stand in a clause of its own: "I like tea, not coffee".
+        parts = self._sentences if denies else list(chain.from_iterable(map(_CLAUSE.split, self._sentences)))
+        shared = [(len(words & _words(part)), part) for part in parts]
         most = max((count for count, _ in shared), default=0)
-        return not any(_DENIAL.search(part) for count, part in shared if count == most)
+        return not any(bool(_DENIAL.search(part)) is denies for count, part in shared if count == most)
+
+    def _is_dictated(self, part: str) -> bool:
+        """Whether a single sentence of the user says ``part``, and denies as much.
+
+        Its other words may be the model's, but not from outside, nor from other sentences of the user: words put
+        together from several sentences say what the user never said. After a denial, the order tells what is denied.
+        """
+        terms = _terms(part)
+        words, elsewhere = frozenset(terms), self._outside.union(*self._own)
+        for sentence in self._sentences:
+            said = _terms(sentence)
+            missing = words.difference(said)
+            if len(missing) > len(words) * (1 - RULE_SHARE) or not missing.isdisjoint(elsewhere):
+                continue
+            if (denials := _denials(sentence)) == _denials(part) and (not denials or _is_in_order(terms, said)):
+                return True
+        return False
 
 
 def _stated(text: str) -> str:
@@ -250,11 +283,27 @@ def _words_of(texts: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1_024)
 def _words(text: str) -> frozenset[str]:
-    return _stems(text) - _nobodys()
+    return frozenset(_terms(text))
 
 
-def _stems(text: str) -> frozenset[str]:
-    return frozenset(term[:_STEM] for term in analyze(unmasked(text)))
+def _terms(text: str) -> list[str]:
+    """The content words of ``text`` in their order."""
+    return [stem for stem in _stems(text) if stem not in _nobodys()]
+
+
+def _stems(text: str) -> list[str]:
+    return [term[:_STEM] for term in analyze(unmasked(text))]
+
+
+def _denials(text: str) -> int:
+    """How many words of ``text`` deny something."""
+    return len(_DENIAL.findall(text)) + len(_tokens(text) & _ALSO_DENYING)
+
+
+def _is_in_order(words: Sequence[str], said: Sequence[str]) -> bool:
+    """Whether those of ``words`` that are in ``said`` follow one another there as here."""
+    rest = iter(said)
+    return all(word in rest for word in words if word in said)
 
 
 @lru_cache(maxsize=1_024)
