@@ -104,11 +104,23 @@ def open_store(
     cannot be reached, MissingExtra, EmbeddingMismatch.
     """
     if index is not None:
-        embeddings, fields = _of_index(index, embeddings, fields)
+        if unknown := index.keys() - _INDEX:
+            others = ", ".join(map(repr, sorted(unknown)))
+            raise ConfigurationError(f"index has {others}; it takes 'embed' and 'fields'")
+        model, paths = index.get("embed"), index.get("fields")
+        if (model is not None and embeddings != "auto") or (paths is not None and fields is not None):
+            raise ConfigurationError("Give the model and the fields once: in index, or as embeddings and fields")
+        embeddings, fields = embeddings if model is None else model, fields if paths is None else paths
     fields = ["$"] if fields is None else fields
     if isinstance(fields, str) or not all(isinstance(path, str) and path for path in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"fields must be a list of JSON paths such as 'tags[*]', not {fields!r:.100}")
-    if known := None if isinstance(url, str) else _known(url, embeddings, keys):
+    opened = () if isinstance(url, str) else _given.items()
+    if known := next((one for one, given in opened if given is url and not one.is_closed), None):
+        is_other = embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings))
+        is_sealed = isinstance(getattr(known.backend, "beneath", known.backend), SealedBackend)
+        if is_other or (keys and not is_sealed):
+            found = "with other embeddings" if is_other else "without keys"
+            raise ConfigurationError(f"This {type(url).__name__} is open already, {found}")
         return MemoryStore(known, fields, ttl=ttl, clock=clock)
     durable, tells = bool(options.pop("durable", True)), bool(options.pop("tells", True))
     if ttl:
@@ -128,16 +140,6 @@ def open_store(
     is_told = isinstance(url, str) and parse_url(url).scheme != "memory" and tells
     weakref.finalize(engine, _give_up, engine.parts, is_told=is_told).atexit = False
     return MemoryStore(engine, fields, ttl=ttl, clock=clock)
-
-
-def _known(database: object, embeddings: EmbeddingsSpec, keys: KeySource) -> StoreEngine | None:
-    """The engine that is open on an object of the caller's. Raises ConfigurationError if it is another than asked."""
-    known = next((one for one, given in _given.items() if given is database and not one.is_closed), None)
-    if known and embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings)):
-        raise ConfigurationError(f"This {type(database).__name__} is open already, with other embeddings")
-    if known and keys and not isinstance(getattr(known.backend, "beneath", known.backend), SealedBackend):
-        raise ConfigurationError(f"This {type(database).__name__} is open already, without keys")
-    return known
 
 
 def _give_up(parts: EngineParts, *, is_told: bool) -> None:
@@ -170,19 +172,6 @@ def _point_at_unmigrated(backend: Backend) -> None:
                 "migrate --dry-run shows them, without --dry-run it copies them",
                 backend.name,
             )
-
-
-def _of_index(
-    index: IndexConfig, embeddings: EmbeddingsSpec, fields: Sequence[str] | None
-) -> tuple[EmbeddingsSpec, Sequence[str] | None]:
-    """The embeddings and fields that LangGraph's ``index`` names. Raises ConfigurationError."""
-    unknown = index.keys() - _INDEX
-    if unknown:
-        raise ConfigurationError(f"index has {', '.join(map(repr, sorted(unknown)))}; it takes 'embed' and 'fields'")
-    given = index.get("embed"), index.get("fields")
-    if (given[0] is not None and embeddings != "auto") or (given[1] is not None and fields is not None):
-        raise ConfigurationError("Give the model and the fields once: in index, or as embeddings and fields")
-    return (embeddings if given[0] is None else given[0]), (fields if given[1] is None else given[1])
 
 
 def _fingerprint(embedder: Embedder | None) -> str | None:
@@ -235,11 +224,30 @@ def engine_of(
     with _making:
         known = _foreign_engines.setdefault(store, {})
         if key not in known or known[key].is_closed:
+            from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
+
             # One model for all foreign stores: a server may make a store object a run, and a model is loaded once.
             embedder = None if embeddings is None else _embedders.get(model)
             if embedder is None and (embedder := make_embedder(embeddings)) is not None:
                 _embedders[model] = embedder
-            known[key] = _foreign_engine(store, embedder, *key[1:])
+            check_safe(store)
+            backend = ForeignBackend(store, weakly=True)
+            known[key] = engine = StoreEngine(
+                backend,
+                embedder,
+                owns_embedder=False,
+                may_block=backend.check_may_block,
+                secrets=key[1],
+                quota=key[2],
+                audit=audit,
+            )
+            _open_engines.add(engine)
+
+            def close_soon() -> None:
+                # In a thread of its own: the collector must not wait for the engine's threads to end.
+                threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
+
+            weakref.finalize(store, close_soon).atexit = False
         return known[key]
 
 
@@ -249,36 +257,6 @@ def any_engine_of(store: BaseStore) -> StoreEngine:
         known = {} if isinstance(store, MemoryStore) else _foreign_engines.get(store, {})
         found = next((engine for engine in known.values() if not engine.is_closed), None)
     return found or engine_of(store)
-
-
-def _foreign_engine(
-    store: BaseStore,
-    embedder: Embedder | None,
-    guard: Guard,
-    quota: Quota,
-    audit: bool,
-) -> StoreEngine:
-    from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
-
-    check_safe(store)
-    backend = ForeignBackend(store, weakly=True)
-    engine = StoreEngine(
-        backend,
-        embedder,
-        owns_embedder=False,
-        may_block=backend.check_may_block,
-        secrets=guard,
-        quota=quota,
-        audit=audit,
-    )
-    _open_engines.add(engine)
-
-    def close_soon() -> None:
-        # In a thread of its own: the collector must not wait for the engine's threads to end.
-        threading.Thread(target=engine.close, name="memory-close", daemon=True).start()
-
-    weakref.finalize(store, close_soon).atexit = False
-    return engine
 
 
 # Stores of other libraries that mix users up, by the versions that do.

@@ -14,21 +14,8 @@ from pathlib import Path
 
 if sys.platform == "win32":
     import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
-
-    def _unlock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
 else:
     import fcntl
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class FileLock:
@@ -43,10 +30,16 @@ class FileLock:
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def __enter__(self) -> None:
-        _lock(self._file.fileno())
+        if sys.platform == "win32":
+            msvcrt.locking(self._file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
-        _unlock(self._file.fileno())
+        if sys.platform == "win32":
+            msvcrt.locking(self._file.fileno(), msvcrt.LK_UNLCK, 1)
+        else:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Closes the file, which releases the lock."""

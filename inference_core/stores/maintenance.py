@@ -108,24 +108,21 @@ class Maintenance:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        while (chore := self._next_due()) is not None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    break
+                chore = min(self._chores.values(), key=lambda one: one.due, default=None)
+                left = _NEVER if chore is None else chore.due - time.monotonic()
+                if chore is None or left > 0:
+                    self._changed.wait(None if left == _NEVER else left)
+                    continue
+                # Set before the work begins, so that a wake-up in its midst is not lost.
+                chore.due = _NEVER if chore.interval is None else time.monotonic() + chore.interval
             self._do(chore)
         for chore in list(self._chores.values()):
             while chore.is_flushed and self._do(chore):
                 pass
-
-    def _next_due(self) -> _Chore | None:
-        """Waits for the chore that has been due for the longest time; None once the store is closed."""
-        with self._changed:
-            while not self._closed:
-                chore = min(self._chores.values(), key=lambda one: one.due, default=None)
-                left = _NEVER if chore is None else chore.due - time.monotonic()
-                if chore is not None and left <= 0:
-                    # Set before the work begins, so that a wake-up in its midst is not lost.
-                    chore.due = _NEVER if chore.interval is None else time.monotonic() + chore.interval
-                    return chore
-                self._changed.wait(None if left == _NEVER else left)
-            return None
 
     def _do(self, chore: _Chore) -> bool:
         """Does a portion; whether there is more to do."""
@@ -224,22 +221,19 @@ class DeferredWriter:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
             for _, some in groupby(portion, lambda one: one.fence):  # of one user, once anybody was erased
                 group = list(some)
+                batch, fence = [one.write for one in group], group[0].fence
                 try:
-                    self._write(group)
+                    try:
+                        self._writer.submit([*batch, *fence]).result(_TIMEOUT_S)
+                    except VersionConflict:
+                        renewed = self._fences.renewed(fence, roots_of(batch), min(one.since for one in group))
+                        if renewed is None:
+                            raise
+                        self._writer.submit([*batch, *renewed]).result(_TIMEOUT_S)
                 except (InferenceCoreError, TimeoutError) as error:
                     why = str(error) or f"not written within {_TIMEOUT_S:g} s"
                     _LOG.warning("%d notes on what was told are lost: %s", len(group), why)
             return bool(self._waiting)
-
-    def _write(self, group: Sequence[_Deferred]) -> None:
-        batch, fence = [one.write for one in group], group[0].fence
-        try:
-            self._writer.submit([*batch, *fence]).result(_TIMEOUT_S)
-        except VersionConflict:
-            renewed = self._fences.renewed(fence, roots_of(batch), min(one.since for one in group))
-            if renewed is None:
-                raise
-            self._writer.submit([*batch, *renewed]).result(_TIMEOUT_S)
 
 
 class _Deferred(NamedTuple):

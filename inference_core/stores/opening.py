@@ -9,7 +9,6 @@ import sqlite3
 import sys
 from collections.abc import MutableMapping
 from contextlib import ExitStack, closing
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -147,7 +146,14 @@ def has_store(url: str) -> bool:
     parsed = parse_url(url)
     match parsed.scheme:
         case "sqlite" if parsed.path:
-            return _has_tables(parsed.path)
+            if not parsed.path.is_file():
+                return parsed.path.exists()
+            try:
+                with closing(sqlite3.connect(f"{parsed.path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                    query = "SELECT count(*) FROM sqlite_master WHERE name = 'memory_meta'"
+                    return connection.execute(query).fetchone()[0] == 1
+            except sqlite3.Error:
+                return True
         case "file" if parsed.path:
             return any(parsed.path.iterdir()) if parsed.path.is_dir() else parsed.path.exists()
         case "redis" | "rediss" | "unix":
@@ -158,14 +164,3 @@ def has_store(url: str) -> bool:
             return _postgres().has_store(url)
         case _:
             return True
-
-
-def _has_tables(path: Path) -> bool:
-    if not path.is_file():
-        return path.exists()
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            query = "SELECT count(*) FROM sqlite_master WHERE name = 'memory_meta'"
-            return connection.execute(query).fetchone()[0] == 1
-    except sqlite3.Error:
-        return True

@@ -299,7 +299,7 @@ class _FilterReader:
             raise InvalidFilter(f"filter must be a mapping, not {type(conditions).__name__}")
         if depth > MAX_DEPTH:
             raise InvalidFilter(f"$and, $or and $not may be nested {MAX_DEPTH} deep")
-        tests: list[Predicate] = []
+        tests, of_fields = list[Predicate](), list[tuple[str, Test]]()
         for key, condition in cast("Mapping[object, Any]", conditions).items():
             if key in ("$and", "$or", "$not"):
                 self._count(1)
@@ -309,11 +309,13 @@ class _FilterReader:
                 if isinstance(condition, Mapping) and any(str(name).startswith("$") for name in condition):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
                     operators = cast("Mapping[object, Any]", condition)
                 self._count(len(operators))
-                tests += [self._of_field(key, name, operand) for name, operand in operators.items()]
+                of_fields += [(key, self._test(name, operand)) for name, operand in operators.items()]
             else:
                 known = "the names of a value's fields, $and, $or, $not"
                 raise InvalidFilter(f"Unknown filter key {_shown(key)}; keys are {known}")
-        return lambda value: all(test(value) for test in tests)
+        return lambda value: (
+            all(test(value.get(key, _MISSING)) for key, test in of_fields) and all(test(value) for test in tests)
+        )
 
     def _combined(self, name: str, operand: Any, depth: int) -> Predicate:
         if name == "$not":
@@ -324,10 +326,6 @@ class _FilterReader:
         parts = [self.all_of(part, depth) for part in cast("Sequence[object]", operand)]
         is_met = all if name == "$and" else any
         return lambda value: is_met(part(value) for part in parts)
-
-    def _of_field(self, key: str, name: object, operand: Any) -> Predicate:
-        test = self._test(name, operand)
-        return lambda value: test(value.get(key, _MISSING))
 
     def _test(self, name: object, operand: Any) -> Test:
         match name:
@@ -345,7 +343,11 @@ class _FilterReader:
             case "$exists":
                 raise InvalidFilter(f"$exists takes true or false, not {_shown(operand)}")
             case "$contains":
-                return lambda found: _contains(found, operand)
+                return lambda found: (
+                    any(_equal(one, operand) for one in cast("list[Any]", found))  # a list has it as a member
+                    if isinstance(found, list)
+                    else isinstance(found, str) and isinstance(operand, str) and operand in found  # a text as a part
+                )
             case _:
                 return _ordering(name, operand)
 
@@ -371,13 +373,6 @@ def _equal(found: Any, operand: Any) -> bool:
         held, wanted = cast("dict[Any, Any]", found), cast("Mapping[Any, Any]", operand)
         return held.keys() == wanted.keys() and all(_equal(held[name], wanted[name]) for name in held)
     return bool(found == operand) and isinstance(found, bool) is isinstance(operand, bool)
-
-
-def _contains(found: Any, operand: Any) -> bool:
-    """A list has it as a member, or a text as a part."""
-    if isinstance(found, list):
-        return any(_equal(one, operand) for one in cast("list[Any]", found))
-    return isinstance(found, str) and isinstance(operand, str) and operand in found
 
 
 def _ordering(name: object, operand: Any) -> Test:

@@ -232,7 +232,12 @@ class Journal:
                 if key.version
                 else salt_put(user, key.salt, cause, 0 if is_strict else None)
             )
-            told = replace(cause, reason=_counts(cause.removed, key.secret)) if cause.removed else cause
+            told = cause
+            if cause.removed:  # how many rows of each kind, with a commitment of their keys
+                kinds = Counter(kind for kind, _ in cause.removed)
+                counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+                names = commitment(encode_json({"removed": sorted(cause.removed)}, what="keys"), key.secret)
+                told = replace(cause, reason=f"{counts}; {names[:32]}")
             records.append(event_put(told, changes, user, key.secret, self.life))
         return records
 
@@ -290,6 +295,10 @@ def salt_put(user: str, salt: str, cause: Cause, expected: int | None = 0) -> Pu
 def event_put(cause: Cause, changes: Sequence[Sequence[Any]], user: str, key: bytes, life: timedelta) -> Put:
     """The write that stores an event of ``changes`` for the time ``life``, under the user's ``key``."""
     name, text = event_id(cause.at), encode_json(event_value(cause, changes), what="audit event")
+    try:
+        end = cause.at + life
+    except OverflowError:  # at the end of the calendar
+        end = datetime.max.replace(tzinfo=cause.at.tzinfo)
     return Put(
         namespace=(user, AUDIT),
         key=name,
@@ -297,7 +306,7 @@ def event_put(cause: Cause, changes: Sequence[Sequence[Any]], user: str, key: by
         kind=EVENT_KIND,
         updated_at=cause.at,
         expected=0,
-        expiry=Expiry(_later(cause.at, life), life),
+        expiry=Expiry(end, life),
         is_new=True,
     )
 
@@ -311,20 +320,6 @@ def commitment(text: str, key: bytes) -> str:
     """A keyed hash of ``text``, which tells nothing about it to who has not the ``key``."""
     # BLAKE2 (RFC 7693) is a MAC by itself, and takes half the time of an HMAC.
     return blake2b(text.encode(), key=key, digest_size=_MAC_BYTES).hexdigest()
-
-
-def _later(at: datetime, life: timedelta) -> datetime:
-    try:
-        return at + life
-    except OverflowError:  # at the end of the calendar
-        return datetime.max.replace(tzinfo=at.tzinfo)
-
-
-def _counts(removed: Sequence[tuple[str, str]], key: bytes) -> str:
-    """How many rows of each kind were removed, with a commitment of their keys."""
-    kinds = Counter(kind for kind, _ in removed)
-    names = commitment(encode_json({"removed": sorted(removed)}, what="keys"), key)
-    return f"{', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}; {names[:32]}"
 
 
 def _changed(write: Write, before: Mapping[Key, Row | None], key: bytes) -> list[Any] | None:

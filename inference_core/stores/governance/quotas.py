@@ -77,7 +77,13 @@ class _Limited:
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Like `Backend.apply`; a batch beyond the quota is refused with QuotaExceeded."""
-        measures = [self._measures(batch) for batch in batches]
+        measures: list[list[Measure]] = []
+        for batch in batches:
+            changing = [write for write in batch if isinstance(write, Put | Delete | Expire)]
+            roots = {one.namespace[0] for one in changing if holds_memories(one.namespace)} - {GLOBAL}
+            removed = {(one.namespace, one.key) for one in changing if roots}  # a purge removes the counts too
+            places = [place for place in map(counts_place, sorted(roots)) if place not in removed]
+            measures.append([Measure(namespace=name, key=key, quota=self._quotas.quota) for name, key in places])
         for root in {one.namespace[0] for some in measures for one in some}:
             self._verify(root, _VERIFIED_S)
         outcomes: dict[int, Outcome] = {}
@@ -125,15 +131,6 @@ class _Limited:
                     row and row.version for row in self._backend.get(places)
                 ]:
                     return outcome
-
-    def _measures(self, batch: Sequence[Write]) -> list[Measure]:
-        changing = [write for write in batch if isinstance(write, Put | Delete | Expire)]
-        roots = {one.namespace[0] for one in changing if holds_memories(one.namespace)} - {GLOBAL}
-        if not roots:
-            return []
-        removed = {(one.namespace, one.key) for one in changing}  # a purge removes the counts too
-        places = [place for place in map(counts_place, sorted(roots)) if place not in removed]
-        return [Measure(namespace=name, key=key, quota=self._quotas.quota) for name, key in places]
 
     def _may_go_again(self, measures: Sequence[Measure], outcome: Outcome) -> bool:
         """Whether the counts were missing or wrong, and are right now."""

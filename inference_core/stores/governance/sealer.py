@@ -11,7 +11,7 @@ import hmac
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from inference_core.errors import StoreBusy, VersionConflict
@@ -140,11 +140,14 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
     mark, secret = _key_mark(journal, user), journal.key_of(user) or b""
     expired = erased = 0
     for event, (mac, key) in sealed.items():
+        made = event.partition("-")[0]
         if event in rows:
             problems += [f"event {event} was changed"] if rows[event].value.get("mac") != mac else []
         elif key != mark:
             erased += 1
-        elif _is_over(event, journal.life):
+        elif (
+            made.isdigit() and int(made) / _MICROSECONDS + journal.life.total_seconds() <= datetime.now(UTC).timestamp()
+        ):
             expired += 1
         else:
             problems.append(f"event {event} was removed")
@@ -225,12 +228,6 @@ def _seal_of(row: Row) -> Seal | None:
     kinds = (int, str, list, str, int)
     is_valid = all(map(isinstance, seal, kinds)) and events == seal.events
     return seal if is_valid else None
-
-
-def _is_over(event: str, life: timedelta) -> bool:
-    """Whether the event with this id has lived as long as events are kept."""
-    made = event.partition("-")[0]
-    return made.isdigit() and int(made) / _MICROSECONDS + life.total_seconds() <= datetime.now(UTC).timestamp()
 
 
 def _is_genuine(row: Row, user: str, key: bytes) -> bool:

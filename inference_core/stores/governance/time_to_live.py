@@ -90,7 +90,17 @@ class MemoryLifetimes:
 
     def stamped(self, batch: Sequence[Write]) -> list[Write]:
         """``batch`` with an end for each memory that has none. Pinned ones, and those with ``expires_at``, keep it."""
-        return [self._stamped(write) if isinstance(write, Put) else write for write in batch]
+        stamped = list(batch)
+        for at, put in enumerate(batch):
+            if not isinstance(put, Put) or put.expiry or not holds_memories(put.namespace):
+                continue
+            ttl = self.categories.get(put.namespace[1], self.default)
+            if ttl is None:
+                continue
+            value = json.loads(put.value)
+            if value.get("pinned") is not True and not value.get("expires_at"):
+                stamped[at] = replace(put, expiry=Expiry(self.clock.now() + ttl, ttl))
+        return stamped
 
     def touches(self, records: Iterable[MemoryRecord]) -> list[Touch]:
         """The writes that extend the time of what was read, unless that was done a moment ago."""
@@ -105,14 +115,3 @@ class MemoryLifetimes:
                 self._extended[key] = now
                 made.append(Touch(namespace=record.namespace, key=record.id, version=record.version, at=now + ttl))
         return made
-
-    def _stamped(self, put: Put) -> Put:
-        if put.expiry or not holds_memories(put.namespace):
-            return put
-        ttl = self.categories.get(put.namespace[1], self.default)
-        if ttl is None:
-            return put
-        value = json.loads(put.value)
-        if value.get("pinned") is True or value.get("expires_at"):
-            return put
-        return replace(put, expiry=Expiry(self.clock.now() + ttl, ttl))

@@ -87,7 +87,25 @@ def versions_key(key: Key) -> Key:
 
 def states_in(row: Row | None, now: datetime) -> list[State]:
     """The earlier states in the row at a `versions_key` whose time has not come, the oldest first."""
-    return [_state(entry, row) for entry in _entries(row, now)] if row else []
+    if row is None:
+        return []
+    states: list[State] = []
+    for entry in _entries(row, now):
+        expiry = cast("Sequence[Any] | None", entry.get("expiry"))
+        states.append(
+            State(
+                place=text_field(entry, "place") or "",
+                version=cast("int", entry.get("version") or 0),
+                value=mapping_field(entry, "value"),
+                kind=text_field(entry, "kind") or "",
+                created_at=moment_field(entry, "created_at") or row.created_at,
+                updated_at=moment_field(entry, "updated_at") or row.updated_at,
+                expiry=None
+                if expiry is None
+                else Expiry(datetime.fromisoformat(expiry[0]), timedelta(seconds=expiry[1])),
+            )
+        )
+    return states
 
 
 def last_end(row: Row) -> datetime | None:
@@ -133,7 +151,21 @@ def expecting(batch: Sequence[Write], versions: Mapping[Key, int], *, is_strict:
 
 
 def _put(key: Key, known: Row | None, rows: Iterable[Row], now: datetime, until: datetime) -> Put:
-    fresh = [_entry(State.of(row), until) for row in rows]
+    fresh: list[Mapping[str, Any]] = []
+    for state in map(State.of, rows):
+        expiry = state.expiry and [state.expiry.at.isoformat(), state.expiry.ttl.total_seconds()]
+        fresh.append(
+            {
+                "value": state.value,
+                "version": state.version,
+                "created_at": state.created_at.isoformat(),
+                "updated_at": state.updated_at.isoformat(),
+                "until": until.isoformat(),
+                **({"place": state.place} if state.place else {}),
+                **({"kind": state.kind} if state.kind else {}),
+                **({"expiry": expiry} if expiry else {}),
+            }
+        )
     kept: list[Mapping[str, Any]] = []
     left = _MOST_CHARACTERS
     for entry in reversed([*_entries(known, now), *fresh][-MOST_VERSIONS:]):
@@ -155,30 +187,3 @@ def _put(key: Key, known: Row | None, rows: Iterable[Row], now: datetime, until:
 def _entries(row: Row | None, now: datetime) -> list[Mapping[str, Any]]:
     stored = cast("Sequence[Mapping[str, Any]]", row.value.get(_ENTRIES) or ()) if row else ()
     return [entry for entry in stored if (until := moment_field(entry, "until")) and until > now]
-
-
-def _entry(state: State, until: datetime) -> dict[str, Any]:
-    expiry = state.expiry and [state.expiry.at.isoformat(), state.expiry.ttl.total_seconds()]
-    return {
-        "value": state.value,
-        "version": state.version,
-        "created_at": state.created_at.isoformat(),
-        "updated_at": state.updated_at.isoformat(),
-        "until": until.isoformat(),
-        **({"place": state.place} if state.place else {}),
-        **({"kind": state.kind} if state.kind else {}),
-        **({"expiry": expiry} if expiry else {}),
-    }
-
-
-def _state(entry: Mapping[str, Any], row: Row) -> State:
-    expiry = cast("Sequence[Any] | None", entry.get("expiry"))
-    return State(
-        place=text_field(entry, "place") or "",
-        version=cast("int", entry.get("version") or 0),
-        value=mapping_field(entry, "value"),
-        kind=text_field(entry, "kind") or "",
-        created_at=moment_field(entry, "created_at") or row.created_at,
-        updated_at=moment_field(entry, "updated_at") or row.updated_at,
-        expiry=None if expiry is None else Expiry(datetime.fromisoformat(expiry[0]), timedelta(seconds=expiry[1])),
-    )
