@@ -257,8 +257,28 @@ class Holding:
             lost = _lost(row, write, puts)
             if lost is None:
                 raise Held([hold.id for hold in covering])
-            if lost:
-                copies.append(_copy(row, lost, covering))
+            if not lost:
+                continue
+            now, ends = SystemClock().now(), [hold.until for hold in covering]
+            last = None if None in ends else max(filter(None, ends))
+            copied = {
+                "place": list(row.namespace[1:]),
+                "key": row.key,
+                "value": dict(lost),
+                "version": row.version,
+                "updated_at": row.updated_at.isoformat(),
+                "holds": [hold.id for hold in covering],
+            }
+            copies.append(
+                Put(
+                    namespace=(root, HELD),
+                    key=f"{int(now.timestamp() * 1_000_000):017d}-{token_hex(8)}",
+                    value=encode_json(copied, what="copy"),
+                    updated_at=now,
+                    expiry=Expiry(last, last - now) if last and last > now else None,
+                    is_new=True,
+                )
+            )
         return copies
 
     def _ended(self, root: str, keys: Collection[Key]) -> Iterator[Row]:
@@ -321,27 +341,6 @@ def _lost(row: Row, write: Write, puts: Mapping[Key, Put]) -> Mapping[str, Any] 
 def _is_versioned(row: Row, puts: Mapping[Key, Put]) -> bool:
     """Whether the batch keeps ``row`` among the earlier versions of its memory."""
     return is_versioned(row.namespace) and versions_key((row.namespace, row.key)) in puts
-
-
-def _copy(row: Row, lost: Mapping[str, Any], holds: Sequence[Hold]) -> Put:
-    now, ends = SystemClock().now(), [hold.until for hold in holds]
-    last = None if None in ends else max(filter(None, ends))
-    value = {
-        "place": list(row.namespace[1:]),
-        "key": row.key,
-        "value": dict(lost),
-        "version": row.version,
-        "updated_at": row.updated_at.isoformat(),
-        "holds": [hold.id for hold in holds],
-    }
-    return Put(
-        namespace=(row.namespace[0], HELD),
-        key=f"{int(now.timestamp() * 1_000_000):017d}-{token_hex(8)}",
-        value=encode_json(value, what="copy"),
-        updated_at=now,
-        expiry=Expiry(last, last - now) if last and last > now else None,
-        is_new=True,
-    )
 
 
 def _sessions(value: Mapping[str, Any]) -> Iterator[str]:

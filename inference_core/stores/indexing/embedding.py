@@ -91,8 +91,21 @@ class Backfill:
             if portion:
                 self._fill(portion)
         except EmbeddingError:
-            if not self._fill_singly(portion):
+            # One at a time, so that one that cannot be embedded holds up no others. In any order, so that the first few
+            # that are refused, after which the model counts as away, are not always the same.
+            refused: list[Pending] = []
+            is_answering = False
+            for row in random.sample(portion, len(portion)):
+                try:
+                    self._fill([row])
+                    is_answering = True
+                except EmbeddingError:
+                    refused.append(row)
+                    if not is_answering and len(refused) == _FEW:
+                        break
+            if not is_answering:
                 raise
+            self._refused.update((row.namespace, row.key, row.version) for row in refused)
         return bool(portion)
 
     def _fill(self, portion: Sequence[Pending]) -> None:
@@ -100,26 +113,6 @@ class Backfill:
             self._writer.submit(batch).result()
 
         fill(self._backend, write, self._embedder, portion, with_tokens=self._with_tokens)
-
-    def _fill_singly(self, portion: Sequence[Pending]) -> bool:
-        """Embeds one text at a time, so that one that cannot be embedded holds up no others; whether any could.
-
-        In any order, so that the first few that are refused, after which the model counts as away, are not always the
-        same.
-        """
-        refused: list[Pending] = []
-        is_answering = False
-        for row in random.sample(portion, len(portion)):
-            try:
-                self._fill([row])
-                is_answering = True
-            except EmbeddingError:
-                refused.append(row)
-                if not is_answering and len(refused) == _FEW:
-                    return False
-        if is_answering:
-            self._refused.update((row.namespace, row.key, row.version) for row in refused)
-        return is_answering
 
 
 def fill(

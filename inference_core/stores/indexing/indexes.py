@@ -202,23 +202,22 @@ class IndexCache:
         with self._lock:
             self._is_woken = False
             root, scopes = next(iter(self._building.items()), ("", ()))
-            scopes = scopes or self._to_follow()
+            if not scopes:
+                for scope, count in self._written.items():
+                    shard = self._shards.get(scope[0])
+                    if count >= _MANY_WRITES or (shard and scope in shard.indexes):
+                        del self._written[scope]
+                        scopes = [scope]
+                        break
+                else:
+                    if len(self._written) > _SCOPES_COUNTED:
+                        self._written.clear()
         try:
             self.views(scopes)
         finally:
             with self._lock:
                 self._building.pop(root, None)
         return bool(scopes)
-
-    def _to_follow(self) -> list[Namespace]:
-        for scope, count in self._written.items():
-            shard = self._shards.get(scope[0])
-            if count >= _MANY_WRITES or (shard and scope in shard.indexes):
-                del self._written[scope]
-                return [scope]
-        if len(self._written) > _SCOPES_COUNTED:
-            self._written.clear()
-        return []
 
     def _refreshed(self, shard: _Shard, scopes: Sequence[Namespace], heads: Sequence[int]) -> list[ScopeView]:
         with shard.lock:

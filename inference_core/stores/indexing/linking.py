@@ -99,7 +99,17 @@ def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int]
     for place in best if strength else ():
         row = direct[place].row
         bridges[place] = bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
-    further = _reached(search, ranked, rows_at, direct, bridges)
+    # What bridges lead to beyond the best comes after these, and nothing says that it is relevant.
+    reached = [(mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct]
+    kinds, views = search.kinds, ranked.pool.views
+    wanted = {
+        place: mass for mass, place in sorted(reached) if kinds is None or views[place.owner].kind(place.slot) in kinds
+    }
+    places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
+    start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
+    shares = {"reached": start} if search.explains else {}
+    rows = zip(places, rows_at(places), strict=True)
+    further = {place: Found(row, start, 0.0, shares, place=place) for place, row in rows if row is not None}
     candidates |= _candidates(search, further)
     # What records say goes before what texts share.
     ends: dict[Place, dict[str, tuple[float, str]]] = {place: {} for place in candidates}
@@ -134,19 +144,3 @@ def _candidates(search: Search, found: Mapping[K, Found]) -> dict[K, Candidate]:
             marks = subjects | by_canonical(tags_of(one.row.value))
             candidates[place] = Candidate(one.row.key, one.score, subjects, marks, asks_something(text))
     return candidates
-
-
-def _reached(
-    search: Search, ranked: Ranked, rows_at: RowsAt, direct: Mapping[Place, Found], bridges: Mapping[Place, Bridges]
-) -> dict[Place, Found]:
-    """What bridges lead to beyond ``direct``: it comes after these, and nothing says that it is relevant."""
-    ends = [(mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct]
-    kinds, views = search.kinds, ranked.pool.views
-    wanted = {
-        place: mass for mass, place in sorted(ends) if kinds is None or views[place.owner].kind(place.slot) in kinds
-    }
-    places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
-    start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
-    shares = {"reached": start} if search.explains else {}
-    rows = zip(places, rows_at(places), strict=True)
-    return {place: Found(row, start, 0.0, shares, place=place) for place, row in rows if row is not None}

@@ -93,7 +93,11 @@ class Snapshot:
                 )
                 for one in searches
             ]
-        question = self._question()
+        if self._is_cold:
+            question = QuestionVectors(problem="the index is being built")
+        else:  # the question has vectors only where a text is compared with them
+            spaces = (view.vectors.held_spaces for view in self._views.values())
+            question = self._ask_model(frozenset[int]().union(*spaces))
         with brief_step("rank"):
             ranked, query = self._ranked(searches, question)
         return [self._result(search, ranked, query, question) for search in searches]
@@ -153,12 +157,6 @@ class Snapshot:
         while portion := list(islice(places, size + _SPARE)):
             rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
             yield [row for row in rows if row is not None]
-
-    def _question(self) -> QuestionVectors:
-        """The question's vectors, only where a text is compared with them."""
-        if self._is_cold:
-            return QuestionVectors(problem="the index is being built")
-        return self._ask_model(frozenset[int]().union(*(view.vectors.held_spaces for view in self._views.values())))
 
     def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query]:
         """All that the searches look at, in order."""
@@ -283,16 +281,14 @@ def search_each_user(
         parts.append(snapshot_of(list(own)).search_together(searched))
     if len(parts) == 1:
         return parts[0]
-    return [_merged(search, found) for search, *found in zip(searches, *parts, strict=True)]
-
-
-def _merged(search: Search, results: Sequence[SearchResult]) -> SearchResult:
-    """What several users' snapshots gave for one search: the best of each group."""
-    first = results[0]
-    groups = [
-        sorted(chain.from_iterable(group), key=lambda found: -found.score)[: search.limit]
-        for group in zip(*(result.groups for result in results), strict=True)
-    ]
-    mode = RecallMode.LEXICAL if any(one.mode is RecallMode.LEXICAL for one in results) else first.mode
-    problem = next((one.reason for one in results if one.reason), None)
-    return SearchResult(groups, mode, problem, [left for one in results for left in one.left_out])
+    merged: list[SearchResult] = []
+    for search, results in zip(searches, zip(*parts, strict=True), strict=True):
+        groups = [
+            sorted(chain.from_iterable(group), key=lambda found: -found.score)[: search.limit]
+            for group in zip(*(result.groups for result in results), strict=True)
+        ]
+        is_lexical = any(one.mode is RecallMode.LEXICAL for one in results)
+        problem = next((one.reason for one in results if one.reason), None)
+        left_out = [left for one in results for left in one.left_out]
+        merged.append(SearchResult(groups, RecallMode.LEXICAL if is_lexical else results[0].mode, problem, left_out))
+    return merged
