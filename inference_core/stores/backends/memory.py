@@ -72,7 +72,6 @@ class InMemoryBackend(TableBackend):
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         with self._open() as table:
             table.erase(root, also)
-            self._dropped(root, also)
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
         """Does nothing: what was removed is gone."""
@@ -89,9 +88,6 @@ class InMemoryBackend(TableBackend):
 
     def _keep(self, states: Mapping[Key, RowState]) -> None:
         """Makes ``states`` last longer than this object, in a subclass. Raises StoreError."""
-
-    def _dropped(self, root: str, also: Sequence[Key]) -> None:
-        """Removes what `_keep` has kept of them."""
 
     @contextmanager
     def _open(self) -> Generator[Table]:
@@ -145,6 +141,15 @@ class MappingBackend(InMemoryBackend):
             self._mapping[SETTINGS] = {**self._meta, name: value}
             self._meta[name] = value
 
+    def erase(self, root: str, also: Sequence[Key] = ()) -> None:
+        with self._open():
+            super().erase(root, also)
+            for key in also:
+                if self._entries.get(key[0][0], {}).pop(key, None) is not None:
+                    self._mapping[key[0][0]] = list(self._entries[key[0][0]].values())
+            self._entries.pop(root, None)
+            self._mapping.pop(root, None)
+
     def _keep(self, states: Mapping[Key, RowState]) -> None:
         changed: dict[str, dict[Key, Any]] = {}
         for key, state in states.items():
@@ -166,10 +171,3 @@ class MappingBackend(InMemoryBackend):
             self._mapping[root] = list(self._entries[root].values())
         else:
             self._mapping.pop(root, None)
-
-    def _dropped(self, root: str, also: Sequence[Key]) -> None:
-        for key in also:
-            if self._entries.get(key[0][0], {}).pop(key, None) is not None:
-                self._mapping[key[0][0]] = list(self._entries[key[0][0]].values())
-        self._entries.pop(root, None)
-        self._mapping.pop(root, None)

@@ -138,7 +138,18 @@ class WriteSet:
             self.checked.add(address)
             return version
         if isinstance(write, Measure):
-            return self._measure(write, alive)
+            changes = [
+                (old.value if (old := self._find(place)) else None, new.value)
+                for place, new in self.states.items()
+                if place[0][0] == write.namespace[0] and holds_memories(place[0])
+            ]
+            counts = write.counted(changes, counts_of(json.loads(alive.value or "")) if alive else None)
+            if counts is None or alive is None:
+                return 0
+            self.heads[write.namespace] = head = self.heads.get(write.namespace, self._head(write.namespace)) + 1
+            version, value = alive.version + 1, counts_to_json(counts)
+            self.states[address] = replace(alive, seq=head, version=version, value=value, updated_at=self._now)
+            return version
         if isinstance(write, Touch):
             if alive and alive.expiry and version == write.version:
                 self.states[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))
@@ -150,22 +161,6 @@ class WriteSet:
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.states[address] = replace(changed, seq=head)
         return version if isinstance(write, _SAME) else changed.version if isinstance(write, Put) else 0
-
-    def _measure(self, write: Measure, state: RowState | None) -> int:
-        changes = [
-            (old.value if (old := self._find(address)) else None, new.value)
-            for address, new in self.states.items()
-            if address[0][0] == write.namespace[0] and holds_memories(address[0])
-        ]
-        counts = write.counted(changes, counts_of(json.loads(state.value or "")) if state else None)
-        if counts is None or state is None:
-            return 0
-        self.heads[write.namespace] = head = self.heads.get(write.namespace, self._head(write.namespace)) + 1
-        changed = replace(
-            state, seq=head, version=state.version + 1, value=counts_to_json(counts), updated_at=self._now
-        )
-        self.states[write.namespace, write.key] = changed
-        return changed.version
 
 
 def _changed(

@@ -77,30 +77,28 @@ class SqlBackend(ABC):
         """Applies ``batches`` in one durable transaction. Raises Refused if the database cannot hold the data."""
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        refusals = [self._refusal(batch) for batch in batches]
+        refusals: list[StoreError | None] = []  # why the database cannot hold a batch, as far as that is known now
+        for batch in batches:
+            texts: list[str] = []
+            for write in batch:
+                texts += [write.key, pack_namespace(write.namespace)]
+                if isinstance(write, SetVector):
+                    texts.append(write.model)
+                elif isinstance(write, Put):
+                    texts += [write.value, write.kind]
+                    if write.document:
+                        text, terms, analyzer, metadata, model, _, _ = write.document
+                        texts += [text, terms, analyzer, metadata.session, model]
+            try:
+                has_nul = b"\x00" in "".join(texts).encode()
+            except (TypeError, UnicodeEncodeError) as error:
+                refusals.append(StoreError(f"{self.product} cannot hold this: {in_one_line(error)}"))
+            else:
+                is_refused = has_nul and not self.holds_nul
+                refusals.append(StoreError(f"{self.product} cannot hold the character NUL") if is_refused else None)
         sound = [batch for batch, refused in zip(batches, refusals, strict=True) if refused is None]
         outcomes = iter(self._joined(sound) if sound else ())
         return [refused or next(outcomes) for refused in refusals]
-
-    def _refusal(self, batch: Sequence[Write]) -> StoreError | None:
-        """Why the database cannot hold ``batch``, as far as that is known beforehand."""
-        texts: list[str] = []
-        for write in batch:
-            texts += [write.key, pack_namespace(write.namespace)]
-            if isinstance(write, SetVector):
-                texts.append(write.model)
-            elif isinstance(write, Put):
-                texts += [write.value, write.kind]
-                if write.document:
-                    text, terms, analyzer, metadata, model, _, _ = write.document
-                    texts += [text, terms, analyzer, metadata.session, model]
-        try:
-            held = "".join(texts).encode()
-        except (TypeError, UnicodeEncodeError) as error:
-            return StoreError(f"{self.product} cannot hold this: {in_one_line(error)}")
-        if b"\x00" in held and not self.holds_nul:
-            return StoreError(f"{self.product} cannot hold the character NUL")
-        return None
 
     def _joined(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies ``batches`` in one transaction; if it is refused, in halves, until only the bad batch fails."""

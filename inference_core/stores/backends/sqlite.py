@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from inference_core.clock import Clock
 from inference_core.memory.namespaces import AUDIT, SALT, Namespace
@@ -311,7 +311,7 @@ class SqliteBackend(SqlBackend):
             for start in range(0, len(accepted), _EVENTS_AT_ONCE):
                 some = accepted[start : start + _EVENTS_AT_ONCE]
                 values = ",".join([_EVENT] * len(some))  # one statement: each step of one waits for Python's lock
-                columns = [column for event in some for column in _logged(event)]
+                columns = [column for event in some for column in event]
                 writer.execute(f"INSERT INTO memory_log ({LOG}) VALUES {values}", columns)
             known = {(heads[namespace][0], key) for namespace, key in states}
             for scope, key, *_, tokens in decision.changed:
@@ -351,33 +351,28 @@ def _parted(batches: Sequence[Sequence[Write]]) -> tuple[list[list[Write]], list
     rows: list[list[Write]] = []
     events: list[dict[int, Put]] = []
     for batch in batches:
-        some = {at: write for at, write in enumerate(batch) if _is_event(write)}
+        # Events go into the log: one page for those of all users, where rows have six for each user.
+        some = {
+            at: write
+            for at, write in enumerate(batch)
+            if isinstance(write, Put) and write.is_new and write.namespace[1:] == (AUDIT,)
+        }
         rows.append([write for at, write in enumerate(batch) if at not in some])
         events.append(some)
     return rows, events
 
 
-def _accepted(events: Sequence[Mapping[int, Put]], outcomes: Sequence[Outcome]) -> list[Put]:
-    """The events of the batches that were not refused, whose outcomes get the versions of these."""
-    accepted: list[Put] = []
+def _accepted(events: Sequence[Mapping[int, Put]], outcomes: Sequence[Outcome]) -> list[tuple[Any, ...]]:
+    """The columns ``LOG`` of the events of the batches that were not refused, whose outcomes get their versions."""
+    accepted: list[tuple[Any, ...]] = []
     for some, outcome in zip(events, outcomes, strict=True):
         if isinstance(outcome, list):
-            for at, event in some.items():
+            for at, put in some.items():
                 outcome.insert(at, 1)
-                accepted.append(event)
+                name, made = pack_namespace(put.namespace), to_micros(put.updated_at)
+                ends = expiry_micros(put.expiry)
+                accepted.append((put.namespace[0], name, put.key, made, put.kind, put.value, *ends))
     return accepted
-
-
-def _is_event(write: Write) -> TypeGuard[Put]:
-    """Whether ``write`` goes into the log: one page for the events of all users, where rows have six for each user."""
-    return isinstance(write, Put) and write.is_new and write.namespace[1:] == (AUDIT,)
-
-
-def _logged(put: Put) -> tuple[Any, ...]:
-    """The columns ``LOG`` of an event."""
-    at = to_micros(put.updated_at)
-    name = pack_namespace(put.namespace)
-    return put.namespace[0], name, put.key, at, put.kind, put.value, *expiry_micros(put.expiry)
 
 
 def _is_listed(columns: tuple[Any, ...]) -> bool:

@@ -140,8 +140,16 @@ class StoredKeyRing(ABC):
                 name = self._name(label)
                 entries = self._read(name)
                 if makes and not any(one["wrapped"] for one in entries):
-                    entries = self._change(name, self._made)
-                keys = self._known[label] = [self._unwrapped(one) for one in entries]
+                    # Another process may have made one meanwhile.
+                    entries = self._change(
+                        name, lambda now: now if any(one["wrapped"] for one in now) else self._more(now)
+                    )
+                keys = []
+                for one in entries:
+                    wrapped, place = one["wrapped"], _place(one["id"])
+                    secret = None if wrapped is None else unsealed(self._wrapping, b64decode(wrapped), place)
+                    keys.append(DataKey(bytes.fromhex(one["id"]), secret))
+                self._known[label] = keys
             return keys
 
     def rotate(self, label: str) -> None:
@@ -178,9 +186,6 @@ class StoredKeyRing(ABC):
     def _name(self, label: str) -> str:
         return hmac.digest(self._names, label.encode(errors="surrogatepass"), "sha256").hex()
 
-    def _made(self, entries: list[_Entry]) -> list[_Entry]:
-        return entries if any(one["wrapped"] for one in entries) else self._more(entries)
-
     def _more(self, entries: list[_Entry]) -> list[_Entry]:
         own = secrets.token_hex(ID_BYTES)
         wrapped = self._wrap(_place(own), secrets.token_bytes(KEY_BYTES))
@@ -188,11 +193,6 @@ class StoredKeyRing(ABC):
 
     def _wrap(self, place: bytes, key: bytes) -> str:
         return b64encode(sealed(self._wrapping, key, place)).decode()
-
-    def _unwrapped(self, entry: _Entry) -> DataKey:
-        wrapped, place = entry["wrapped"], _place(entry["id"])
-        secret = None if wrapped is None else unsealed(self._wrapping, b64decode(wrapped), place)
-        return DataKey(bytes.fromhex(entry["id"]), secret)
 
     @contextmanager
     def _guarded(self) -> Generator[None]:

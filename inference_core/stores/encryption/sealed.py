@@ -248,29 +248,27 @@ class SealedBackend:
             for name in (SEALED_META, CONTENT_KEY_META):
                 if (value := self._get_sealed(name)) is not None:
                     self._set_sealed(name, value)
-        inner = with_ended(self.inner)  # a hold may keep them, and the old key is destroyed
-        return sum(self._resealed(inner, scope, advance) for scope in inner.namespaces((label,)))
-
-    def _resealed(self, inner: Backend, scope: Namespace, advance: Callable[[int], None]) -> int:
-        sealer, done = self._sealer(scope[0]), 0
-        changes = iter(inner.changes(scope, 0))
-        while portion := list(islice(changes, _PORTION)):
-            keys = [(scope, change.key) for change in portion]
-            writes: list[Rewrite] = []
-            for row, change, tokens in zip(inner.get(keys), portion, inner.tokens(keys), strict=True):
-                if row is None or sealer.is_current(row, change.document, tokens):
-                    continue
-                opened, place = sealer.row(row), (scope, row.key)
-                document = change.document and sealer.document(change.document, place)
-                if document and tokens:
-                    document = document._replace(tokens=sealer.open(tokens, place, "tokens"))
-                if opened is not None:
-                    value = COMPACT.encode(opened.value)
-                    writes.append(
-                        Rewrite(namespace=scope, key=row.key, version=row.version, value=value, document=document)
-                    )
-            done += sum(isinstance(outcome, list) for outcome in self.apply([[write] for write in writes]))
-            advance(len(portion))
+        inner, done = with_ended(self.inner), 0  # a hold may keep them, and the old key is destroyed
+        for scope in inner.namespaces((label,)):
+            sealer = self._sealer(scope[0])
+            changes = iter(inner.changes(scope, 0))
+            while portion := list(islice(changes, _PORTION)):
+                keys = [(scope, change.key) for change in portion]
+                writes: list[Rewrite] = []
+                for row, change, tokens in zip(inner.get(keys), portion, inner.tokens(keys), strict=True):
+                    if row is None or sealer.is_current(row, change.document, tokens):
+                        continue
+                    opened, place = sealer.row(row), (scope, row.key)
+                    document = change.document and sealer.document(change.document, place)
+                    if document and tokens:
+                        document = document._replace(tokens=sealer.open(tokens, place, "tokens"))
+                    if opened is not None:
+                        value = COMPACT.encode(opened.value)
+                        writes.append(
+                            Rewrite(namespace=scope, key=row.key, version=row.version, value=value, document=document)
+                        )
+                done += sum(isinstance(outcome, list) for outcome in self.apply([[write] for write in writes]))
+                advance(len(portion))
         return done
 
     def _changes(self, scope: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
