@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from langchain_core.embeddings import Embeddings
@@ -32,10 +32,6 @@ from inference_core.stores.governance.time_to_live import MemoryLifetimes, Memor
 from inference_core.stores.opening import Database, KeySource, open_backend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url
-
-if TYPE_CHECKING:
-    pass
-
 
 _MEGABYTE: Final = 1024 * 1024
 _INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}

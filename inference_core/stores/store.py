@@ -349,7 +349,18 @@ class _FilterReader:
                     else isinstance(found, str) and isinstance(operand, str) and operand in found  # a text as a part
                 )
             case _:
-                return _ordering(name, operand)
+                compare = _ORDER.get(str(name))
+                if compare is None:
+                    known = ", ".join(["$eq", "$ne", *_ORDER, "$in", "$nin", "$exists", "$contains"])
+                    raise InvalidFilter(f"Unknown filter operator {_shown(name)}; known: {known}")
+                if isinstance(operand, bool) or not isinstance(operand, int | float | str):
+                    raise InvalidFilter(f"{name} compares numbers or text, not {type(operand).__name__}")
+                return lambda found: (
+                    isinstance(found, int | float | str)
+                    and not isinstance(found, bool)
+                    and isinstance(found, str) is isinstance(operand, str)
+                    and compare(found, operand)
+                )
 
     def _member(self, name: str, operand: Any) -> Test:
         if not isinstance(operand, list | tuple):
@@ -373,22 +384,6 @@ def _equal(found: Any, operand: Any) -> bool:
         held, wanted = cast("dict[Any, Any]", found), cast("Mapping[Any, Any]", operand)
         return held.keys() == wanted.keys() and all(_equal(held[name], wanted[name]) for name in held)
     return bool(found == operand) and isinstance(found, bool) is isinstance(operand, bool)
-
-
-def _ordering(name: object, operand: Any) -> Test:
-    compare = _ORDER.get(str(name))
-    if compare is None:
-        known = ", ".join(["$eq", "$ne", *_ORDER, "$in", "$nin", "$exists", "$contains"])
-        raise InvalidFilter(f"Unknown filter operator {_shown(name)}; known: {known}")
-    if isinstance(operand, bool) or not isinstance(operand, int | float | str):
-        raise InvalidFilter(f"{name} compares numbers or text, not {type(operand).__name__}")
-
-    def test(found: Any) -> bool:
-        if isinstance(found, bool) or not isinstance(found, int | float | str):
-            return False
-        return isinstance(found, str) is isinstance(operand, str) and compare(found, operand)
-
-    return test
 
 
 def _shown(name: object) -> str:

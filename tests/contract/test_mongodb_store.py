@@ -138,7 +138,7 @@ def test_the_service_works_on_it(backend: MongoBackend):
 def test_a_newer_schema_is_refused(backend: MongoBackend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mongodb_module, "VERSION", 0)
     with pytest.raises(StoreError, match=r"version 1; .* Update the package"):
-        backend._set_up()
+        MongoBackend(backend.name, client=backend._client)
 
 
 @pytest.mark.parametrize(

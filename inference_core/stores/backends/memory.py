@@ -159,15 +159,15 @@ class MappingBackend(InMemoryBackend):
         def refusal(error: Exception) -> StoreUnavailable:
             return StoreUnavailable(f"The mapping does not take the write: {in_one_line(error)}")
 
+        def restore(root: str) -> None:
+            if root in self._entries:
+                self._mapping[root] = list(self._entries[root].values())
+            else:
+                self._mapping.pop(root, None)
+
         with raised_as(refusal), ExitStack() as undo:  # the batch is refused as a whole
             for root, entries in changed.items():
                 self._mapping[root] = list(entries.values())
-                undo.callback(self._restore, root)
+                undo.callback(restore, root)
             undo.pop_all()
         self._entries |= changed
-
-    def _restore(self, root: str) -> None:
-        if root in self._entries:
-            self._mapping[root] = list(self._entries[root].values())
-        else:
-            self._mapping.pop(root, None)

@@ -98,7 +98,10 @@ class MongoBackend:
                 database = self._client.get_default_database(_DATABASE)
                 self._rows, self._meta = database["rows"], database["meta"]
                 self._scopes = Scopes(database["scopes"], self._rows)
-                self._set_up()
+                self._meta.update_one({"_id": _VERSION}, {"$setOnInsert": {"value": str(VERSION)}}, upsert=True)
+                check_schema(int(self._meta.find_one({"_id": _VERSION})["value"]), VERSION)
+                for index in _INDEXES:
+                    self._rows.create_index(index)
                 opened.pop_all()
         except (PyMongoError, ValueError) as error:  # its message may quote the URL, and so the password
             raise ConfigurationError(
@@ -110,8 +113,29 @@ class MongoBackend:
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies the batches one after the other."""
+        outcomes: list[Outcome] = []
         with self._open():
-            return [self._apply_batch(batch) for batch in batches]
+            for batch in batches:
+                # Everybody checks the fences: who leased them would wait for everybody else.
+                checks = [write.namespace for write in batch if isinstance(write, Check)]
+                fences = {namespace for namespace in checks if namespace[0] == ERASED}
+                names = sorted({pack_namespace(write.namespace) for write in batch if write.namespace not in fences})
+                try:
+                    with self._open():
+                        self._scopes.prepare(names)
+                        if self._has_transactions:
+                            with self._client.start_session() as session:
+                                outcomes.append(session.with_transaction(partial(self._write, batch, names)))
+                        else:
+                            outcomes.append(self._write(batch, names, None))
+                except StoreUnavailable as error:
+                    is_unsent = isinstance(error.__cause__, ServerSelectionTimeoutError) or error.__cause__ is None
+                    outcomes.append(error if is_unsent else WriteUnknown(f"{error}; retry it under the same id"))
+                except StoreError as error:
+                    with self._open():
+                        self._scopes.drop_unused(names)
+                    outcomes.append(error)
+        return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         with self._open():
@@ -231,12 +255,6 @@ class MongoBackend:
         self._closed = True
         self._client.close()
 
-    def _set_up(self) -> None:
-        self._meta.update_one({"_id": _VERSION}, {"$setOnInsert": {"value": str(VERSION)}}, upsert=True)
-        check_schema(int(self._meta.find_one({"_id": _VERSION})["value"]), VERSION)
-        for index in _INDEXES:
-            self._rows.create_index(index)
-
     def _now(self) -> int:
         return to_micros(self._clock.now())
 
@@ -257,25 +275,6 @@ class MongoBackend:
         wanted = {"_id": {"$in": [id_of(key) for key in keys]}}
         found = self._rows.find(wanted | condition, leave_out, session=session)
         return {key: state_of(one) for one in found if (key := key_of(one))}
-
-    def _apply_batch(self, batch: Sequence[Write]) -> Outcome:
-        # Everybody checks the fences: who leased them would wait for everybody else.
-        fences = {write.namespace for write in batch if isinstance(write, Check) and write.namespace[0] == ERASED}
-        names = sorted({pack_namespace(write.namespace) for write in batch if write.namespace not in fences})
-        try:
-            with self._open():
-                self._scopes.prepare(names)
-                if not self._has_transactions:
-                    return self._write(batch, names, None)
-                with self._client.start_session() as session:
-                    return session.with_transaction(partial(self._write, batch, names))
-        except StoreUnavailable as error:
-            is_unsent = isinstance(error.__cause__, ServerSelectionTimeoutError) or error.__cause__ is None
-            return error if is_unsent else WriteUnknown(f"{error}; retry it under the same id")
-        except StoreError as error:
-            with self._open():
-                self._scopes.drop_unused(names)
-            return error
 
     def _write(self, batch: Sequence[Write], names: Sequence[str], session: Any) -> list[int]:
         with self._scopes.taken(names, session) as heads:

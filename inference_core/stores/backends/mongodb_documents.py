@@ -190,7 +190,22 @@ class Scopes:
         has_expired = False
         try:
             for name in sorted(names):  # the same order for all writers, so that they cannot deadlock
-                published[name] = self._take(name, writer, session)
+                deadline = time.monotonic() + _WAIT_S
+                while True:
+                    now = time.time()
+                    lease = {"$set": {"writer": writer, "until": now + LEASE_S}}
+                    free = {"_id": name, "until": {"$lt": now}}
+                    if found := self._scopes.find_one_and_update(free, lease, session=session):
+                        break
+                    if not self._scopes.find_one({"_id": name}, session=session):
+                        self._known.discard(name)
+                        if session:  # which cannot make it
+                            raise StoreBusy("The scope was removed meanwhile; try again")
+                        self.prepare([name])
+                    if time.monotonic() > deadline:
+                        raise StoreBusy("Another writer keeps this scope; try again later")
+                    time.sleep(_PAUSE_S)
+                published[name] = found["head"]
                 # A writer that died may have left rows above the head.
                 newest = self._rows.find({"scope": name}, {"seq": 1}, session=session).sort("seq", -1).limit(1)
                 heads[name] = max(published[name], *(found["seq"] for found in newest), 0)
@@ -202,21 +217,3 @@ class Scopes:
                 has_expired |= not self._scopes.update_one(ours, free, session=session).matched_count
         if has_expired:
             raise WriteUnknown("Another writer has taken over because this one took too long; retry under the same id")
-
-    def _take(self, name: str, writer: str, session: Any) -> int:
-        """Waits for the lease of a scope; its head."""
-        deadline = time.monotonic() + _WAIT_S
-        while True:
-            now = time.time()
-            changes = {"$set": {"writer": writer, "until": now + LEASE_S}}
-            found = self._scopes.find_one_and_update({"_id": name, "until": {"$lt": now}}, changes, session=session)
-            if found:
-                return found["head"]
-            if not self._scopes.find_one({"_id": name}, session=session):
-                self._known.discard(name)
-                if session:  # which cannot make it
-                    raise StoreBusy("The scope was removed meanwhile; try again")
-                self.prepare([name])
-            if time.monotonic() > deadline:
-                raise StoreBusy("Another writer keeps this scope; try again later")
-            time.sleep(_PAUSE_S)

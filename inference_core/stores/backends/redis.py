@@ -45,7 +45,7 @@ from inference_core.stores.backends.redis_layout import (
 from inference_core.stores.backends.redis_repair import discard, erase, inspect
 from inference_core.stores.backends.redis_server import Redis, Server, address_of, chunked, encoded, parse_address
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
-from inference_core.stores.codec import Cursor, PageRequest, by_namespace, check_schema, pack_namespace, to_micros
+from inference_core.stores.codec import PageRequest, by_namespace, check_schema, pack_namespace, to_micros
 
 _LOG = logging.getLogger(__name__)
 VERSION: Final = 1
@@ -127,14 +127,33 @@ class RedisBackend:
         return self._fields("tokens", keys)
 
     def page(self, request: PageRequest) -> list[Row]:
-        rows: list[Row] = []
+        """The rows that ``request`` asks for, found in the sorted sets."""
+        scopes, kinds, rows = list(dict.fromkeys(request.scopes)), request.kinds, list[Row]()
+        after, offset = request.after, request.offset
         while (missing := request.limit - len(rows)) > 0:
-            found = self._page(replace(request, limit=missing))
+            end = offset + missing
+            sets: list[tuple[Namespace, set[str]]] = []
+            questions: list[tuple[Any, ...]] = []
+            for scope, dead in zip(scopes, self._ended(scopes), strict=True):
+                first = b"-"
+                if after is not None:
+                    # A row of the same age and key comes after the cursor's if its namespace does.
+                    edge = b"[" if pack_namespace(scope) > after.place[2] else b"("
+                    first = edge + newest_first(after.created_at, after.key)
+                for name in [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]:
+                    sets.append((scope, dead))
+                    questions.append(("ZRANGEBYLEX", self._keys.of(*name), first, "+", "LIMIT", 0, end + len(dead)))
+            cursors = [
+                cursor
+                for (scope, dead), members in zip(sets, self._server.ask(questions), strict=True)
+                for cursor in (cursor_of_member(scope, member) for member in members)
+                if cursor.key not in dead
+            ]
+            found = sorted(cursors, key=lambda one: one.place)[offset:end]
             rows += filter(None, self.get([(one.namespace, one.key) for one in found]))
             if len(found) < missing:
                 break
-            # More, in place of rows that were removed in the meantime.
-            request = replace(request, after=found[-1], offset=0)
+            after, offset = found[-1], 0  # more, in place of rows that were removed in the meantime
         return rows
 
     def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
@@ -301,30 +320,6 @@ class RedisBackend:
             for key, field in zip(fields, answer, strict=True)
         }
         return [found[key] for key in keys]
-
-    def _page(self, request: PageRequest) -> list[Cursor]:
-        """The cursors of a page, from the sorted sets."""
-        scopes, kinds, after = list(dict.fromkeys(request.scopes)), request.kinds, request.after
-        end = request.offset + request.limit
-        ended = self._ended(scopes)
-        sets: list[tuple[Namespace, set[str]]] = []
-        questions: list[tuple[Any, ...]] = []
-        for scope, dead in zip(scopes, ended, strict=True):
-            first = b"-"
-            if after is not None:
-                # A row of the same age and key comes after the cursor's if its namespace does.
-                edge = b"[" if pack_namespace(scope) > after.place[2] else b"("
-                first = edge + newest_first(after.created_at, after.key)
-            for name in [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]:
-                sets.append((scope, dead))
-                questions.append(("ZRANGEBYLEX", self._keys.of(*name), first, "+", "LIMIT", 0, end + len(dead)))
-        found = [
-            cursor
-            for (scope, dead), members in zip(sets, self._server.ask(questions), strict=True)
-            for cursor in (cursor_of_member(scope, member) for member in members)
-            if cursor.key not in dead
-        ]
-        return sorted(found, key=lambda one: one.place)[request.offset : end]
 
     def _ended(self, scopes: Sequence[Namespace]) -> list[set[str]]:
         """The expired keys of each scope."""

@@ -103,7 +103,16 @@ class Server:
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
             )
-            self.name = _name(address, self._pool.connection_kwargs)
+            # The store's URL without user and password.
+            kept = {} if address.prefix == DEFAULT_PREFIX else {"prefix": address.prefix}
+            options: dict[str, Any] = self._pool.connection_kwargs
+            db = int(options.get("db", 0))
+            if "path" in options:
+                self.name = f"unix://{quote(options['path'])}?{urlencode({'db': db} | kept)}"
+            else:
+                host, port = options.get("host", "localhost"), options.get("port", 6379)
+                place = f"{f'[{host}]' if ':' in host else host}:{port}/{db}{'?' if kept else ''}{urlencode(kept)}"
+                self.name = f"{address.url.partition(':')[0]}://{place}"
             self._client = redis.Redis(connection_pool=self._pool)
             self._client.response_callbacks.clear()
             (facts,) = self._run([("INFO", "cluster")])
@@ -207,18 +216,6 @@ class Server:
     def _failure(self, error: Exception) -> StoreUnavailable:
         hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")
         return StoreUnavailable(f"{self.name}: {in_one_line(error)}{hint}")
-
-
-def _name(address: Address, options: dict[str, Any]) -> str:
-    """The store's URL without user and password."""
-    kept = {} if address.prefix == DEFAULT_PREFIX else {"prefix": address.prefix}
-    db = int(options.get("db", 0))
-    if "path" in options:
-        return f"unix://{quote(options['path'])}?{urlencode({'db': db} | kept)}"
-    host, port = options.get("host", "localhost"), options.get("port", 6379)
-    scheme = address.url.partition(":")[0]
-    place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{db}"
-    return f"{place}?{urlencode(kept)}" if kept else place
 
 
 def encoded(text: str) -> bytes:
