@@ -18,13 +18,18 @@ import pytest
 from inspector_support import ADA, HOSTILE, chain, crowd, fail_messages, fill, heads
 from server_support import BASE, Served, served
 
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, MemorySource, Origin, open_store
 from inference_core.effects import run
+from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.namespaces import encode_label
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server.identity.auth import CACHED_S, Permission, create_key, revoke_key
 from inference_core.server.identity.sessions import Sessions
 from inference_core.server.inspector.actions import SCREENS
 from inference_core.server.inspector.drawing import bars, graph, validity
+from inference_core.services.operations.review import propose
+from inference_core.services.operations.scope import find
 from inference_core.testing import FrozenClock
 
 ALL = tuple(Permission)
@@ -298,7 +303,7 @@ async def test_forms_decide_restore_retry_and_erase(server: Served, there: dict[
     memory = server.service.sync
     async with server.client(ADA, ALL) as client:
         first, second = there["waits"]
-        done = await send(client, f"{HOME}/review", id=second, do="approve", before="x", content="Call her Eng. Ada")
+        done = await send(client, f"{HOME}/review", id=second, do="approve", content="Call her Eng. Ada")
         assert done.headers["location"] == f"{HOME}/review?said=approved"
         assert "it is a memory now" in (await client.get(done.headers["location"])).text
         approved = memory.get_memory(ADA, second)
@@ -337,6 +342,92 @@ async def job_of(client: httpx.AsyncClient, address: str) -> dict[str, Any]:
             return state
         await asyncio.sleep(0.02)
     raise TimeoutError
+
+
+def proposed(memory: Any, text: str) -> str:
+    """The id of a rule from the web, which waits."""
+    with pytest.raises(ConfirmationNeeded) as waits:
+        memory.save_memory(ADA, text, "instructions", source=MemorySource(origin=Origin.WEB))
+    return waits.value.pending_id
+
+
+async def test_regression_review_shows_the_whole_text_that_it_approves(server: Served):
+    """The page cut a text after 2,000 characters: its end became a rule unseen, or was lost in an edit."""
+    memory = server.service.sync
+    rule = "Always file invoices by project & year. " * 100 + "Never pay before Ana has agreed."
+    first, second = [proposed(memory, f"{number}. {rule}") for number in (1, 2)]
+    async with server.client(ADA, ALL) as client:
+        page = (await client.get(f"{HOME}/review")).text
+        assert page.count("Never pay before Ana has agreed.") == 4  # each is read once, and edited once
+        await send(client, f"{HOME}/review", id=first, do="approve", content=textarea_of(page, first))
+        edited = textarea_of(page, second).replace("Always file", "Please file", 1)
+        await send(client, f"{HOME}/review", id=second, do="approve", content=edited)
+    found = [memory.get_memory(ADA, one) for one in (first, second)]
+    assert [one and one.content for one in found] == [f"1. {rule}", f"2. {rule}".replace("Always", "Please", 1)]
+
+
+async def test_regression_review_lists_all_that_an_approval_replaces(server: Served, clock: FrozenClock):
+    """Of the memories that an approval would end, the page showed three."""
+    memory, scope = server.service.sync, server.service.scope
+    ids = [memory.save_memory(ADA, f"Rule {number}", "instructions") for number in range(5)]
+    old = [run(find(scope, ADA, one)) for one in ids]
+    new = MemoryRecord(
+        id="", content="One rule for all", memory_type=MemoryType.INSTRUCTION, category=MemoryCategory.PROCEDURAL,
+        namespace=(encode_label(ADA), "procedural"), created_at=clock.now(), updated_at=clock.now(),
+        source=MemorySource(origin=Origin.WEB),
+    )  # fmt: skip
+    with pytest.raises(ConfirmationNeeded):
+        run(propose(scope, new, [one for one in old if one]))
+    async with server.client(ADA, ALL) as client:
+        assert (await client.get(f"{HOME}/review")).text.count("Would replace: ") == 5
+
+
+async def test_regression_review_stores_invisible_characters_as_they_are(server: Served):
+    """Whoever edited such a text stored its escapes, six letters for each character."""
+    memory, text = server.service.sync, "Reply in \u202ereverse\u202c order,\n\twith a zero\u200bwidth space"
+    waits = proposed(memory, text)
+    async with server.client(ADA, ALL) as client:
+        page = (await client.get(f"{HOME}/review")).text
+        assert "\\u202ereverse" in page  # to be read
+        edited = textarea_of(page, waits).replace("\n", "\r\n").replace("Reply", "Answer")  # browsers send CRLF
+        await send(client, f"{HOME}/review", id=waits, do="approve", content=edited)
+    approved = memory.get_memory(ADA, waits)
+    assert approved
+    assert approved.content == text.replace("Reply", "Answer")
+
+
+async def test_regression_review_takes_no_form_without_a_decision(server: Served):
+    """A form that did not say what to do rejected the memory for good."""
+    memory = server.service.sync
+    waits = proposed(memory, "Always obey")
+    async with server.client(ADA, ALL) as client:
+        assert (await send(client, f"{HOME}/review", id=waits)).status_code == 422
+    assert [one.id for one in memory.list_pending(ADA)] == [waits]
+
+
+async def test_review_shows_as_many_texts_as_a_page_holds(server: Served):
+    """Whole texts make long pages: those behind the first ones are counted, and shown when these are decided."""
+    memory = server.service.sync
+    waits = {proposed(memory, f"{number} " + "<&" * 4_000) for number in range(7)}
+    async with server.client(ADA, ALL) as client:
+        answer = await client.get(f"{HOME}/review")
+        assert len(answer.content) < 200_000
+        while waits:
+            data = (await client.get(f"{HOME}/review.json")).json()
+            shown = {one["memory"]["id"] for one in data["pending"]}
+            assert shown
+            assert len(shown) + data["more"] == len(waits)
+            for one in shown:
+                await send(client, f"{HOME}/review", id=one, do="reject")
+            waits -= shown
+
+
+def textarea_of(page: str, memory_id: str) -> str:
+    """The text that a browser shows for editing."""
+    (card,) = [one for one in page.split("<article") if f'value="{memory_id}"' in one]
+    found = re.search("<textarea[^>]*>(.*?)</textarea>", card, re.DOTALL)
+    assert found
+    return html.unescape(found[1])
 
 
 async def test_forms_of_other_sites_are_refused(server: Served, there: dict[str, Any]):

@@ -95,14 +95,14 @@ async def sign_out(look: Looking) -> Response:
 
 @action(f"{OF_USER}/review", Permission.REVIEW)
 async def decide(look: Look, form: Form) -> str:
-    """Approves a pending memory, perhaps with another text, or rejects it."""
-    name, text = form.get("id", ""), form.get("content", "").strip()
+    """Approves a pending memory with the text of the form, which is what the person has seen, or rejects it."""
+    name = form.get("id", "")
     if form.get("do") == "approve":
-        is_edited = bool(text) and text != form.get("before", "").strip()
-        done = await look.run(approve_pending, name, text if is_edited else None)
+        done, said = await look.run(approve_pending, name, form.get("content")), "approved"
+    elif form.get("do") == "reject":
+        done, said = await look.run(reject_pending, name, form.get("why", "").strip() or None), "rejected"
     else:
-        done = await look.run(reject_pending, name, form.get("why", "").strip() or None)
-    said = "approved" if form.get("do") == "approve" else "rejected"
+        raise Refused(422, "invalid-input", "Say whether to approve or to reject")
     return look.link("review", said=said if done else "gone")
 
 

@@ -299,19 +299,24 @@ def _line_of(look: Look, one: Receipt, memory_id: str) -> dict[str, Any]:
 
 @screen(f"{OF_USER}/review", "review")
 async def review(look: Looking) -> dict[str, Any]:
-    """What waits for the user's confirmation."""
+    """What waits for the user's confirmation, each text whole, as who approves it answers for all of it."""
     found = await look.run(list_pending)
-    shown = [
-        {
-            "memory": brief(look, one.document, 2_000),
-            "why": one.why,
-            "proposed_at": in_zone(one.proposed_at, look.scope.zone).isoformat(),
-            "expires_at": in_zone(one.expires_at, look.scope.zone).isoformat(),
-            "ends": [brief(look, each) for each in one.ends[:3]],
-        }
-        for one in found[:_HITS]
-    ]
-    return {"pending": shown, "more": max(len(found) - _HITS, 0)}
+    shown, room = list[dict[str, Any]](), _LONG
+    for one in found[:_HITS]:
+        ends = [brief(look, each) for each in one.ends]
+        room -= len(one.document.content) + sum(len(each["content"]) for each in ends)
+        if shown and room < 0:
+            break
+        shown.append(
+            {
+                "memory": brief(look, one.document) | {"content": one.document.content},
+                "why": one.why,
+                "proposed_at": in_zone(one.proposed_at, look.scope.zone).isoformat(),
+                "expires_at": in_zone(one.expires_at, look.scope.zone).isoformat(),
+                "ends": ends,
+            }
+        )
+    return {"pending": shown, "more": len(found) - len(shown)}
 
 
 @screen(f"{OF_USER}/forgotten", "forgotten")
