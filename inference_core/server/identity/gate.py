@@ -127,15 +127,12 @@ class Gate:
         return await self._body(scope, headers, receive)
 
     def _check_host(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        is_host = host.isascii() and not set(host) & set("/\\@?# ")
-        name = urlsplit(f"//{host}").hostname or "" if is_host else ""
-        hosts = self._access.hosts
+        name, hosts = _name_in(headers), self._access.hosts
         if not name or (hosts is not None and name not in hosts):
             raise Refused(421, "wrong-host", "Set AGENT_SERVER_HOSTS to the names under which this server is reached")
         origin = headers.get("origin")
         # A page of another site, or one whose name was made to point here, must not use the browser's way to us.
-        if origin is not None and origin not in self._access.origins and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in self._access.origins and not is_own(origin, headers):
             raise Refused(403, "wrong-origin", "Set AGENT_SERVER_ORIGINS to the sites whose pages may use this server")
 
     async def _principal(self, scope: Scope, headers: Headers) -> Principal:
@@ -202,6 +199,20 @@ class Gate:
             return await receive()
 
         return replay
+
+
+def is_own(origin: str, headers: Headers) -> bool:
+    """Whether the page that sent a request, as its header Origin says, is of the host that the request is for."""
+    return origin.partition("://")[2] == headers.get("host")
+
+
+def _name_in(headers: Headers) -> str:
+    """The name in the header Host, without the port; "" if that is malformed."""
+    host = headers.get("host", "")
+    try:
+        return urlsplit(f"//{host}").hostname or "" if host.isascii() and not set(host) & set("/\\@?# ") else ""
+    except ValueError:  # of brackets around what is no IPv6 address
+        return ""
 
 
 def _is_near(scope: Scope, headers: Headers) -> bool:

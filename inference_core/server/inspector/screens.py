@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from importlib.resources import files
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode
 
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -33,7 +33,7 @@ from inference_core.memory.text import harmless
 from inference_core.memory.types import MemoryCategory
 from inference_core.server.api.routes import Route, route
 from inference_core.server.identity.auth import Permission, Principal
-from inference_core.server.identity.gate import Access
+from inference_core.server.identity.gate import Access, is_own
 from inference_core.server.identity.sessions import PREFIX
 from inference_core.server.inspector import drawing
 from inference_core.server.problems import Refused, told
@@ -273,7 +273,7 @@ def page(path: str, permission: Permission | None, method: str = "GET") -> Calla
 def check_origin(request: Request) -> None:
     """Refuses a form that a page of another site has sent, also of one that may use the API. Raises Refused."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-    is_foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    is_foreign = origin is not None and not is_own(origin, request.headers)
     if is_foreign or site not in ("same-origin", "none"):
         raise Refused(403, "wrong-origin", "Forms are taken from the inspector's own pages only")
 

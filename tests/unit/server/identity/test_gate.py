@@ -44,6 +44,14 @@ async def test_pages_of_other_sites_are_refused(server: Served):
         assert "access-control-allow-origin" not in other.headers
 
 
+async def test_regression_a_malformed_host_or_origin_is_a_foreign_one(server: Served):
+    """A bracket that nothing closes, or around what is no address, made the server answer 500, also without a key."""
+    async with server.client() as nobody:
+        for bad in ("[", "[::1", "[foo]", "[v1.x]"):
+            assert (await nobody.get("/healthz", headers={"Host": bad})).status_code == 421, bad
+            assert (await nobody.get("/healthz", headers={"Origin": f"http://{bad}"})).status_code == 403, bad
+
+
 async def test_a_key_may_act_for_others_only_with_permission(server: Served):
     async with (
         server.client("ada") as ada,
