@@ -220,6 +220,18 @@ async def test_what_comes_through_a_proxy_is_not_this_machines_user():
             access_for(service, ServerSettings(user="ada", root_path="/memory"))
 
 
+async def test_regression_a_public_name_is_not_this_machines_user():
+    """Only headers of a proxy were looked for; one that adds none was not noticed by the name in Host either."""
+    public = "memory.example.com"
+    with open_store("memory://", embeddings=None) as store:
+        hosts, anonymous = {public, "localhost"}, Principal("ada", frozenset({READ}), "local")
+        app = served(AgentMemoryStoreService(store), anonymous=anonymous, hosts=hosts).app
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            assert (await client.get("/v1/stats")).status_code == 200
+            assert (await client.get("/v1/stats", headers={"Host": public})).status_code == 401
+            assert (await client.get("/metrics", headers={"Host": public})).status_code == 401
+
+
 async def test_behind_a_prefix_all_is_as_without_it(server: Served):
     """The limits of bodies, what clients of MCP are told, AIRI's errors and Location looked at the whole path."""
     headers = {"Authorization": f"Bearer {server.key('ada')}"}

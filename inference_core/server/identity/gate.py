@@ -216,9 +216,10 @@ def _name_in(headers: Headers) -> str:
 
 
 def _is_near(scope: Scope, headers: Headers) -> bool:
-    """Whether a request comes from this machine, and not through a proxy on it."""
+    """Whether a request comes from this machine, and has no sign of a proxy on it; not every proxy leaves one."""
     address = (scope.get("client") or ("",))[0]
-    return address in LOOPBACK and not any(name in headers for name in _OF_PROXIES)
+    is_direct = _name_in(headers) in LOOPBACK and not any(name in headers for name in _OF_PROXIES)
+    return address in LOOPBACK and is_direct
 
 
 def _of_platform(scope: Scope) -> Principal:
