@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import LOGGING_CONFIG
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError
@@ -37,6 +39,8 @@ SHUTDOWN_S: Final = 8
 """Requests that run have so long to end; with what the store writes then, the process ends within ten seconds."""
 _LOOPBACK: Final = "127.0.0.1"
 _KEEP_ALIVE_S: Final = 15
+HEADER_S: Final = 10.0
+"""The header of a request has to arrive within this time; uvicorn would wait for it as long as the client likes."""
 _MOST_CONNECTIONS: Final = 1_000
 _KEYS_MADE_BY: Final = "inference-core keys create --user ID"
 
@@ -147,6 +151,7 @@ def _answer(
         root_path=root_path,
         access_log=False,  # URLs may hold what somebody searched for
         server_header=False,
+        http=_Connection,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
         limit_concurrency=_MOST_CONNECTIONS,
@@ -156,6 +161,38 @@ def _answer(
     signal.signal(signal.SIGTERM, _end)
     gc.freeze()  # looking at all that was imported again and again would hold up requests
     _Server(config, app.state.jobs).run(list(listeners) or None)
+
+
+class _Connection(HttpToolsProtocol):
+    """Is closed if the header of a request does not arrive in time, so that silent clients keep no others out."""
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for the first request."""
+        super().connection_made(transport)
+        self._closing = self.loop.call_later(HEADER_S, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Begins to wait for the rest of a further request, for which uvicorn stops the time of an idle connection."""
+        if self._closing is None and self.cycle.response_complete:
+            self._closing = self.loop.call_later(HEADER_S, self.transport.close)
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """Begins to answer."""
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
 
 
 class _Server(uvicorn.Server):

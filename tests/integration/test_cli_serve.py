@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -101,6 +101,40 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys:
     with open_store(url, embeddings=None) as store:
         kept = {one.id for one in store.memory("ada").all()}
     assert set(acknowledged) <= kept
+
+
+def test_regression_silent_clients_keep_nobody_out_for_long(url: str, capsys: Capture):
+    """As many connections as the server takes, on which no whole request ever came, locked everybody out for good."""
+    key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
+    headers = {"Authorization": f"Bearer {key}"}
+    changed = "from inference_core.server import running as r; r.HEADER_S, r._MOST_CONNECTIONS = 1.0, 6"
+    start = f"{changed}; from inference_core.cli import main; main(['serve', '--port', '{port}'])"
+    server, begun = subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.DEVNULL), "GET /readyz HTTP/1.1"
+    try:
+        wait_ready(port)
+        with ExitStack() as ends, httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
+            idle = [ends.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(6)]
+            idle[1].sendall(begun.encode())
+            idle[2].sendall(f"{begun}\r\nHost: localhost\r\n\r\n".encode())
+            assert idle[2].recv(10_000).startswith(b"HTTP/1.1 ")
+            with suppress(OSError):  # uvicorn has closed it if it was one too many
+                idle[2].sendall(b"\r\n")
+            assert client.get("/v1/stats").status_code == 503
+            for number in range(12):  # a byte now and then makes it no longer
+                with suppress(OSError):
+                    idle[3].sendall(begun[number].encode())
+                time.sleep(0.15)
+            assert client.get("/v1/stats").status_code == 200
+            for one in idle:
+                one.settimeout(5)
+                with suppress(ConnectionResetError):
+                    while one.recv(10_000):  # until it is closed; TimeoutError if it never is
+                        pass
+            time.sleep(1.5)
+            assert client.get("/v1/stats").status_code == 200  # on the same connection
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_inspect_gives_a_link_that_works_once(url: str, capsys: Capture):
