@@ -1875,7 +1875,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -1921,7 +1921,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -1974,7 +1974,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2009,7 +2009,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2084,7 +2084,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2123,7 +2123,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2399,7 +2399,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2468,7 +2468,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2507,7 +2507,7 @@ export interface operations {
                 "Act-As-User"?: string | null;
             };
             path: {
-                /** @description The memory's id. */
+                /** @description The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /. */
                 memory_id: string;
             };
             cookie?: never;
@@ -2774,7 +2774,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/event-stream": string;
+                    "text/event-stream": unknown;
                 };
             };
             /** @description Over. */

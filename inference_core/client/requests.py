@@ -21,6 +21,7 @@ from inference_core.errors import DeadlineExceeded, InvalidInput, MemoryNotFound
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import MemoryLink
+from inference_core.memory.text import id_as_segment
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.operations.delete import ForgottenMemory
 from inference_core.services.operations.messages import said_at
@@ -327,13 +328,13 @@ def _decided(caller: Caller, given: Given, decision: str, body: Given) -> Operat
         ids = [one.id for one in (yield from list_pending(caller, given))]
     decided: list[str] = []
     for one in ids:
-        path = f"/v1/pending/{quote(one, safe='')}/{decision}"
+        path = f"/v1/pending/{id_as_segment(one)}/{decision}"
         decided += [one] if (yield from _changed(caller, "POST", path, body)) else []
     return decided
 
 
 def _path(memory_id: str) -> str:
-    return f"/v1/memories/{quote(memory_id, safe='')}"
+    return f"/v1/memories/{id_as_segment(memory_id)}"
 
 
 def _moment(text: str) -> datetime:

@@ -8,7 +8,9 @@ import os
 import re
 import threading
 import unicodedata
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from difflib import SequenceMatcher, get_close_matches
 from math import ceil
@@ -42,6 +44,7 @@ _UNCHANGED: Final = 12
 _MOST_WORDS: Final = 3_000
 """Longer texts are not compared word by word, which would take seconds."""
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
+_SEGMENT: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")
 _BYTES: Final = 16
 _PORTION: Final = 256
 _lock = threading.Lock()
@@ -160,6 +163,24 @@ def is_id(text: str) -> bool:
     if not 1 <= len(text) <= MAX_ID_LENGTH:
         return False
     return not any(not mark.isprintable() or mark.isspace() or mark in _FORBIDDEN_IN_IDS for mark in text)
+
+
+def id_as_segment(memory_id: object) -> str:
+    """A memory's id as a segment of a URL's path, where any id makes one: itself, or ``~`` and its UTF-8 in base64url.
+
+    Raises InvalidMemory for what is no id.
+    """
+    name = canonical_id(memory_id)
+    return name if _SEGMENT.match(name) else f"~{urlsafe_b64encode(name.encode()).decode().rstrip('=')}"
+
+
+def id_of_segment(segment: str) -> str:
+    """The id that a segment of a path stands for. Raises InvalidMemory for a ``~`` before what is no base64url."""
+    if not segment.startswith("~"):
+        return segment
+    with suppress(ValueError):
+        return urlsafe_b64decode(f"{segment[1:]}==").decode()
+    raise InvalidMemory("~ stands before the UTF-8 of an id in base64url, and here before something else")
 
 
 def digest_of(what: Sequence[Any]) -> str:

@@ -117,6 +117,30 @@ async def test_a_memory_is_saved_found_changed_and_deleted(memory: MemoryVerbs, 
     assert [one.content for one in found.earlier] == ["Lives in Lisbon"]
 
 
+IDS = ("notes/2026/kayak", "/", "a/../b", ".", "..", "~", "~YQ", "a%2Fb", "a?b#c", "a;b,c=e", "\\", "batch", "search",
+       "x/history", "é\u0301🎉", "ü" * 255)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IDS)
+async def test_regression_every_id_can_be_used(memory: MemoryVerbs, user: str, name: str):
+    """Ids with a slash were recalled over HTTP, but not read, changed or deleted there; saving as "." failed."""
+    assert await memory.save_memory(user, "Paddles a kayak", "facts", memory_id=name) == name
+    assert [one.id for one in await memory.recall_memories(user, "kayak")] == [name]
+    assert await memory.update_memory(user, name, "Paddles a canoe")
+    assert [one.content for one in await memory.get_memory_history(user, name)] == [
+        "Paddles a kayak",
+        "Paddles a canoe",
+    ]
+    assert (await memory.why(user, name)).memory
+    assert (await memory.save_memory(user, "Rows", "facts", memory_id=name, expected_version=2)) == name
+    found = await memory.get_memory(user, name)
+    assert found
+    assert (found.id, found.content) == (name, "Rows")
+    assert await memory.approve_pending(user, name) == []
+    assert await memory.delete_memory(user, name, erase=True)
+    assert await memory.get_memory(user, name) is None
+
+
 async def test_what_is_not_there(memory: MemoryVerbs, user: str):
     assert await memory.get_memory(user, "none") is None
     assert not await memory.update_memory(user, "none", "x")
@@ -169,6 +193,10 @@ WRONG: list[Callable[[MemoryVerbs, str], Awaitable[object]]] = [
     lambda memory, user: memory.save_memory(user, "lone \ud800"),
     lambda memory, user: memory.save_memory(user, "x", extra_metadata={"y": object()}),
     lambda memory, user: memory.get_memory(user, "no id"),
+    lambda memory, user: memory.get_memory_history(user, ""),
+    lambda memory, user: memory.delete_memory(user, "\ud800"),
+    lambda memory, user: memory.update_memory(user, "x" * 256, "x"),
+    lambda memory, user: memory.approve_pending(user, "<"),
     lambda memory, user: memory.recall_memories(user, "x", 0 - 1),
     lambda memory, user: memory.recall_memories(user, "x", diversity=99),
     lambda memory, user: memory.list_memories(user, after="no cursor"),

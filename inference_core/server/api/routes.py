@@ -11,13 +11,14 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, get_t
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from inference_core import __version__
 from inference_core.effects import Operation, arun
 from inference_core.errors import MemoryNotFound, StoreUnavailable
 from inference_core.memory.audit import Actor
+from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server.api import wire
 from inference_core.server.identity.auth import KEYS, Permission, Principal
@@ -161,7 +162,13 @@ class QuickRoute(APIRoute):
 
 
 Caller = Annotated[Call, Depends(call_of)]
-MemoryId = Annotated[str, Path(min_length=1, max_length=255, description="The memory's id.")]
+MemoryId = Annotated[
+    str,
+    Path(
+        min_length=1, description="The memory's id. ~ and its UTF-8 in base64url stands for any, as for one with a /."
+    ),
+    AfterValidator(id_of_segment),
+]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -213,7 +220,7 @@ async def save_memory(
     if saved.was_stored:
         response.status_code = 200
     memory = await _get(call, saved, response)
-    response.headers["Location"] = f"{call.prefix}/v1/memories/{memory.id}"
+    response.headers["Location"] = f"{call.prefix}/v1/memories/{id_as_segment(memory.id)}"
     return wire.SavedMemory(**dict(memory), was_stored=saved.was_stored, redacted=list(saved.redacted))
 
 

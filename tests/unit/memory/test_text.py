@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from support import expanded, load
 
 from inference_core.errors import InvalidMemory
@@ -26,6 +29,9 @@ from inference_core.memory.text import (
     canonical_json,
     canonical_metadata,
     canonical_text,
+    id_as_segment,
+    id_of_segment,
+    is_id,
     is_text,
     optional_text,
 )
@@ -332,3 +338,17 @@ def test_a_copy_shares_nothing_that_can_change():
 )
 def test_tokens_are_estimated_from_bytes(text: str, tokens: int):
     assert ids.text_tokens(text) == tokens
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_each_id_makes_a_segment_of_a_path_that_stands_for_it(name: str):
+    assume(is_id(name))
+    segment = id_as_segment(name)
+    assert re.fullmatch(r"~?[A-Za-z0-9_-][A-Za-z0-9_.-]*", segment)
+    assert id_of_segment(segment) == name
+
+
+@pytest.mark.parametrize("segment", ["~YQYQY", "~é", "~_w"])
+def test_what_is_no_encoded_id_is_refused(segment: str):
+    with pytest.raises(InvalidMemory, match="base64url"):
+        id_of_segment(segment)
