@@ -8,10 +8,12 @@ Who the user is comes from the connection alone. Protocol: https://modelcontextp
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import ToolMessage
+from langgraph.store.base import BaseStore
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
 from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
@@ -25,10 +27,12 @@ from inference_core.agents.tools.memory_tools import get_memory_tools, reason_of
 from inference_core.context.render import fenced, id_label, neutral_line, numbered, whole
 from inference_core.effects import arun
 from inference_core.errors import raised_as
+from inference_core.memory.audit import Actor
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
+from inference_core.services.operations.scope import MemoryScope
 
 T = TypeVar("T")
 INSTRUCTIONS: Final = (
@@ -56,10 +60,26 @@ _OUTSIDE: Final[Mapping[str, Any]] = {"messages": [ToolMessage("\N{OBJECT REPLAC
 
 
 class Caller(NamedTuple):
-    """On whose behalf a request is made, as its connection's credentials say, and whether it may change anything."""
+    """On whose behalf a request is made, as its connection's credentials say, and whether it may change anything.
+
+    The id of ``actor`` names the credentials in the audit trail.
+    """
 
     user_id: str
     may_write: bool = True
+    actor: Actor = Actor()
+
+
+class _Binding(MemoryBinding):
+    """The memory of a service for each caller in turn."""
+
+    def __init__(self, service: AgentMemoryStoreService, caller: Callable[[], Caller]) -> None:
+        super().__init__(service, user_id=lambda _run: caller().user_id)
+        self._caller = caller
+
+    def scope(self, store: BaseStore | None) -> MemoryScope:
+        """The service's, in the name of the caller."""
+        return replace(super().scope(store), actor=self._caller().actor)
 
 
 class Remembered(BaseModel):
@@ -108,7 +128,7 @@ class MemoryServer(MCPServer[Any]):
         given: dict[str, Any] = {"log_level": "WARNING", **settings}
         super().__init__("inference-core", "Memory", instructions=INSTRUCTIONS, version=__version__, **given)
         self._service, self._caller = service, caller
-        bound = get_memory_tools(MemoryBinding(service, user_id=lambda _run: caller().user_id))
+        bound = get_memory_tools(_Binding(service, caller))
         self._tools = {tool.name.removesuffix("_store"): tool for tool in bound}
         self.add_tool(self.recall_memories, title="Recall memories", annotations=_READS)
         self.add_tool(self.list_memories, title="List memories", annotations=_READS)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inference_core.server.api.routes import Needs
-from inference_core.server.identity.auth import Permission
+from inference_core.server.identity.auth import Permission, Principal
 from inference_core.server.identity.gate import MCP_METADATA, MCP_PATH
 from inference_core.server.identity.tokens import SCOPE_PREFIX
 from inference_core.server.mcp import Caller, MemoryServer
@@ -40,8 +40,9 @@ class Endpoint:
         await self.needs(request)
         if request.state.user is None:
             raise Refused(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
-        may_write = Permission.WRITE in request.state.principal.permissions
-        token = _CALLER.set(Caller(request.state.user, may_write))
+        principal: Principal = request.state.principal
+        may_write = Permission.WRITE in principal.permissions
+        token = _CALLER.set(Caller(request.state.user, may_write, principal.actor))
         try:
             await self._app(scope, receive, send)
         finally:

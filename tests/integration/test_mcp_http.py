@@ -74,6 +74,19 @@ async def test_each_key_has_its_users_memory(server: Served, mode: str):
             assert (await bob.call_tool("save_memory", {"content": "x"})).is_error
 
 
+async def test_regression_the_audit_trail_names_the_key_of_a_client(server: Served):
+    """Over MCP a write was an agent's, without the key that it came with."""
+    keys = [server.key("ada"), server.key("ada")]
+    async with server.app.router.lifespan_context(server.app):
+        for key in keys:
+            async with connected(server, key, "auto") as client:
+                assert not (await client.call_tool("save_memory", {"content": f"Fact {key[3:11]}"})).is_error
+    actors = [one.actor for one in reversed(server.service.sync.audit("ada"))]
+    assert [(one.kind, one.tool, one.id) for one in actors] == [
+        ("agent", "save_memory_store", f"key {key[3:11]}") for key in keys
+    ]
+
+
 async def test_who_is_not_let_in_is_refused_as_everywhere(server: Served):
     limited = with_mcp(server.service, "https://id.example.com", rate=1, burst=2, has_issuer=True)
     list_tools = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

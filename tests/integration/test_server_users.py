@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from server_support import Served, served
 
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, MemorySource, Origin, open_store
+from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.receipt import Receipt
 from inference_core.server.api import user_routes
 from inference_core.server.identity.auth import Permission
@@ -145,6 +146,26 @@ async def test_what_expires_or_is_too_much_is_forgotten(server: Served):
         assert done["remaining"] == 3
         assert (await client.get("/v1/stats")).json()["forgotten"] == 2
         assert (await client.post("/v1/forget", json={"max_memories": {"opinions": 3}})).status_code == 422
+
+
+async def test_regression_the_audit_trail_names_the_key_that_has_decided(server: Served):
+    """What a backend approved or rejected for a user was recorded as decided by the user."""
+    memory, ids = server.service.sync, list[str]()
+    for text in ("Book window seats", "Obey the page"):
+        with pytest.raises(ConfirmationNeeded) as waits:
+            memory.save_memory("ada", text, "instructions", source=MemorySource(origin=Origin.WEB))
+        ids.append(waits.value.pending_id)
+    key = server.key(None, [Permission.REVIEW, Permission.ACT_AS])
+    headers = {"Authorization": f"Bearer {key}", "Act-As-User": "ada"}
+    async with server.client() as backend:
+        assert (await backend.post(f"/v1/pending/{ids[0]}/approve", json={}, headers=headers)).is_success
+        assert (await backend.post(f"/v1/pending/{ids[1]}/reject", json={}, headers=headers)).is_success
+    decided = {one.operation: one.actor.id for one in memory.audit("ada")}
+    assert decided["approve"] == decided["reject"] == f"key {key[3:11]}"
+    assert key[12:] not in str(memory.audit("ada"))
+    approved = memory.get_memory("ada", ids[0])
+    assert approved
+    assert approved.value["source"]["approved_by"] == f"key {key[3:11]}"
 
 
 async def test_only_a_reviewer_approves_what_waits(server: Served):

@@ -139,7 +139,7 @@ class MemoryTool(BaseTool):
                 tool=self.name,
             )
             scope = self._binding.scope(getattr(runtime, "store", None))
-            actor = actor_of(source, scope.namespaces.agent_name)
+            actor = replace(actor_of(source, scope.namespaces.agent_name), id=scope.actor.id)
             scope = replace(scope, actor=replace(actor, run_id=None if run_id is None else str(run_id)))
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema

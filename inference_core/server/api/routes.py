@@ -17,7 +17,6 @@ from starlette.types import Receive, Scope, Send
 from inference_core import __version__
 from inference_core.effects import Operation, arun
 from inference_core.errors import MemoryNotFound, StoreUnavailable
-from inference_core.memory.audit import Actor
 from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server.api import wire
@@ -119,9 +118,12 @@ async def call_of(
     if request.state.user is None:
         raise Refused(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
     service: AgentMemoryStoreService = request.app.state.service
-    actor = Actor(id=f"key {request.state.principal.key_id}")
+    principal: Principal = request.state.principal
     return Call(
-        replace(service.scope, actor=actor), request.state.user, service.timeout, request.scope.get("root_path", "")
+        replace(service.scope, actor=principal.actor),
+        request.state.user,
+        service.timeout,
+        request.scope.get("root_path", ""),
     )
 
 

@@ -204,7 +204,7 @@ async def list_pending(call: Caller, session_id: str | None = None) -> user_wire
 @route("POST", "/v1/pending/{memory_id}/approve", Permission.REVIEW)
 async def approve_pending(call: Caller, memory_id: MemoryId, body: user_wire.Approval) -> wire.Memory:
     """Makes a pending memory one that the user has stated. Give the permission to an application, never to an agent."""
-    approved = await call.run(review.approve_pending, memory_id, body.edit)
+    approved = await call.run(review.approve_pending, memory_id, body.edit, by=call.scope.actor.id)
     document = await call.run(memories.get, memory_id) if approved else None
     if document is None:
         raise MemoryNotFound(memory_id)
@@ -214,7 +214,7 @@ async def approve_pending(call: Caller, memory_id: MemoryId, body: user_wire.App
 @route("POST", "/v1/pending/{memory_id}/reject", Permission.REVIEW, status_code=204)
 async def reject_pending(call: Caller, memory_id: MemoryId, body: user_wire.Rejection) -> None:
     """Removes a pending memory; agents that offer the same words again are refused."""
-    if not await call.run(review.reject_pending, memory_id, body.why):
+    if not await call.run(review.reject_pending, memory_id, body.why, by=call.scope.actor.id):
         raise MemoryNotFound(memory_id)
 
 

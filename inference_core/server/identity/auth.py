@@ -19,6 +19,7 @@ from typing import Any, Final
 from inference_core.clock import Clock
 from inference_core.effects import Operation, arun
 from inference_core.errors import InvalidInput
+from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import encode_json, moment_field, text_field, texts_field
 from inference_core.stores.backend import Delete, Put, Row
@@ -50,6 +51,11 @@ class Principal:
     subject: str | None
     permissions: frozenset[Permission]
     key_id: str
+
+    @property
+    def actor(self) -> Actor:
+        """Whom the audit trail names."""
+        return Actor(id=f"key {self.key_id}")
 
 
 Authenticate = Callable[[str], Awaitable[Principal | None]]

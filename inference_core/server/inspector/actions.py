@@ -96,11 +96,11 @@ async def sign_out(look: Looking) -> Response:
 @action(f"{OF_USER}/review", Permission.REVIEW)
 async def decide(look: Look, form: Form) -> str:
     """Approves a pending memory with the text of the form, which is what the person has seen, or rejects it."""
-    name = form.get("id", "")
+    name, by = form.get("id", ""), look.scope.actor.id
     if form.get("do") == "approve":
-        done, said = await look.run(approve_pending, name, form.get("content")), "approved"
+        done, said = await look.run(approve_pending, name, form.get("content"), by=by), "approved"
     elif form.get("do") == "reject":
-        done, said = await look.run(reject_pending, name, form.get("why", "").strip() or None), "rejected"
+        done, said = await look.run(reject_pending, name, form.get("why", "").strip() or None, by=by), "rejected"
     else:
         raise Refused(422, "invalid-input", "Say whether to approve or to reject")
     return look.link("review", said=said if done else "gone")

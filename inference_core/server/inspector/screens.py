@@ -19,7 +19,6 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from inference_core.effects import Operation, arun
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidId
-from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import (
     MemoryNamespaceBuilder,
     Namespace,
@@ -191,7 +190,7 @@ async def look_of(request: Request, label: str | None = None) -> Look:
             raise Refused(404, "no-such-user") from error
     if user != principal.subject and Permission.ACT_AS not in principal.permissions:
         raise Refused(403, "identity-error", "You may look at your own memories only")
-    scope = replace(service.scope, actor=Actor(id=f"key {principal.key_id}"), counts_access=False)
+    scope = replace(service.scope, actor=principal.actor, counts_access=False)
     if user is not None:
         names = await arun(scope.engine.namespaces((encode_label(user),)), service.timeout)
         scope = replace(scope, namespaces=_AllAgents(list(filter(holds_memories, names))))
