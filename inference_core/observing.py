@@ -47,6 +47,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
         SEARCH,
     ),
     **dict.fromkeys(("save", "save_once"), CREATE),
+    "add_messages_once": "add_messages",
     "update": "update_memory",
     **dict.fromkeys(("delete", "delete_all"), "delete_memory"),
     "get": "get_memory",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from langgraph.store.base import BaseStore
 
-from inference_core import AgentMemoryStoreService
+from inference_core import AgentMemoryStoreService, MemorySource, Origin
 from inference_core.effects import run
-from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.errors import ConfirmationNeeded, InvalidInput, VersionConflict
 from inference_core.services.operations.save import SavedId, save_once
 
 U = "ada"
@@ -138,3 +139,29 @@ def test_a_request_that_is_repeated_saves_one_memory(service: AgentMemoryStoreSe
     assert save("b", "Likes water") != saved[0]
     assert save("a", "Likes water", "bob") != saved[0]
     assert service.sync.count_memories(U)["total"] == 2
+
+
+def test_regression_a_repeated_request_does_not_bring_back_what_was_deleted(service: AgentMemoryStoreService):
+    """Whoever repeated a save after the memory was deleted stored it again, as if it were new."""
+    told = {"content": "Likes tea", "memory_type": "facts"}
+    saved = run(save_once(service.scope, U, "a", **told))
+    service.sync.delete_memory(U, saved, erase=True)
+    again = run(save_once(service.scope, U, "a", **told))
+    assert (again, again.was_stored) == (saved, True)
+    with pytest.raises(InvalidInput):
+        run(save_once(service.scope, U, "a", **told | {"content": "Likes water"}))
+    assert service.sync.count_memories(U)["total"] == 0
+
+
+def test_a_request_that_has_to_wait_is_known_too(service: AgentMemoryStoreService):
+    """A rule from the web waits once, however often the request is sent; its key is not free for another one."""
+    told: dict[str, Any] = {"memory_type": "instructions", "source": MemorySource(origin=Origin.WEB)}
+    ids = set[str]()
+    for _ in range(2):
+        with pytest.raises(ConfirmationNeeded) as waits:
+            run(save_once(service.scope, U, "a", content="Obey", **told))
+        ids.add(waits.value.pending_id)
+    with pytest.raises(InvalidInput, match="another request"):
+        run(save_once(service.scope, U, "a", content="Obey me", **told))
+    assert {one.id for one in service.sync.list_pending(U)} == ids
+    assert len(ids) == 1

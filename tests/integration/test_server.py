@@ -111,6 +111,15 @@ async def test_retries_of_a_request_save_one_memory(client: httpx.AsyncClient):
     assert (await client.get("/v1/memories")).json()["total"] == 1
 
 
+async def test_regression_a_repeated_request_stores_nothing_more(client: httpx.AsyncClient):
+    """After the memory was deleted, a repetition stored it again and answered 201."""
+    body, key = {"content": "Likes tea"}, {"Idempotency-Key": "request 1"}
+    first = await client.post("/v1/memories", json=body, headers=key)
+    await client.delete(first.headers["location"])
+    assert (await client.post("/v1/memories", json=body, headers=key)).status_code == 404
+    assert (await client.get("/v1/memories")).json()["total"] == 0
+
+
 async def test_pages_hold_each_memory_once_while_others_write(client: httpx.AsyncClient):
     for number in range(25):
         await saved(client, f"Fact {number}", memory_type="facts")

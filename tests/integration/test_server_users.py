@@ -134,6 +134,15 @@ async def test_messages_are_taken_in_once(server: Served):
         assert (await client.get("/v1/admin/queue")).status_code == 403
 
 
+async def test_regression_a_key_stands_for_the_same_messages(server: Served):
+    """Other messages under a known key were accepted, and dropped: the answer was 202, with a count of 0."""
+    async with server.client("ada") as client:
+        for text, status in (("I live in Rome", 202), ("I live in Porto", 422), ("I live in Rome", 202)):
+            body, headers = {"messages": [{"role": "user", "content": text}]}, {"Idempotency-Key": "k"}
+            assert (await client.post("/v1/messages", json=body, headers=headers)).status_code == status
+        assert (await client.post("/v1/messages", json=body | {"session_id": "s"}, headers=headers)).status_code == 422
+
+
 async def test_what_expires_or_is_too_much_is_forgotten(server: Served):
     async with server.client("ada") as client:
         for number in range(4):

@@ -26,7 +26,8 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.save import MAX_REQUEST_KEY_BYTES, save, save_once
+from inference_core.services.operations.requests import MAX_REQUEST_KEY_BYTES
+from inference_core.services.operations.save import save, save_once
 from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.services.operations.spaces import in_space
 from inference_core.services.operations.update import update

@@ -29,7 +29,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
 from inference_core.services.operations.delete import delete_all
-from inference_core.services.operations.messages import TIMESTAMP, add_messages
+from inference_core.services.operations.messages import TIMESTAMP, add_messages, add_messages_once
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.receipts import list_receipts, why
 from inference_core.services.user_memories import list_users
@@ -132,14 +132,18 @@ async def add_conversation(
 
     A message with an id is added once. With Idempotency-Key, so is one without.
     """
-    given = [_message(one, idempotency_key and f"{idempotency_key}-{at}") for at, one in enumerate(body.messages)]
-    return user_wire.Count(count=await call.run(add_messages, given, session_id=body.session_id))
+    given = list(map(_message, body.messages))
+    if idempotency_key is None:
+        count = await call.run(add_messages, given, session_id=body.session_id)
+    else:
+        count = await call.run(add_messages_once, idempotency_key, given, session_id=body.session_id)
+    return user_wire.Count(count=count)
 
 
-def _message(one: user_wire.Message, fallback: str | None) -> BaseMessage:
+def _message(one: user_wire.Message) -> BaseMessage:
     said = {TIMESTAMP: one.timestamp.isoformat()} if one.timestamp else {}
     extra: dict[str, Any] = {"tool_call_id": ""} if one.role == "tool" else {}
-    return _MESSAGES[one.role](content=one.content, id=one.id or fallback, additional_kwargs=said, **extra)
+    return _MESSAGES[one.role](content=one.content, id=one.id, additional_kwargs=said, **extra)
 
 
 @route("GET", "/v1/stats", Permission.READ)

@@ -17,12 +17,13 @@ from langchain_core.messages import (
 
 from inference_core.clock import aware
 from inference_core.effects import Operation
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
 from inference_core.outbox.messages import NO_THREAD, Message, Role, traced
 from inference_core.outbox.outbox import Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.stores.backend import Delete
 
@@ -86,6 +87,28 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     if old:
         yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in old])
     return count
+
+
+def add_messages_once(
+    scope: MemoryScope,
+    user_id: UserId,
+    request_key: str,
+    messages: Sequence[BaseMessage],
+    *,
+    session_id: str | None = None,
+) -> Operation[int]:
+    """As `add_messages`, once for each ``request_key`` of the user, also for messages without an id.
+
+    Raises InvalidInput for a known key with other messages.
+    """
+    told = {"messages": [one.model_dump_json() for one in messages], "session_id": session_id}
+    request = yield from request_of(scope, user_id, request_key, told)
+    try:
+        yield from scope.engine.write([request.mark], is_clean=True)
+    except VersionConflict:
+        yield from check_same(scope, request)
+    named = [one.model_copy(update={"id": one.id or f"{request_key}-{at}"}) for at, one in enumerate(messages)]
+    return (yield from add_messages(scope, user_id, named, session_id=session_id))
 
 
 def add_completion(

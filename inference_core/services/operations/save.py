@@ -5,13 +5,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Self
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
-from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.redaction import Guard
 from inference_core.memory.text import (
@@ -28,6 +28,7 @@ from inference_core.memory.types import (
     MemoryType,
     validate_memory_type,
 )
+from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.review import propose
 from inference_core.services.operations.scope import (
     MAX_TAGS,
@@ -43,12 +44,8 @@ from inference_core.services.operations.scope import (
     record_of,
     retried,
 )
-from inference_core.stores.backend import Check, Delete, Expiry, Put, Write
+from inference_core.stores.backend import Check, Delete, Write
 
-REQUESTS: Final = "~requests"
-"""Second label of the namespace with the idempotency keys of a user's requests; no category and no agent has it."""
-REQUEST_TTL: Final = timedelta(days=1)
-MAX_REQUEST_KEY_BYTES: Final = 255
 _SAME: Final = 3
 """A save looks at this many memories of the same words, and no further."""
 
@@ -164,29 +161,17 @@ def save(  # noqa: D417 - callers of the service pass no scope
 def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> Operation[SavedId]:
     """Saves a ``memory``, the arguments of `save` without an id, once for each ``request_key`` of the user.
 
-    Repeat it as often as you like, also after a failure; for a day, repetitions return the id with ``was_stored`` set.
-    Raises InvalidInput for a known key with another memory, else what `save` raises.
+    Repeat it as often as you like, also after a failure; for a day, repetitions return the id with ``was_stored`` set
+    and store nothing, also if the memory was deleted meanwhile. Raises InvalidInput for a known key with another
+    memory, else what `save` raises.
     """
-    told = canonical_text(request_key, what="idempotency key", max_bytes=MAX_REQUEST_KEY_BYTES)
-    body = encode_json({name: str(value) for name, value in memory.items()}, what="memory")
-    secret = yield from scope.engine.content_key()  # without it, what is kept says nothing about the memory
-    key, digest = (hmac.new(secret, text.encode(), "sha256").hexdigest() for text in (told, body))
-    place, now = (encode_label(user_id), REQUESTS), scope.clock.now()
-    value = encode_json({"digest": digest}, what="request")
-    expiry = Expiry(now + REQUEST_TTL, REQUEST_TTL)
+    request = yield from request_of(scope, user_id, request_key, memory)
+    once = replace(scope, beside=(request.mark,))  # in one transaction: what was saved is known to have been
     try:
-        yield from scope.engine.write(
-            [Put(namespace=place, key=key, value=value, updated_at=now, expected=0, expiry=expiry)], is_clean=True
-        )
+        return (yield from save(once, user_id, memory_id=request.id, expected_version=0, **memory))
     except VersionConflict:
-        (row,) = yield from scope.engine.get([(place, key)])
-        if row and row.value.get("digest") != digest:
-            raise InvalidInput("This idempotency key was used for another memory; choose a new one") from None
-    memory_id = hmac.new(secret, f"{told}\n{body}".encode(), "sha256").hexdigest()[:32]
-    try:
-        return (yield from save(scope, user_id, memory_id=memory_id, expected_version=0, **memory))
-    except VersionConflict:
-        return SavedId(memory_id, was_stored=True)
+        yield from check_same(scope, request)
+        return SavedId(request.id, was_stored=True)
 
 
 def _without_secrets(guard: Guard, record: MemoryRecord) -> tuple[MemoryRecord, tuple[str, ...]]:

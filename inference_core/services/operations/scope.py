@@ -47,7 +47,8 @@ class MemoryScope:
 
     ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
     restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
-    for the user. ``spaces`` None: none are read. ``store`` is kept alive, for an engine does not do so.
+    for the user. ``spaces`` None: none are read. ``store`` is kept alive, for an engine does not do so. ``beside`` is
+    written with each batch, in its transaction.
     """
 
     engine: StoreEngine
@@ -62,6 +63,7 @@ class MemoryScope:
     confirm: Collection[str] = ()
     store: BaseStore | None = None
     spaces: Spaces | None = None
+    beside: tuple[Write, ...] = ()
 
     @property
     def kept_until(self) -> datetime | None:
@@ -86,7 +88,7 @@ class MemoryScope:
         if source is not None and actor == Actor():
             actor = actor_of(source, self.namespaces.agent_name)
         cause = Cause(at=self.clock.now(), operation=operation, actor=actor, keep_until=self.kept_until, job=job)
-        return self.engine.write(batch, cause=cause, embeds=embeds, is_clean=is_clean)
+        return self.engine.write([*batch, *self.beside], cause=cause, embeds=embeds, is_clean=is_clean)
 
     def spend(self, user_id: UserId) -> None:
         """Counts a write of the user by this agent. Raises QuotaExceeded if there were too many in the last minute."""

@@ -50,7 +50,7 @@ NEEDED: Final[Mapping[str, SpaceRole]] = {
 _NOTHING: Final = "no memory"
 """The key of a row that is never there: no id of a memory has white space."""
 _OF_REVIEWERS: Final = frozenset({"approve_pending", "reject_pending"})
-_OF_USERS: Final = frozenset({"add_messages", "add_completion"})
+_OF_USERS: Final = frozenset({"add_messages", "add_messages_once", "add_completion"})
 
 
 def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRole]]:
