@@ -51,6 +51,15 @@ async def client(server: Served) -> AsyncIterator[httpx.AsyncClient]:
         yield one
 
 
+@pytest.mark.parametrize("field", ["content", "platform", "modelName"])
+async def test_regression_half_a_character_is_refused_before_anything_is_stored(client: httpx.AsyncClient, field: str):
+    """The message was stored, and the answer, which repeats the field, failed with 500: clients sent it again."""
+    body = b'{"content": "Hi", "%s": "\\ud800"}' % field.encode()
+    answer = await client.post("/api/messages", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert (await client.get("/api/conversations")).json()["messages"] == []
+
+
 async def test_messages_and_answers_are_taken_in(client: httpx.AsyncClient):
     said = (await client.post("/api/messages", json={"content": "Hi", "platform": "web", "modelName": "m"})).json()
     assert said.keys() == {"id", "content", "platform", "created_at", "modelName"}

@@ -24,6 +24,7 @@ from inference_core.clock import aware
 from inference_core.context.engineer import EVERYTHING
 from inference_core.context.items import ContextItem
 from inference_core.effects import arun
+from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.partitions import Partition, Waiting, marks_of
 from inference_core.server.api import wire
@@ -97,12 +98,12 @@ def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySet
 
 
 class _Said(BaseModel):
-    """What AIRI's clients send; fields of later versions are ignored."""
+    """What AIRI's clients send; fields of later versions are ignored. A limit also has a text be valid Unicode."""
 
     model_config = ConfigDict(extra="ignore")
 
-    platform: str = ""
-    modelName: str | None = None  # noqa: N815 - AIRI's
+    platform: str = Field("", max_length=MAX_LABEL_BYTES)
+    modelName: str | None = Field(None, max_length=MAX_LABEL_BYTES)  # noqa: N815 - AIRI's
 
 
 class _Message(_Said):
@@ -174,7 +175,6 @@ async def build_structured_context(call: Caller, request: Request, body: _Questi
     def is_short(one: ContextItem) -> bool:
         return one.record is not None and one.record.category is MemoryCategory.EPISODIC
 
-    found = of("memories")
     return {
         "workingMemory": {
             "recentMessages": [{"content": one.text, "created_at": _at(one)} for one in of("messages")],
@@ -183,8 +183,8 @@ async def build_structured_context(call: Caller, request: Request, body: _Questi
             ],
         },
         "semanticMemory": {
-            "shortTerm": [_fragment(one) for one in found if is_short(one)],
-            "longTerm": [_fragment(one) for one in found if not is_short(one)],
+            "shortTerm": [_fragment(one) for one in of("memories") if is_short(one)],
+            "longTerm": [_fragment(one) for one in of("memories") if not is_short(one)],
             "consolidatedMemories": [
                 {"content": one.text, "summary_type": one.kind, "created_at": _at(one)} for one in of("consolidated")
             ],
