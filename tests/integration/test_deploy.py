@@ -29,6 +29,9 @@ SETTINGS = {
 }
 
 
+WORKLOADS = ("Deployment", "StatefulSet")
+
+
 def compose() -> dict[str, Any]:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 
@@ -76,7 +79,7 @@ def test_compose_opens_nothing_by_itself():
 
 def test_containers_have_no_rights():
     for one in manifests():
-        if one["kind"] != "Deployment":
+        if one["kind"] not in WORKLOADS:
             continue
         pod = one["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsUser"] == 10001
@@ -90,6 +93,18 @@ def test_containers_have_no_rights():
     assert all("literals" not in secret for secret in kustomization["secretGenerator"])
 
 
+def test_regression_a_server_in_a_cluster_keeps_its_ledger():
+    """Servers wrote down what they had erased in a folder that went with the pod: no restore could erase it again."""
+    (server,) = [one["spec"] for one in manifests() if one["kind"] == "StatefulSet"]
+    (container,) = server["template"]["spec"]["containers"]
+    (ledger,) = [one["value"] for one in container["env"] if one["name"] == "AGENT_SERVER_LEDGER"]
+    claimed = {one["metadata"]["name"] for one in server["volumeClaimTemplates"]}
+    kept = [one["mountPath"] for one in container["volumeMounts"] if one["name"] in claimed]
+    assert any(Path(ledger).is_relative_to(one) for one in kept)
+    assert compose()["services"]["server"]["volumes"] == ["memory:/data"]
+    assert "WORKDIR /data" in (DEPLOY / "Dockerfile").read_text()
+
+
 def test_manifests_are_built_with_a_key_alone(tmp_path: Path):
     folder = shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
     assert run_tool("kubectl", "kustomize", str(folder)).returncode != 0
@@ -98,7 +113,7 @@ def test_manifests_are_built_with_a_key_alone(tmp_path: Path):
         (folder / "secrets" / name).write_text(value)
     built = run_tool("kubectl", "kustomize", str(folder))
     assert built.returncode == 0, built.stderr
-    assert built.stdout.count("kind: Deployment") == 2
+    assert [built.stdout.count(f"kind: {kind}\n") for kind in WORKLOADS] == [1, 1]
 
 
 def test_the_dashboard_and_the_alerts_ask_for_metrics_that_there_are():
