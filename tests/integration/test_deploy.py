@@ -15,8 +15,11 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from server_support import BASE, served
 from test_cli_serve import free_port, wait_ready
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.observing import METRICS
 from inference_core.server.telemetry import GAUGES, prometheus_name
 from inference_core.settings import AgentSettings, MemorySettings, ServerSettings
@@ -114,6 +117,21 @@ def test_manifests_are_built_with_a_key_alone(tmp_path: Path):
     built = run_tool("kubectl", "kustomize", str(folder))
     assert built.returncode == 0, built.stderr
     assert [built.stdout.count(f"kind: {kind}\n") for kind in WORKLOADS] == [1, 1]
+
+
+async def test_regression_behind_a_proxy_with_tls_cookies_are_secure():
+    """With compose the proxy does not come from 127.0.0.1, so the server took what it handed on for plain HTTP."""
+    setting = compose()["services"]["server"]["environment"]["FORWARDED_ALLOW_IPS"]
+    with open_store("memory://", embeddings=None) as store:
+        server = served(AgentMemoryStoreService(store))
+        behind: Any = ProxyHeadersMiddleware  # its types of ASGI are not those of starlette
+        app = behind(server.app, setting.partition(":-")[2].rstrip("}"))
+        for address, is_secure in (("172.18.0.1", True), ("203.0.113.9", False)):
+            transport = httpx.ASGITransport(app, client=(address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+                headers, form = {"X-Forwarded-Proto": "https"}, {"key": server.key("ada")}
+                answer = await client.post("/ui/login", data=form, headers=headers)
+                assert ("; secure" in answer.headers["set-cookie"].lower()) is is_secure
 
 
 def test_the_dashboard_and_the_alerts_ask_for_metrics_that_there_are():
