@@ -44,7 +44,7 @@ def serve(
         if logs == "json":
             use_json_logs(run(memory.service.scope.engine.content_key()))
         logging.basicConfig(format="%(levelname)s:     %(message)s")  # the SDK of MCP would log in columns
-        note(f"Serving http://{settings.host}:{settings.port}/v1 (Ctrl-C ends)")
+        note(f"Serving http://{settings.host}:{settings.port}, with pages at /ui and the API at /v1 (Ctrl-C ends)")
         answer(memory.service, settings, memory.settings.model_copy(update={"log_format": logs}))
 
 

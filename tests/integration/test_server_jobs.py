@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,11 @@ import pytest
 from server_support import Served, served
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.effects import run
+from inference_core.effects import arun, run
 from inference_core.memory.namespaces import PORTIONS
 from inference_core.server.api import jobs, user_routes
 from inference_core.server.api.jobs import ABANDONED, Job, Jobs
-from inference_core.server.identity.auth import CACHED_S, Permission
+from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
 from inference_core.testing import FrozenClock
 
 ADMIN = (Permission.READ, Permission.WRITE, Permission.ADMIN)
@@ -126,16 +127,37 @@ async def test_progress_is_a_stream_of_events_that_can_be_taken_up(server: Serve
         assert (over.status_code, over.content) == (204, b"")
 
 
-async def test_a_stream_without_news_beats_and_ends_with_the_server(server: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(user_routes, "BEAT_S", 0.02)
-    runner: Jobs = server.app.state.jobs
+@pytest.fixture
+def runner(server: Served, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    """Runs exports that end with the server."""
+    runs: Jobs = server.app.state.jobs
 
     def waits(*_: object) -> dict[str, Any]:
-        while not runner.is_closing:
-            asyncio.run(asyncio.sleep(0.01))
+        while not runs.is_closing:
+            time.sleep(0.01)
         return {}
 
-    monkeypatch.setattr(runner, "_export", waits)
+    monkeypatch.setattr(runs, "_export", waits)
+    return runs
+
+
+async def test_regression_a_stream_ends_with_its_key(server: Served, runner: Jobs):
+    """Who followed a job was told of it for five minutes after the key was revoked."""
+    key = server.key("ada")
+    async with server.client() as client:
+        client.headers["Authorization"] = f"Bearer {key}"
+        following = asyncio.create_task(client.get(f"{await begun(client, 'export')}/events"))
+        await asyncio.sleep(0.1)
+        assert not following.done()
+        await arun(revoke_key(server.service.scope.engine, key[3:11]))
+        await asyncio.wait_for(following, 5)
+    await runner.close()
+
+
+async def test_a_stream_without_news_beats_and_ends_with_the_server(
+    server: Served, runner: Jobs, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(user_routes, "BEAT_S", 0.02)
     async with server.client("ada") as client:
         job = await begun(client, "export")
         early = await client.get(f"{job}/result")

@@ -238,5 +238,5 @@ def test_a_server_logs_json_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPat
     lines = [json.loads(one) for one in log.read_text().splitlines() if one.startswith("{")]
     assert {one["logger"] for one in lines} == {"inference_core.server.access"}
     assert [one for one in log.read_text().splitlines() if not one.startswith("{")] == [
-        f"Serving http://127.0.0.1:{port}/v1 (Ctrl-C ends)"
+        f"Serving http://127.0.0.1:{port}, with pages at /ui and the API at /v1 (Ctrl-C ends)"
     ]

@@ -25,6 +25,7 @@ from inference_core.server.api import user_wire, wire
 from inference_core.server.api.jobs import BEAT_S, TELL_S, Job, Jobs, Kind, save_each
 from inference_core.server.api.routes import ROUTES, Call, Caller, IdempotencyKey, MemoryId, route
 from inference_core.server.identity.auth import Permission
+from inference_core.server.identity.gate import Access, bearer_in
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
@@ -278,6 +279,8 @@ async def follow_job(
 ) -> Response:
     """The job each time it has changed, as server-sent events, until it is over; after five minutes, connect again."""
     jobs: Jobs = request.app.state.jobs
+    access: Access = request.app.state.access
+    token, principal = bearer_in(request.headers), request.state.principal
     job = await _job(call, request, job_id)
     if job.is_over and last_event_id == str(job.version):
         return Response(status_code=204)  # tells an EventSource not to connect again
@@ -296,6 +299,8 @@ async def follow_job(
                 quiet_since = time.monotonic()
                 yield ": \n\n"
             await asyncio.sleep(TELL_S)
+            if token is not None and await access.principal_of(token) != principal:
+                return  # the key was revoked meanwhile, or the token has expired
             found = await jobs.get(call.user, job_id)
             if found is None:
                 return

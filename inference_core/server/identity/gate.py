@@ -149,9 +149,8 @@ class Gate:
             return self._access.anonymous
         if given is None and is_inspector and not path.endswith(".json"):
             raise Refused(303, "sign-in", headers={"Location": f"{scope.get('root_path', '')}{PREFIX}/login"})
-        kind, _, token = (given or "").partition(" ")
-        if kind.lower() == "bearer":
-            if principal := await self._access.principal_of(token.strip()):
+        if (token := bearer_in(headers)) is not None:
+            if principal := await self._access.principal_of(token):
                 return principal
             address = (scope.get("client") or ("",))[0]
             if waits := self._failures.take(address):
@@ -199,6 +198,12 @@ class Gate:
             return await receive()
 
         return replay
+
+
+def bearer_in(headers: Headers) -> str | None:
+    """The token or key that a request brings."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
 
 
 def is_own(origin: str, headers: Headers) -> bool:
