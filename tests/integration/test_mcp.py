@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,8 @@ from inference_core.server.mcp import Caller, MemoryServer
 
 READING = ["list_memories", "recall_memories", "why_memory"]
 WRITING = ["delete_memory", "save_memory", "update_memory"]
+INSPECTOR = os.environ.get("INFERENCE_CORE_MCP_INSPECTOR")
+"""The program mcp-inspector of the npm package @modelcontextprotocol/inspector."""
 PROGRAM = "import sys; from inference_core.cli import main; sys.exit(main())"
 
 
@@ -188,6 +192,25 @@ async def test_another_program_starts_it_and_it_remembers(tmp_path: Path, mode: 
         await called(client, "save_memory", content="Lives in Rome")
     async with Client(stdio_client(program), mode=mode) as client:
         assert "Lives in Rome" in await called(client, "recall_memories", query="Where does she live?")
+
+
+@pytest.mark.skipif(not INSPECTOR, reason="needs INFERENCE_CORE_MCP_INSPECTOR, see CONTRIBUTING.md")
+def test_the_inspector_of_the_protocol_lists_and_calls_the_tools(tmp_path: Path) -> None:
+    """Another implementation of the protocol, in another language, that people debug servers with."""
+
+    def asked(method: str, *arguments: str) -> Any:
+        options = ["--user", "ada", "--url", f"sqlite:///{tmp_path}/memory.db", "--embeddings", "none"]
+        program = [sys.executable, "-m", "inference_core", "mcp", *options]
+        command = [str(INSPECTOR), "--cli", *program, "--method", method, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert sorted(one["name"] for one in asked("tools/list")["tools"]) == sorted(READING + WRITING)
+    saved = asked("tools/call", "--tool-name", "save_memory", "--tool-arg", "content=Lives in Rome")
+    assert not saved.get("isError"), saved
+    found = asked("tools/call", "--tool-name", "recall_memories", "--tool-arg", "query=Where does she live?")
+    assert [one["content"] for one in found["structuredContent"]["memories"]] == ["Lives in Rome"]
 
 
 def test_a_user_who_cannot_be_one_is_refused_before_anybody_connects(
