@@ -26,6 +26,8 @@ from inference_core.server import running
 from inference_core.server.running import access_for
 from inference_core.settings import ServerSettings, read_settings
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -135,6 +137,38 @@ def test_regression_silent_clients_keep_nobody_out_for_long(url: str, capsys: Ca
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.full
+def test_the_script_serves_a_clone_without_anything_else(tmp_path: Path):
+    """``sh scripts/serve`` in a clone that holds no data: it saves some memories, and shows them."""
+    environment = Path(sys.prefix)
+    if not (environment / "stamp").exists():
+        pytest.skip("needs the environment that the scripts make in .venv")
+    for name in ("scripts", "requirements.lock"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".venv").symlink_to(environment)
+    port = free_port()
+    given = {
+        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "AGENT_MEMORY_EMBEDDINGS": "none",
+    }
+    command, log = ["sh", str(tmp_path / "scripts" / "serve"), "bob"], tmp_path / "log.txt"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command, env=os.environ | given | {"AGENT_SERVER_PORT": str(port)}, stdout=output, stderr=output
+        )
+    try:
+        wait_ready(port)
+        page = httpx.get(f"http://127.0.0.1:{port}/ui", follow_redirects=True)
+        assert page.status_code == 200
+        assert "Ada wants to learn Portuguese by the summer" in page.text
+        assert (tmp_path / "build" / "serve.db").exists()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 0
+    finally:
+        server.kill()
 
 
 def test_inspect_gives_a_link_that_works_once(url: str, capsys: Capture):
