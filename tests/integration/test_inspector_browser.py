@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,13 +33,11 @@ from inference_core.testing import FrozenClock
 if TYPE_CHECKING:
     from PIL import Image
 
-playwright: Any = pytest.importorskip("playwright.sync_api", reason="needs the extra browser")
 Browser = Any
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 AXE: Final = os.environ.get("INFERENCE_CORE_AXE")
-"""The file axe.min.js of the npm package axe-core; without it, accessibility is not checked."""
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs {CHROMIUM}")
+"""The file axe.min.js of the npm package axe-core; without it, accessibility is not checked, except with --full."""
 KEY: Final = "k" * 43
 
 
@@ -58,7 +58,16 @@ def running(service: AgentMemoryStoreService, ledger: Path) -> Generator[tuple[s
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    is_full = bool(request.config.getoption("--full"))
+    needed = {
+        "the extra browser": find_spec("playwright") is not None,
+        str(CHROMIUM): CHROMIUM.exists(),
+        "INFERENCE_CORE_AXE": bool(AXE) or not is_full,
+    }
+    if missing := [name for name, is_there in needed.items() if not is_there]:
+        (pytest.fail if is_full else pytest.skip)(f"needs {', '.join(missing)}, see CONTRIBUTING.md")
+    playwright: Any = import_module("playwright.sync_api")
     with playwright.sync_playwright() as started:
         chromium = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield chromium
