@@ -31,13 +31,21 @@ SIGNS: Final = (
 )
 """The start of a line from which a message is pasted text (MULTILINE, IGNORECASE)."""
 _PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
+_DOCUMENT: Final = (
+    r"(?:e-?mail|mail|message|document|doc|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript"
+    r"|file|review|post)\b"
+)
 _TO_WORK_ON: Final = re.compile(
     r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
-    r"|check|here(?:'s| is| are)|(?:this|these|following|attached|forwarded) (?:e-?mail|mail|message|document|doc"
-    r"|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript|file|review|post))\b"
+    r"|check|here(?:'s| is| are)"
+    rf"|(?:this|these|following|attached|forwarded) {_DOCUMENT})\b"
     r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
     re.IGNORECASE,
 )
+_CODE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands for code while signs of pasted text are looked for."""
+_INTRODUCES_CODE: Final = re.compile(rf"(?!.*\b{_DOCUMENT})[^\n]*:\s*{_CODE}", re.IGNORECASE)
+"""Such a sign, of no document: once the code has ended, the user speaks again."""
 _QUOTED: Final = re.compile(
     r"[:\uff1a]\s?[\"\u201c\u201e\u00ab\u300c\u2018](?=[^\n\"\u201d\u201c\u00bb\u300d\u2019]{20})"
 )
@@ -135,11 +143,11 @@ def session_label(session_id: str | None) -> str | None:
 
 def own_words(text: str) -> str:
     """``text`` without code, up to the first sign of pasted text; a greeting in the first line is none."""
-    text = FENCE.sub("\n", text)
+    text = FENCE.sub(f"\n{_CODE}\n", text.replace(_CODE, ""))
     start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
     signs = [sign.start() for sign in (_PASTED.search(text, start), _QUOTED.search(text)) if sign]
-    signs += [sign.end() for sign in (_TO_WORK_ON.search(text),) if sign]
-    return text[: min(signs, default=len(text))]
+    signs += [sign.end() for sign in _TO_WORK_ON.finditer(text) if not _INTRODUCES_CODE.match(text, sign.start())]
+    return text[: min(signs, default=len(text))].replace(f"\n{_CODE}\n", "\n")
 
 
 def quotes(text: str) -> bool:
