@@ -74,8 +74,7 @@ def _undone(
     label = encode_label(user_id)
     touched = {_key(label, one) for event in events if event.id in chosen for one in event.changes}
     touched = {key for key in touched if is_versioned(key[0])}  # what waits is not undone, but decided
-    since = _forgotten_since(events, chosen)
-    if not dry_run and (yield from _unforgotten(scope, user_id, {key for _, key in touched}, since)):
+    if not dry_run and (yield from _unforgotten(scope, user_id, events, chosen, {key for _, key in touched})):
         events = yield from events_of(scope.engine, user_id)
     histories = _histories(events, label, sorted(touched))
     homes = list(dict.fromkeys(map(versions_key, histories)))
@@ -117,7 +116,10 @@ def _undone(
     # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
     batch: list[Write] = [*checks, *(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
-    batch += yield from _spared(scope, gone, targets)
+    # What was deleted before under the ids of the memories that go stays in the archive.
+    aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in gone]
+    archived = yield from scope.engine.get([key for key in aside if key not in targets])
+    batch += [Check(namespace=row.namespace, key=row.key, expected=row.version) for row in archived if row]
     cause = Cause(
         at=scope.clock.now(),
         operation=UNDO,
@@ -143,24 +145,18 @@ def _histories(
     return histories
 
 
-def _spared(scope: MemoryScope, gone: Sequence[Row], targets: Collection[Key]) -> Operation[list[Check]]:
-    """Leaves in the archive what was deleted before under the ids of the memories ``gone``."""
-    aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in gone]
-    archived = yield from scope.engine.get([key for key in aside if key not in targets])
-    return [Check(namespace=row.namespace, key=row.key, expected=row.version) for row in archived if row]
+def _unforgotten(
+    scope: MemoryScope, user_id: UserId, events: Sequence[AuditEvent], chosen: Collection[str], keys: Collection[str]
+) -> Operation[bool]:
+    """Restores what a policy has forgotten after the first of the ``chosen`` events; whether there was any.
 
-
-def _forgotten_since(events: Sequence[AuditEvent], chosen: Collection[str]) -> set[str]:
-    """The ids of memories that a policy has forgotten after the first of the ``chosen`` events."""
+    Of the memories ``keys``, and of those linked with them.
+    """
     first = next((at for at, event in enumerate(events) if event.id in chosen), len(events))
     gone = [event for event in events[first:] if event.operation == "forget" and event.id not in chosen]
-    return {change.key for event in gone for change in event.changes if change.after == 0}
-
-
-def _unforgotten(scope: MemoryScope, user_id: UserId, keys: Collection[str], since: Collection[str]) -> Operation[bool]:
-    """Restores what was forgotten ``since`` of the memories ``keys`` and of those linked with them; whether any was."""
+    since = {change.key for event in gone for change in event.changes if change.after == 0}
     found = False
-    waiting = {*keys} & {*since}
+    waiting = {*keys} & since
     done: set[str] = set()
     while waiting:
         report = yield from restore_archived(scope, user_id, sorted(waiting), deleted=False)
@@ -168,7 +164,7 @@ def _unforgotten(scope: MemoryScope, user_id: UserId, keys: Collection[str], sin
         done |= waiting
         records = yield from _records(scope, user_id, waiting)
         links = {key for one in records.values() for key in (*one.supersedes, one.superseded_by) if key}
-        waiting = (links & {*since}) - done
+        waiting = (links & since) - done
     return found
 
 
@@ -202,11 +198,6 @@ def _target(
             return None
         return states[place, -1 if version is None else version]  # of what has expired no state is kept
 
-    def after(at: int) -> State | None:
-        if at + 1 < len(history):
-            return before(at + 1)
-        return State.of(row) if row else None
-
     if place == USAGE:  # recalls are counted without events
         return before(start)
     target = before(start)
@@ -219,18 +210,14 @@ def _target(
     for at in range(start, len(history)):
         if ids[at] in skipped or history[at][0].operation == UNDO or at in leaves:
             continue
-        new = after(at)
-        target = _patched(target, new and before(at), new)
+        # Somebody else has made this change, so it stays.
+        new = before(at + 1) if at + 1 < len(history) else State.of(row) if row else None
+        old = new and before(at)
+        if new is None or old is None:
+            target = new
+        elif target is not None:  # else what was not there before goes, also if it was changed since
+            target = replace(new, value=_merged(target.value, old.value, new.value))
     return target
-
-
-def _patched(target: State | None, old: State | None, new: State | None) -> State | None:
-    """``target`` with the change from ``old`` to ``new``, which somebody else has made."""
-    if new is None or old is None:
-        return new
-    if target is None:
-        return None  # what was not there before goes, also if it was changed since
-    return replace(new, value=_merged(target.value, old.value, new.value))
 
 
 def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,18 +286,14 @@ def _relinked(
             if successor is not None:
                 now[key] = replace(there[key], superseded_by=successor.id, valid_to=last.valid_to)
             elif (there[key].namespace, key) not in changed:
-                now[key] = _holding(there[key])
+                was = there[key]  # it is as it was before it was superseded
+                metadata = {name: value for name, value in was.extra_metadata.items() if name != WOULD_END}
+                end = moment_field(was.extra_metadata, WOULD_END)
+                now[key] = replace(was, superseded_by=None, valid_to=end, extra_metadata=metadata)
         if successor is not None:
             others = [key for key in successor.supersedes if key != last.id]
             now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
     return [put_of(one, expected=one.version) for key, one in now.items() if one is not there[key]]
-
-
-def _holding(record: MemoryRecord) -> MemoryRecord:
-    """``record`` as it was before it was superseded."""
-    metadata = {name: value for name, value in record.extra_metadata.items() if name != WOULD_END}
-    end = moment_field(record.extra_metadata, WOULD_END)
-    return replace(record, superseded_by=None, valid_to=end, extra_metadata=metadata)
 
 
 def _key(label: str, change: Changed) -> Key:

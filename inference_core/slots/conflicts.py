@@ -56,7 +56,14 @@ def contradict(old: str, new: str) -> bool:
     first, second = _note(old), _note(new)
     if first is None or second is None or first.text == second.text:
         return False
-    return _excluded(first, second) or _denied(first, second) or _differs(first, second)
+    for left, right in ((first, second), (second, first)):  # a pair of `[excluding]`: "vegetarian" and "eats steak"
+        if right.is_negated or left.subject != right.subject:
+            continue
+        for at in left.excludes.keys() & right.excluded.keys():
+            meant = frozenset(_people(_TOKEN.findall(f"{left.excludes[at]} {right.excluded[at]}")))
+            if first.people == second.people or (first.people | second.people) <= meant:
+                return True
+    return _denied(first, second) or _differs(first, second)
 
 
 @cache
@@ -114,18 +121,6 @@ def _people(tokens: list[str]) -> Iterator[str]:
         bare = token.removesuffix("s") if token not in words("relatives") else token
         if bare in words("relatives") or bare in PEOPLE:
             yield bare
-
-
-def _excluded(first: _Note, second: _Note) -> bool:
-    """Whether a pair of `[excluding]` says so: "vegetarian" and "eats steak"."""
-    for left, right in ((first, second), (second, first)):
-        if right.is_negated or left.subject != right.subject:
-            continue
-        for at in left.excludes.keys() & right.excluded.keys():
-            meant = frozenset(_people(_TOKEN.findall(f"{left.excludes[at]} {right.excluded[at]}")))
-            if first.people == second.people or (first.people | second.people) <= meant:
-                return True
-    return False
 
 
 @cache
