@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -112,7 +112,11 @@ class EncoderEmbeddings(Embeddings):
     def _encoded(self, prefix: str, texts: list[str]) -> list[TextEncoding]:
         read = self._read(prefix, texts)
         found: dict[int, TextEncoding] = {}
-        batches = list(_batches([len(one.numbers) for one in read]))
+        batches: list[list[int]] = []  # positions, the shortest first, with few enough padded tokens a batch
+        for at in sorted(range(len(read)), key=lambda at: len(read[at].numbers)):
+            if not batches or (len(batches[-1]) + 1) * len(read[at].numbers) > TOKENS_AT_ONCE:
+                batches.append([])
+            batches[-1].append(at)
         for batch in batches:
             states, mask = self._states([read[at] for at in batch])
             weights = mask[:, :, None].astype(np.float32)
@@ -173,18 +177,6 @@ def _give_memory_back() -> None:
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors along the last axis, scaled to unit length; zeros stay."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Positions of texts by number of tokens, shortest first, with at most ``TOKENS_AT_ONCE`` padded tokens a batch."""
-    batch: list[int] = []
-    for at in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) + 1) * lengths[at] > TOKENS_AT_ONCE:
-            yield batch
-            batch = []
-        batch.append(at)
-    if batch:
-        yield batch
 
 
 def find_package(package: str) -> Path | None:

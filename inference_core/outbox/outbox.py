@@ -200,7 +200,14 @@ class Outbox:
         rows = yield from self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
         waiting = [Waiting.of(row) for row in reversed(rows)]
         if not waiting:
-            yield from self._take_off(partition, seen)
+            with suppress(VersionConflict):  # a message has come in between
+                # Whoever remembers an earlier version of the list has to look again, and then finds that it is closing.
+                # Its message lists the partition anew, so that the deletion fails: else it would lie there unseen.
+                (version,) = yield from self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
+                if not (yield from self.engine.count([partition.messages])):
+                    where, key = partition.place
+                    yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
+                    self._remember(partition, 0)
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
         keys: Sequence[str] = [] if result is None else result.value["keys"]
@@ -352,18 +359,6 @@ class Outbox:
     def _lease(self, partition: Partition, until: float, tries: Tries, expected: int) -> Put:
         value = _json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
-
-    def _take_off(self, partition: Partition, seen: int) -> Operation[None]:
-        """Takes a partition off the list, unless a message came in meanwhile."""
-        where, key = partition.place
-        with suppress(VersionConflict):  # a message has come in between
-            # Whoever remembers an earlier version of the list has to look again, and then finds that it is closing. Its
-            # message lists the partition anew, so that the deletion fails: else the message would lie there unseen.
-            closing = partition.listing(self._clock.now(), seen, is_closing=True)
-            (version,) = yield from self.engine.write([closing])
-            if not (yield from self.engine.count([partition.messages])):
-                yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
-                self._remember(partition, 0)
 
 
 def _count(tries: Tries, waiting: Waiting) -> int:

@@ -178,8 +178,13 @@ def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
     is_over = old.is_past or (old.valid_to is not None and now is not None and old.valid_to <= now)
     if old.subject != new.subject or is_over or new.is_addition:
         return Comparison.BOTH
-    if _closes(old, new):
-        return Comparison.SUPERSEDES
+    if not old.is_negated and new.attribute in (old.attribute, ANY):  # it may say that the old value no longer holds
+        is_old_value = key_of(new.value) == key_of(old.value)
+        ends = new.is_negated and not new.is_past and (new.value == ANY or (new.attribute == ANY and is_old_value))
+        if new.replaced is not None and not new.is_negated:
+            ends = key_of(new.replaced) == key_of(old.value)
+        if ends:
+            return Comparison.SUPERSEDES
     if old.attribute != new.attribute:
         return Comparison.BOTH
     if key_of(old.value) != key_of(new.value):
@@ -190,17 +195,6 @@ def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
         return Comparison.BOTH if old.is_negated else Comparison.SUPERSEDES
     tells_when = new.valid_from is not None and new.valid_from != old.valid_from
     return Comparison.BOTH if tells_when else Comparison.SAME
-
-
-def _closes(old: Slot, new: Slot) -> bool:
-    """Whether ``new`` says that the value of ``old`` no longer holds."""
-    if old.is_negated or new.attribute not in (old.attribute, ANY):
-        return False
-    if new.replaced is not None and not new.is_negated:
-        return key_of(new.replaced) == key_of(old.value)
-    if not new.is_negated or new.is_past:
-        return False
-    return new.value == ANY or (new.attribute == ANY and key_of(new.value) == key_of(old.value))
 
 
 def _excludes(old: Slot, new: Slot) -> bool:

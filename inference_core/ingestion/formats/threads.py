@@ -66,24 +66,18 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
 def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
     """The checkpointer, and its threads. Its types are built in or LangChain's; anything else stays data."""
     serde = JsonPlusSerializer(allowed_msgpack_modules=None)
-    if "://" in place:
-        with _postgres(place, serde) as opened:
-            yield opened
+    if "://" not in place:
+        try:
+            uri = f"{Path(place).absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+                saver = SqliteSaver(connection, serde=serde)
+                saver.is_setup = True  # it would write to the file
+                yield saver, [str(thread) for (thread,) in connection.execute(_THREADS)]
+        except sqlite3.Error as error:
+            raise StoreUnavailable(
+                f"{place} cannot be read as a LangGraph checkpointer's: {without_quotes(error)}"
+            ) from error
         return
-    try:
-        uri = f"{Path(place).absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
-            saver = SqliteSaver(connection, serde=serde)
-            saver.is_setup = True  # it would write to the file
-            yield saver, [str(thread) for (thread,) in connection.execute(_THREADS)]
-    except sqlite3.Error as error:
-        raise StoreUnavailable(
-            f"{place} cannot be read as a LangGraph checkpointer's: {without_quotes(error)}"
-        ) from error
-
-
-@contextmanager
-def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
     try:
         import psycopg  # noqa: PLC0415 - an extra
         from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - the same extra
@@ -93,7 +87,7 @@ def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[tuple[BaseCheckp
     except ImportError as error:
         raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
     try:
-        with psycopg.connect(**parameters_of(url), autocommit=True) as connection:
+        with psycopg.connect(**parameters_of(place), autocommit=True) as connection:
             connection.execute("SET default_transaction_read_only = on")
             threads = [str(thread) for (thread,) in connection.execute(_THREADS)]
             connection.row_factory = cast("Any", dict_row)

@@ -190,21 +190,16 @@ def format_of(place: str | Path) -> str:
         with zipfile.ZipFile(path) as archive:
             has_chats = any(name.endswith(".txt") for name in archive.namelist())
         return _form_of_first(path) or ("whatsapp" if has_chats else "chatgpt")
-    return _form_of_text(path, start)
-
-
-def _form_of_text(path: Path, start: bytes) -> str:
     if _BEAM_CHAT.match(start):
         raise InvalidInput(f"{path} is a chat of BEAM; give the folder that it is in")
     if is_whatsapp(start.decode(errors="replace").splitlines()):
         return "whatsapp"
     if start.startswith((b"{", b"[")) and (found := _form_of_first(path, in_array=start.startswith(b"["))):
         return found
-    if _ARRAY.match(start):
-        return "locomo"
-    if start.startswith(b"{"):  # the first line of an object over many lines, or of a broken one
-        line = start.partition(b"\n")[0]
-        return "locomo" if b'"role"' not in line and b'"content"' not in line else "messages"
+    if start.startswith(b"{") or _ARRAY.match(start):
+        line = start.partition(b"\n")[0]  # of an object over many lines, or of a broken one
+        is_message = start.startswith(b"{") and (b'"role"' in line or b'"content"' in line)
+        return "messages" if is_message else "locomo"
     raise InvalidInput(
         f"{path} is in no known format; known: locomo (JSON), beam (a folder), messages (JSON Lines, each {FORM}), "
         "chatgpt and claude (their exports), openai (lists of messages), whatsapp (text), langgraph (a checkpointer)"

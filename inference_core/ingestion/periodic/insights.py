@@ -6,7 +6,7 @@ the same groups, and a memory is in one group at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -86,7 +86,13 @@ def groups_of(records: Sequence[MemoryRecord]) -> list[Group]:
     ordered = sorted(records, key=lambda one: (one.created_at, one.id))
     sharing: dict[_Key, list[MemoryRecord]] = {}
     for record in ordered:
-        for key in dict.fromkeys(_keys(record)):
+        keys: list[_Key] = [(_TOPIC, " ".join(record.topic.casefold().split()))] if record.topic else []
+        entities = record.extra_metadata.get("entities")  # or an application's own, of any form
+        for entity in cast("list[Any]", entities) if isinstance(entities, list) else []:
+            name: Any = cast("dict[str, Any]", entity).get("name") if isinstance(entity, dict) else None
+            if isinstance(name, str) and name.strip():
+                keys.append((_ENTITY, " ".join(name.casefold().split())))
+        for key in dict.fromkeys([*keys, *((_WORD, word) for word in analyze(record.content))]):
             sharing.setdefault(key, []).append(record)
     most = MAX_MEMBERS if len(ordered) <= _FEW else min(MAX_MEMBERS, len(ordered) // 2)
     groups: list[Group] = []
@@ -99,19 +105,6 @@ def groups_of(records: Sequence[MemoryRecord]) -> list[Group]:
             groups.append(Group(key[1], free))
             taken.update(one.id for one in free)
     return groups
-
-
-def _keys(record: MemoryRecord) -> Iterator[_Key]:
-    """What ``record`` may share with others. Its metadata may also be an application's own, of any form."""
-    if record.topic:
-        yield _TOPIC, " ".join(record.topic.casefold().split())
-    entities = record.extra_metadata.get("entities")
-    for entity in cast("list[Any]", entities) if isinstance(entities, list) else []:
-        name: Any = cast("dict[str, Any]", entity).get("name") if isinstance(entity, dict) else None
-        if isinstance(name, str) and name.strip():
-            yield _ENTITY, " ".join(name.casefold().split())
-    for word in analyze(record.content):
-        yield _WORD, word
 
 
 class HigherLevelMemory(BaseModel):

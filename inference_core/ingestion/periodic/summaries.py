@@ -23,7 +23,6 @@ from inference_core.ingestion.extraction.schema import MAX_LABEL, end_of, first_
 from inference_core.ingestion.extraction.structured import PROMPTS, Asking, answer_of, structured
 from inference_core.ingestion.periodic.derived import (
     Shown,
-    Source,
     request_for,
     short_text,
     shown_source,
@@ -176,7 +175,31 @@ class ExtractiveSummarizer:
         """The summary; none if the session has no sentence."""
         del now, zone
         yield from ()
-        taken = _central_sentences(content.sources, self.max_characters)
+        given = [(text.strip(), source) for source in content.sources for text in _END.split(mended(source.text))]
+        short = [(text[:MAX_SENTENCE].rstrip(), source) for text, source in given[-MAX_SENTENCES:] if text]
+        found = [(text, source, Counter(analyze(text))) for text, source in short]
+        sentences = [one for one in found if len(one[2]) >= _MIN_TERMS] or found[:1]
+        holding = Counter(term for *_, terms in sentences for term in terms)
+        rarity = {term: math.log(1 + len(sentences) / count) for term, count in holding.items()}
+        vectors = [{term: count * rarity[term] for term, count in terms.items()} for *_, terms in sentences]
+        centroid: Counter[str] = Counter()
+        for vector in vectors:
+            centroid.update(vector)
+
+        def score(at: int) -> float:
+            # What the user says tells more of the session than what the assistant answers.
+            share = _ASSISTANTS_SHARE if sentences[at][1].role is Role.ASSISTANT else 1.0
+            return share * _cosine(vectors[at], centroid)
+
+        chosen: list[int] = []  # the very best is taken even if it is too long
+        room = self.max_characters
+        for at in sorted(range(len(sentences)), key=lambda at: (-score(at), at)):
+            size = len(sentences[at][0])
+            is_new = all(_cosine(vectors[at], vectors[other]) < _SAME for other in chosen)
+            if not chosen or (is_new and size < room):
+                chosen.append(at)
+                room -= size + 1
+        taken = [sentences[at][:2] for at in sorted(chosen)]
         if not taken:
             return Extraction(())
         draft = SummaryDraft(
@@ -185,34 +208,6 @@ class ExtractiveSummarizer:
             participants=tuple(dict.fromkeys(source.author for _, source in taken if source.author)),
         )
         return Extraction((candidate_of(content, draft),))
-
-
-def _central_sentences(sources: Sequence[Source], room: int) -> list[tuple[str, Source]]:
-    """The most central sentences that fit ``room``, in their order; the very best even if it is too long."""
-    given = [(text.strip(), source) for source in sources for text in _END.split(mended(source.text))]
-    short = [(text[:MAX_SENTENCE].rstrip(), source) for text, source in given[-MAX_SENTENCES:] if text]
-    found = [(text, source, Counter(analyze(text))) for text, source in short]
-    sentences = [one for one in found if len(one[2]) >= _MIN_TERMS] or found[:1]
-    holding = Counter(term for *_, terms in sentences for term in terms)
-    rarity = {term: math.log(1 + len(sentences) / count) for term, count in holding.items()}
-    vectors = [{term: count * rarity[term] for term, count in terms.items()} for *_, terms in sentences]
-    centroid: Counter[str] = Counter()
-    for vector in vectors:
-        centroid.update(vector)
-
-    def score(at: int) -> float:
-        # What the user says tells more of the session than what the assistant answers.
-        share = _ASSISTANTS_SHARE if sentences[at][1].role is Role.ASSISTANT else 1.0
-        return share * _cosine(vectors[at], centroid)
-
-    taken: list[int] = []
-    for at in sorted(range(len(sentences)), key=lambda at: (-score(at), at)):
-        size = len(sentences[at][0])
-        is_new = all(_cosine(vectors[at], vectors[other]) < _SAME for other in taken)
-        if not taken or (is_new and size < room):
-            taken.append(at)
-            room -= size + 1
-    return [sentences[at][:2] for at in sorted(taken)]
 
 
 def _cosine(one: Mapping[str, float], other: Mapping[str, float]) -> float:
