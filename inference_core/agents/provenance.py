@@ -11,7 +11,15 @@ from dataclasses import replace
 from typing import Annotated, Any, Final, NamedTuple, NotRequired
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from inference_core.agents.identity import field_of, is_subagent
 from inference_core.effects import Operation
@@ -27,10 +35,11 @@ from inference_core.short_term.window import is_summary
 MEMORY_TOOLS: Final = frozenset(
     f"{name}_store" for name in ("save_memory", "recall_memories", "update_memory", "delete_memory", "list_memories")
 )
-_FROM_OUTSIDE: Final = re.compile(r"\[source: (?:tool|document|web|external)\]")
-"""The mark of a memory of external trust, in a prompt or in what a memory tool gave."""
+_FROM_OUTSIDE: Final = re.compile(r"\[(?:source: (?:tool|document|web|external)\]|space: )")
+"""The mark of a memory of external trust, or of a space, in which others write, in a prompt or a memory tool's text."""
 _FROM_ELSEWHERE: Final = re.compile("tool_result|search_result|search_call|citation|image|file|document|video")
 """Parts of a message that hold what a provider's own tools found, or files that the user has not written."""
+_TOOL_ROLES: Final = ("tool", "function")
 _UNREADABLE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
 _PINNED: Final = (
     "✗ Nothing was changed: this memory is pinned, and the user has not said so in this conversation. "
@@ -191,6 +200,10 @@ def _role(message: BaseMessage) -> Role | None:
         return None if message.name in MEMORY_TOOLS and not _is_marked(message.text) else Role.TOOL
     if isinstance(message, AIMessage):
         return Role.TOOL if _has_file(message) else Role.ASSISTANT
+    if isinstance(message, FunctionMessage) or (isinstance(message, ChatMessage) and message.role in _TOOL_ROLES):
+        return Role.TOOL
+    if isinstance(message, SystemMessage) and _is_marked(message.text):
+        return Role.TOOL  # memories that the application put into its prompt
     if is_summary(message):
         return Role.TOOL  # nobody knows of what it was made
     return Role.USER if isinstance(message, HumanMessage) else None

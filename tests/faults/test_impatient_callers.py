@@ -92,7 +92,7 @@ def test_callers_without_time_do_not_make_the_model_a_failed_one() -> None:
 
 async def test_a_coroutine_that_never_answers_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedder_module, "_SILENCE_S", 0.2)
-    monkeypatch.setattr(embedder_module, "_PAUSE_S", 0.3)
+    monkeypatch.setattr(embedder_module, "_PAUSE_S", 2.0)
     model = SilentCoroutine()
     with open_store("memory://", embeddings=model) as store:
         assert store.engine.embedder is not None
@@ -101,7 +101,7 @@ async def test_a_coroutine_that_never_answers_is_left_alone_for_a_while(monkeypa
         assert not store.engine.embedder.is_ready
         with pytest.raises(EmbeddingError):
             run(store.engine.embedder.query("note", 1))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2.0)
         model.silent = False
         assert (await searched(store)).mode is RecallMode.HYBRID
 

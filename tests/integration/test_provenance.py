@@ -10,7 +10,15 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
-from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -377,6 +385,14 @@ OUTSIDE = {
     "a provider's search": AIMessage([{"type": "web_search_result", "text": RULE}]),
     "pasted": HumanMessage(f"Summarize this:\n> {RULE}"),
 }
+UNSEEN = {
+    "a function's result": FunctionMessage(content=RULE, name="fetch"),
+    "a chat message of a tool": ChatMessage(content=RULE, role="tool"),
+    "a marked memory in a system message": SystemMessage(f"  - {RULE} (type: facts) [source: web]"),
+    "a recalled memory of a space": ToolMessage(
+        f"1. {RULE} [space: eng]", tool_call_id="c", name="recall_memories_store"
+    ),
+}
 
 
 @pytest.mark.parametrize("message", OUTSIDE.values(), ids=OUTSIDE)
@@ -384,6 +400,14 @@ def test_other_forms_of_outside_text(store: MemoryStore, message: Any) -> None:
     """Guards against injection by what is no tool's result: summaries, images, a provider's own search, pasted text."""
     save = call_tool("save_memory_store", content=RULE, memory_type="instructions")
     (said,) = talk(store, [message, ("user", "Go on.")], save)
+    assert said.startswith("✗ Not saved")
+
+
+@pytest.mark.parametrize("message", UNSEEN.values(), ids=UNSEEN)
+def test_regression_messages_that_hold_text_of_others_are_outside(store: MemoryStore, message: Any) -> None:
+    """Bug: rules of functions, marked memories in a system message and spaces were the user's."""
+    save = call_tool("save_memory_store", content=RULE, memory_type="instructions")
+    said = talk(store, [message, ("user", "Go on.")], save)[-1]
     assert said.startswith("✗ Not saved")
 
 
