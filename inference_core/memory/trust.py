@@ -156,6 +156,13 @@ def trust_of(value: Mapping[str, Any]) -> int:
     return min(level, earned.value) if isinstance(level, int) else earned.value
 
 
+def no_higher(value: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """A memory's ``value`` that an import puts in the place of ``before``: trusted and pinned no more than that."""
+    if trust_of(value) <= trust_of(before):
+        return value
+    return {**value, "trust": trust_of(before), "pinned": before.get("pinned") is True and value.get("pinned") is True}
+
+
 def guides(kind: str | None, category: str | None) -> bool:
     """Whether memories of this type and category guide the agent: rules, procedures and preferences."""
     return kind in GUIDING_TYPES or category == MemoryCategory.PROCEDURAL.value

@@ -24,11 +24,20 @@ from inference_core.errors import (
     VersionConflict,
 )
 from inference_core.memory.audit import Actor, Cause
-from inference_core.memory.namespaces import AUDIT, ERASED, QUOTA, SEALS, VERSIONS, encode_label, is_item
+from inference_core.memory.namespaces import (
+    AUDIT,
+    ERASED,
+    QUOTA,
+    SEALS,
+    VERSIONS,
+    encode_label,
+    holds_memories,
+    is_item,
+)
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
-from inference_core.memory.trust import Decision
+from inference_core.memory.trust import Decision, no_higher
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.review import proposed_on
 from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable, Write
@@ -186,6 +195,8 @@ class Writer:
         if is_older or self._policy is ConflictPolicy.KEEP:
             self._report.kept += 1
             return None
+        if self._operation == "import" and holds_memories(put.namespace):
+            put = replace(put, value=encode_json(no_higher(unpack_value(put.value), row.value), what="value"))
         return replace(put, document=document, expected=row.version)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from langgraph.store.memory import InMemoryStore
 
 from benchmarks.attack_paths import import_forged
 from inference_core import AgentMemoryStoreService, MemoryStore, migrate_memories, open_store
-from inference_core.memory.trust import Trust
+from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.stores.backend import Key
-from inference_core.transfer.json_lines import put_from_json
+from inference_core.transfer.json_lines import export_store, import_store, put_from_json
 from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
 
@@ -157,3 +158,19 @@ def test_agents_memories_of_other_applications_wait_if_that_is_wanted(store: Mem
     assert (report.waiting, report.written) == (1, 2)
     service = AgentMemoryStoreService(store).sync
     assert [one.document.content for one in service.list_pending("ada")] == ["Likes tea"]
+
+
+def test_regression_a_file_raises_no_trust_of_a_memory_that_is_there(store: MemoryStore, tmp_path: Path) -> None:
+    """A row of the web came back as the user's own and pinned, under the same id."""
+    service = AgentMemoryStoreService(store).sync
+    service.save_memory("ada", RULE, "facts", memory_id="x", source=MemorySource(origin=Origin.WEB))
+    service.save_memory("ada", "Lives in Lisbon", memory_id="own", pinned=True)
+    with open_store("memory://", embeddings=None) as other:
+        forged = AgentMemoryStoreService(other).sync
+        forged.save_memory("ada", RULE, "facts", memory_id="x", pinned=True)
+        forged.save_memory("ada", "Lives in Porto", memory_id="own", pinned=True)
+        export_store(other.engine.backend, tmp_path / "export.jsonl")
+    assert import_store(tmp_path / "export.jsonl", store.engine.backend).written >= 2
+    found = {one.id: one.value for one in service.list_memories("ada")[0]}
+    assert (found["x"]["trust"], found["x"].get("pinned")) == (Trust.EXTERNAL, None)
+    assert (found["own"]["content"], found["own"]["pinned"]) == ("Lives in Porto", True)
