@@ -9,7 +9,7 @@ from typing import Any, Final
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion.consolidation import MemoryChanges
-from inference_core.ingestion.undo import UndoReport, undo_events
+from inference_core.ingestion.undo import UndoReport, relinked, undo_events
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
@@ -145,7 +145,10 @@ def undo_changes(
     left = [one for one in records_of(rows) if one.id not in done and is_left(one)]
     gone = [one for one in left if not one.pinned]
     if gone and not dry_run:
-        yield from scope.write([Delete(namespace=one.namespace, key=one.id) for one in gone], "undo")
+        places = {(one.namespace, one.id) for one in gone}
+        links = yield from relinked(scope, user_id, [row for row in rows if (row.namespace, row.key) in places])
+        yield from scope.write([*(Delete(namespace=home, key=key) for home, key in places), *links], "undo")
+        report.restored += [link.key for link in links]
     report.removed += [one.id for one in gone]
     report.kept += [one.id for one in left if one.pinned]
     return report

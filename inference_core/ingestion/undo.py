@@ -111,7 +111,7 @@ def _undone(
     if dry_run or not (writes or also or chosen):
         return report
     gone = [row for key, row in current.items() if row and key in changed and targets[key] is None]
-    links = yield from _relinked(scope, user_id, gone, changed)
+    links = yield from relinked(scope, user_id, gone, changed)
     named = {(link.namespace, link.key) for link in links}
     # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
@@ -264,8 +264,8 @@ def _write(key: Key, target: State | None, row: Row | None) -> Put | Delete | No
     )
 
 
-def _relinked(
-    scope: MemoryScope, user_id: UserId, gone: Sequence[Row], changed: Collection[Key]
+def relinked(
+    scope: MemoryScope, user_id: UserId, gone: Sequence[Row], changed: Collection[Key] = ()
 ) -> Operation[list[Put]]:
     """The writes that close the gap that the rows ``gone`` leave in chains of memories that superseded each other.
 

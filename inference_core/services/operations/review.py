@@ -240,7 +240,9 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
             )
             over = [put_of(ended(one, record), expected=one.version) for one in old]
             gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
-            yield from reviewing.write([put_of(record, expected=0), *over, gone], "approve")
+            # The thread is the proposal's: undoing that session takes back what was made of it.
+            acting = replace(reviewing, actor=replace(reviewing.actor, thread_id=waiting.source.thread_id))
+            yield from acting.write([put_of(record, expected=0), *over, gone], "approve")
         if rows:
             return True
         names = yield from scope.engine.namespaces((encode_label(user_id),))
