@@ -147,6 +147,17 @@ def test_a_seal_that_is_no_seal_and_a_chain_that_was_cut_are_named(service: Any)
     )
 
 
+def test_regression_a_trail_that_was_removed_with_its_key_is_no_erasure(service: Any) -> None:
+    """All its events counted as erased and the trail as whole, also against a head, while the memories were there."""
+    history(service)
+    head = service.sync.verify_audit(USER).head
+    events = [row.key for row in rows_of(service) if row.namespace[1:] == (AUDIT,)]
+    written(service, *(Delete(namespace=(USER, AUDIT), key=key) for key in (*events, SALT)))
+    gone = "the key of the events is gone, and memories are there: the trail was removed"
+    assert service.sync.verify_audit(USER).problems == (gone,)
+    assert service.sync.verify_audit(USER, head=head).problems == (gone,)
+
+
 def test_what_an_erasure_takes_is_no_tamper_and_what_has_expired_neither(service: Any) -> None:
     history(service)
     purge_user_memories(service.store, USER)

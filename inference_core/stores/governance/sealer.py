@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import StoreBusy, VersionConflict
 from inference_core.memory.audit import AuditEvent
-from inference_core.memory.namespaces import AUDIT, SALT, SEALS, Namespace
+from inference_core.memory.namespaces import AUDIT, SALT, SEALS, Namespace, holds_memories
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import EXTRA, Backend, Put, Row
 from inference_core.stores.codec import Cursor, PageRequest
@@ -167,6 +167,11 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
             is_genuine = stored == told and mac in (mac_of(text, user, event, secret), earlier)
         if not is_genuine:
             problems.append(f"event {event} was {'changed' if event in sealed else 'added'}")
+    names = journal.backend.namespaces((user,)) if sealed and not mark else ()
+    homes = [name for name in names if holds_memories(name)]
+    if homes and journal.backend.page(PageRequest(homes, limit=1)):
+        # A purge or an erasure takes the memories with the key, and what is saved after it makes a new one.
+        problems.append("the key of the events is gone, and memories are there: the trail was removed")
     if head is not None and head not in heads:
         problems.append("the chain does not hold this head: it was cut or made anew")
     found = tuple(dict.fromkeys(problems))
