@@ -167,10 +167,8 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
             is_genuine = stored == told and mac in (mac_of(text, user, event, secret), earlier)
         if not is_genuine:
             problems.append(f"event {event} was {'changed' if event in sealed else 'added'}")
-    names = journal.backend.namespaces((user,)) if sealed and not mark else ()
-    homes = [name for name in names if holds_memories(name)]
-    if homes and journal.backend.page(PageRequest(homes, limit=1)):
-        # A purge or an erasure takes the memories with the key, and what is saved after it makes a new one.
+    # A purge or an erasure takes the memories with the key, and what is saved after it makes a new one.
+    if sealed and not mark and _has_memories(journal.backend, user):
         problems.append("the key of the events is gone, and memories are there: the trail was removed")
     if head is not None and head not in heads:
         problems.append("the chain does not hold this head: it was cut or made anew")
@@ -250,3 +248,8 @@ def _seal_of(row: Row) -> Seal | None:
 
 def _hmac(text: str, key: bytes) -> str:
     return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def _has_memories(backend: Backend, user: str) -> bool:
+    homes = [name for name in backend.namespaces((user,)) if holds_memories(name)]
+    return bool(homes and backend.page(PageRequest(homes, limit=1)))
