@@ -152,20 +152,7 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
         else:
             problems.append(f"event {event} was removed")
     for event, row in rows.items():
-        try:
-            read = AuditEvent.from_value(event, row.value)
-        except ValueError:
-            is_genuine = False
-        else:
-            told = read.to_value()
-            text = encode_json(told, what="audit event")
-            # A LangGraph store of another library keeps fields of its own beside those of the row.
-            stored = {name: value for name, value in row.value.items() if name != EXTRA}
-            mac = stored.pop("mac", None)
-            # Events of earlier versions of the package have an HMAC.
-            earlier = _hmac(f"{user}\0{event}\0{text}", secret)
-            is_genuine = stored == told and mac in (mac_of(text, user, event, secret), earlier)
-        if not is_genuine:
+        if not _is_genuine(row, user, secret):
             problems.append(f"event {event} was {'changed' if event in sealed else 'added'}")
     # A purge or an erasure takes the memories with the key, and what is saved after it makes a new one.
     if sealed and not mark and _has_memories(journal.backend, user):
@@ -248,6 +235,20 @@ def _seal_of(row: Row) -> Seal | None:
 
 def _hmac(text: str, key: bytes) -> str:
     return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def _is_genuine(row: Row, user: str, key: bytes) -> bool:
+    try:
+        event = AuditEvent.from_value(row.key, row.value)
+    except ValueError:
+        return False
+    told = event.to_value()
+    text = encode_json(told, what="audit event")
+    # A LangGraph store of another library keeps fields of its own beside those of the row.
+    stored = {name: value for name, value in row.value.items() if name != EXTRA}
+    mac = stored.pop("mac", None)
+    # Events of earlier versions of the package have an HMAC.
+    return stored == told and mac in (mac_of(text, user, row.key, key), _hmac(f"{user}\0{row.key}\0{text}", key))
 
 
 def _has_memories(backend: Backend, user: str) -> bool:
