@@ -262,6 +262,8 @@ def undo(
         note(f"Not restored, since their earlier state is not kept any more: {', '.join(report.lost)}")
     if report.kept:
         note(f"Not removed, since they are pinned: {', '.join(report.kept)}")
+    if report.decided:
+        note(f"Decisions of the user and earlier undos are not taken back, here of {', '.join(report.decided)}")
 
 
 @on_store("user", "agent", "url", "json")

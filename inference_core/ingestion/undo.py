@@ -6,7 +6,7 @@ first change that is undone, with the later changes of others on top, field by f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,14 @@ from inference_core.effects import Operation
 from inference_core.ingestion.consolidation import REINFORCED
 from inference_core.lifecycle.archive import restore_archived
 from inference_core.memory.audit import AuditEvent, Cause, Changed
-from inference_core.memory.namespaces import FORGOTTEN, USAGE, encode_label, holds_memories, sidecar_namespace
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    USAGE,
+    encode_label,
+    holds_memories,
+    holds_pending,
+    sidecar_namespace,
+)
 from inference_core.memory.record import WOULD_END, MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.services.operations.audit import events_of
@@ -33,13 +40,15 @@ class UndoReport:
     """Ids of memories: removed, since they were not there before; brought back or changed back.
 
     ``kept`` are pinned ones that were not there before and stay. ``lost`` are those whose earlier state is not kept
-    any more; they stay as they are.
+    any more; they stay as they are. ``decided`` are those that the user has approved or rejected meanwhile, or that an
+    earlier undo has changed: neither the decision nor that undo is taken back.
     """
 
     removed: list[str] = field(default_factory=list[str])
     restored: list[str] = field(default_factory=list[str])
     kept: list[str] = field(default_factory=list[str])
     lost: list[str] = field(default_factory=list[str])
+    decided: list[str] = field(default_factory=list[str])
 
 
 def undo_events(
@@ -81,7 +90,7 @@ def _undone(
     rows = yield from scope.engine.get([*histories, *homes])
     current = dict(zip(histories, rows, strict=False))
     kept = dict(zip(homes, rows[len(histories) :], strict=True))
-    report = UndoReport()
+    report = UndoReport(decided=_decided(label, (one for one in events if one.id not in before and is_chosen(one))))
     staying: dict[Key, Row] = {}
     targets: dict[Key, State | None] = {}
     for key, history in histories.items():
@@ -131,6 +140,14 @@ def _undone(
     if batch:
         yield from scope.engine.write(batch, cause=cause, ages=False)
     return report
+
+
+def _decided(label: str, events: Iterable[AuditEvent]) -> list[str]:
+    """What these events have decided of what waited, and what those of them that undid something have changed."""
+    changes = ((event.operation, change) for event in events for change in event.changes)
+    return sorted(
+        {one.key for done, one in changes if done == UNDO or (one.before != 0 and holds_pending(_key(label, one)[0]))}
+    )
 
 
 def _histories(
