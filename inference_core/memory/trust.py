@@ -157,7 +157,10 @@ def trust_of(value: Mapping[str, Any]) -> int:
 
 
 def no_higher(value: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """A memory's ``value`` that an import puts in the place of ``before``: trusted and pinned no more than that."""
+    """A memory's ``value`` that an import puts in the place of ``before``, trusted no more than that.
+
+    One that claims more is not pinned either, unless it was.
+    """
     if trust_of(value) <= trust_of(before):
         return value
     return {**value, "trust": trust_of(before), "pinned": before.get("pinned") is True and value.get("pinned") is True}

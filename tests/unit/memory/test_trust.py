@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from inference_core.errors import InvalidInput, UntrustedWrite
-from inference_core.memory.trust import MemorySource, Origin, Trust, as_fact, check_write, lowered, why_it_waits
+from inference_core.memory.trust import (
+    MemorySource,
+    Origin,
+    Trust,
+    as_fact,
+    check_write,
+    lowered,
+    no_higher,
+    trust_of,
+    why_it_waits,
+)
 from inference_core.memory.types import MemoryCategory
 
 OUTSIDE = (Origin.TOOL, Origin.DOCUMENT, Origin.WEB)
@@ -107,3 +117,18 @@ def test_a_rule_as_a_fact_keeps_what_it_was():
 @pytest.mark.parametrize("value", ["a text", 3, None, ["trust"]])
 def test_a_value_of_a_file_that_is_no_memory_stays_as_it_is(value: object):
     assert lowered(value) is value
+
+
+@pytest.mark.parametrize(
+    ("value", "before", "trust", "pinned"),
+    [
+        ({"source": {"origin": "user"}, "trust": 2, "pinned": True}, {"source": {"origin": "web"}}, 0, False),
+        ({"source": {"origin": "user"}, "pinned": True}, {"source": {"origin": "web"}, "pinned": True}, 0, True),
+        ({"source": {"origin": "web"}, "trust": 0, "pinned": True}, {"source": {"origin": "user"}}, 0, True),
+    ],
+)
+def test_what_takes_a_memorys_place_is_trusted_no_more_and_pinned_no_more_if_it_claimed_more(
+    value: dict[str, Any], before: dict[str, Any], trust: int, *, pinned: bool
+) -> None:
+    found = no_higher(value, before)
+    assert (trust_of(found), found["pinned"]) == (trust, pinned)
