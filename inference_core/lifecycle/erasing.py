@@ -50,6 +50,7 @@ _MOST_TRACES: Final = 64
 _TRACE: Final = 40
 """Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
 _SHORTEST: Final = 8
+_SAID: Final = ("content", "text")
 _NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
@@ -92,8 +93,9 @@ class _Found:
             agents |= {agent_in(namespace), agent_in(namespace[1:])}
             if not isinstance(one, Row):
                 continue
-            texts = [text for text in _texts(one.value) if len(text) >= _SHORTEST]
-            for text in [max(texts, key=len)] if texts else []:
+            texts = [found for found in _texts(one.value) if len(found[1]) >= _SHORTEST]
+            # Words say whose they were: instants and hashes are long, but stand in no prompt and no file of a text.
+            for _, text in [max(texts, key=lambda found: (found[0], " " in found[1], len(found[1])))] if texts else []:
                 seen += 1
                 if len(self.traces) < _MOST_TRACES:
                     self.traces.append(text[:_TRACE])
@@ -301,15 +303,16 @@ def _write_plan(plan: Path, known: dict[str, Any]) -> None:
     temporary.replace(plan)
 
 
-def _texts(value: object) -> Iterator[str]:
+def _texts(value: object, *, is_said: bool = False) -> Iterator[tuple[bool, str]]:
+    """The texts in a value, and whether each is what was said or remembered: its field says so."""
     if isinstance(value, str):
-        yield value
+        yield is_said, value
     elif isinstance(value, dict):
-        for one in cast("dict[str, object]", value).values():
-            yield from _texts(one)
+        for name, one in cast("dict[str, object]", value).items():
+            yield from _texts(one, is_said=name in _SAID)
     elif isinstance(value, list):
         for one in cast("list[object]", value):
-            yield from _texts(one)
+            yield from _texts(one, is_said=is_said)
 
 
 def _hits(stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]) -> dict[Path, int]:

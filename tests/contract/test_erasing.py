@@ -9,8 +9,9 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,36 @@ def test_traces_that_others_have_too_are_no_traces(tmp_path: Path, ledger: Ledge
         store.memory(ADA).add("likes short answers", "preferences")
         store.memory(BOB).add("likes short answers", "preferences")
         assert erase([store.engine.backend], ADA, ledger).left == 0
+
+
+@dataclass(frozen=True)
+class Files:
+    """Stands for a checkpointer of which nothing was removed: its conversations are the given files."""
+
+    paths: list[Path]
+    name: str = "files"
+
+    def of(self, label: str, named: object) -> list[str]:
+        return []
+
+    def erase(self, threads: Sequence[str]) -> list[str]:
+        return []
+
+    def files(self) -> list[Path]:
+        return self.paths
+
+
+def test_regression_files_are_searched_for_short_texts_too(tmp_path: Path, ledger: Ledger) -> None:
+    """Of a row with a text shorter than an instant in ISO 8601, the files were searched for the instant."""
+    texts = ["Lives in Lisbon", "PIN is 4711", "喜欢在里斯本的海边散步"]
+    left = tmp_path / "left"
+    left.write_text("\n".join(texts), encoding="utf-8")
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        for text in texts:
+            service.save_memory(ADA, text)
+        receipt = erase([store.engine.backend], ADA, ledger, threads=[Files([left])])
+    assert (receipt.left, receipt.files[str(left)]) == (3, 3)
 
 
 def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) -> None:
