@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -23,6 +24,8 @@ from inference_core.stores.urls import parse_url, shown_url
 
 _BUSY_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
+_FROM_1582_S: Final = 12_219_292_800
+"""From the day on which the Gregorian calendar began, and the time of UUIDs, to 1970."""
 
 
 def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
@@ -74,10 +77,24 @@ class OnWorkers:
         for one in found:
             yield one
 
+    def select(self, query: str, *given: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` finds, with ``?`` for what is ``given``."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Closes the database; a second call does nothing."""
         self.pool.close(_CLOSE_TIMEOUT_S)
         self._disconnect()
+
+
+def _made_at(checkpoint_id: str) -> float:
+    """When a checkpoint was made, in seconds since 1970; 0 for an id that is none of LangGraph's."""
+    try:
+        digits = UUID(checkpoint_id).hex
+    except ValueError:
+        return 0.0
+    # A UUID of version 6: 48 and 12 bits of the time since 1582, in units of 100 ns.
+    return int(digits[:12] + digits[13:16], 16) / 1e7 - _FROM_1582_S
 
 
 class SqliteCheckpointer(OnWorkers, SqliteSaver):
@@ -102,6 +119,11 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigurationError(f"Cannot open the checkpoints at {path}: {error}") from error
 
+    def select(self, query: str, *given: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` finds, with ``?`` for what is ``given``."""
+        with self.cursor(transaction=False) as cursor:
+            return cursor.execute(query, given).fetchall()
+
 
 class CheckpointThreads:
     """The threads of the checkpointer at ``url``, for `erase`. Raises what `open_checkpointer` raises."""
@@ -111,15 +133,14 @@ class CheckpointThreads:
         self._saver = open_checkpointer(url)
         self._path = parse_url(url).path
 
-    def of(self, label: str, named: Iterable[str]) -> list[str]:
-        """The threads ``named`` that are there, and those of the user's label: `thread_label` made their ids."""
-        if isinstance(self._saver, SqliteSaver):
-            with self._saver.cursor(transaction=False) as cursor:
-                there = {thread for (thread,) in cursor.execute("SELECT DISTINCT thread_id FROM checkpoints")}
+    def there(self) -> dict[str, float]:
+        """All threads, and when each began, in seconds since 1970: what the id of its first checkpoint says."""
+        if isinstance(self._saver, OnWorkers):
+            rows = self._saver.select("SELECT thread_id, min(checkpoint_id) FROM checkpoints GROUP BY thread_id")
         else:
-            there = {one.config.get("configurable", {})["thread_id"] for one in self._saver.list(None)}
-        wanted = set(named)
-        return sorted(thread for thread in there if thread in wanted or thread.startswith(f"{label}:"))
+            named = (one.config.get("configurable", {}) for one in self._saver.list(None))  # the newest first
+            rows = [(one["thread_id"], one["checkpoint_id"]) for one in named]
+        return {thread: _made_at(checkpoint) for thread, checkpoint in rows}
 
     def erase(self, threads: Sequence[str]) -> list[str]:
         """Removes them; from a file, with all that was removed from it before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -55,6 +55,11 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
             raise ConfigurationError(
                 f"Cannot open the checkpoints at {shown_url(url)}: {type(error).__name__}. Is the server running?"
             ) from error
+
+    def select(self, query: str, *given: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` finds, with ``?`` for what is ``given``."""
+        with self._cursor() as cursor:
+            return [tuple(row.values()) for row in cursor.execute(query.replace("?", "%s").encode(), given)]
 
 
 def _check(connection: psycopg.Connection[DictRow]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inference_core.cli.erasing import LedgerPath
+from inference_core.cli.erasing import Checkpoints, LedgerPath, opened_threads
 from inference_core.cli.options import Target, on_store
 from inference_core.cli.output import counted, progress_bar
 from inference_core.errors import InvalidInput
@@ -51,8 +51,9 @@ def recover(
         bool, typer.Option("--drill", help="Only rehearse it, in a place of its own that is removed again.")
     ] = False,
     ledger: LedgerPath = None,
+    checkpoints: Checkpoints = None,
 ) -> None:
-    """Restore a backup into a new or empty store, and erase again whom the ledger names.
+    """Restore a backup into a new or empty store, and erase again whom the ledger names, there and in --checkpoints.
 
     --drill restores it for a moment, compares it, recalls memories from it, and ends with exit code 1 if that fails.
     """
@@ -69,13 +70,14 @@ def recover(
     path = ledger or ledger_of(settings.store_url)
     if ledger and not path.exists():
         raise InvalidInput(f"There is no ledger at {path}")
-    with progress_bar("Rows") as advance:
+    with opened_threads(checkpoints or ()) as threads, progress_bar("Rows") as advance:
         book = Ledger(path) if path.exists() else None
-        found, erased = restore(folder, settings.store_url, book, advance, **settings.encryption)
-    again = counted(len(erased), "user", "users")
+        found, erased = restore(folder, settings.store_url, book, advance, threads=threads, **settings.encryption)
+    users = len({one.subject for one in erased})
+    again = counted(users, "user", "users")
     where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
     text = f"Restored {_held(found)} to {shown_url(settings.store_url)}, {where}."
-    _print(target, found, text, erased_again=len(erased))
+    _print(target, found, text, erased_again=users)
 
 
 def _held(manifest: Manifest) -> str:

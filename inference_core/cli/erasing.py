@@ -52,12 +52,19 @@ def _opened(
             if not given["keys"] and parse_url(url).scheme != "file":
                 given["encryption_key"] = None
             stores.append(opened.enter_context(closing(open_backend(url, **given))))
+        yield stores, opened.enter_context(opened_threads(checkpoints))
+
+
+@contextmanager
+def opened_threads(checkpoints: Sequence[str]) -> Generator[list[CheckpointThreads]]:
+    """The conversations of the checkpointers at these URLs."""
+    with ExitStack() as opened:
         threads: list[CheckpointThreads] = []
         if checkpoints:
             from inference_core.agents.checkpoints import CheckpointThreads
 
             threads = [opened.enter_context(closing(CheckpointThreads(url))) for url in checkpoints]
-        yield stores, threads
+        yield threads
 
 
 @on_store("user", "url", "json")
@@ -118,8 +125,8 @@ def erasures(
     outbox: Outboxes = None,
 ) -> None:
     """List the erasures of a ledger, or replay them on a restored store."""
-    from inference_core.lifecycle.erasing import replay as replay_erasures
     from inference_core.lifecycle.ledger import Ledger, ledger_of
+    from inference_core.lifecycle.replaying import replay as replay_erasures
 
     if replay is None:
         entries = Ledger(ledger or ledger_of(target.settings().store_url)).entries
@@ -132,7 +139,7 @@ def erasures(
     for one in [] if target.json else made:
         _show(one, is_done=True)
     document = {"erasures": [one.to_json() for one in made]}
-    target.print(document, f"Erased {counted(len(made), 'user', 'users')} again")
+    target.print(document, f"Erased {counted(len({one.subject for one in made}), 'user', 'users')} again")
     if any(one.left for one in made):
         raise typer.Exit(1)
 

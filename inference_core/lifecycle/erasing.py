@@ -13,33 +13,24 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
-from inference_core.errors import Held, InvalidId, StoreError
+from inference_core.errors import Held, StoreError
+from inference_core.lifecycle.conversations import Owners, Threads, threads_named
 from inference_core.lifecycle.copies import copies_with, forget_in_copies
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
-from inference_core.memory.namespaces import (
-    ITEMS,
-    LISTED,
-    PLACES,
-    ROOTS,
-    agent_in,
-    decode_label,
-    encode_label,
-)
+from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
-from inference_core.stores.backend import Backend, Key, Row, Unreadable
+from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.governance.holds import Holding, holding
 from inference_core.stores.locks import read_at
 
-Progress = Callable[[int, int], None]
-"""Is called with how many steps are done, and of how many."""
 NOT_OURS: Final = (
     "backups, exports, replicas and archives of the write-ahead log, until you delete them",
     "what model providers, traces and logs have kept of prompts",
@@ -51,28 +42,11 @@ _TRACE: Final = 40
 """Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
 _SHORTEST: Final = 8
 _SAID: Final = ("content", "text")
+_SOUGHT: Final = ("named", "traces")
 _NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
 _BLOCK: Final = 8 * 1024 * 1024
-
-
-class Threads(Protocol):
-    """Conversations of an application, kept under thread ids."""
-
-    name: str
-
-    def of(self, label: str, named: Iterable[str]) -> list[str]:
-        """Those of the threads ``named`` that are there, and those whose id says that they are the user's."""
-        ...
-
-    def erase(self, threads: Sequence[str]) -> list[str]:
-        """Removes them; in words, where their bytes may still be."""
-        ...
-
-    def files(self) -> list[Path]:
-        """The files that hold them."""
-        ...
 
 
 class _Found:
@@ -81,7 +55,6 @@ class _Found:
     def __init__(self, backend: Backend, user_id: str) -> None:
         self.rows: Counter[str] = Counter()
         self.threads: set[str] = set()
-        self.sessions: set[str] = set()
         self.also: list[Key] = []
         """Rows of others' namespaces that name the user, and those that may have."""
         self.traces: list[str] = []
@@ -93,17 +66,13 @@ class _Found:
             agents |= {agent_in(namespace), agent_in(namespace[1:])}
             if not isinstance(one, Row):
                 continue
-            texts = [found for found in _texts(one.value) if len(found[1]) >= _SHORTEST]
-            # Words say whose they were: instants and hashes are long, but stand in no prompt and no file of a text.
-            for _, text in [max(texts, key=lambda found: (found[0], " " in found[1], len(found[1])))] if texts else []:
+            if trace := _trace_of(one, user_id):
                 seen += 1
                 if len(self.traces) < _MOST_TRACES:
-                    self.traces.append(text[:_TRACE])
+                    self.traces.append(trace)
                 elif (at := chance.randrange(seen)) < _MOST_TRACES:
-                    self.traces[at] = text[:_TRACE]
-            self.threads |= _threads(one)
-            named = (one.value.get("session_id"), one.value.get("session"))
-            self.sessions |= {name for name in named if isinstance(name, str)}
+                    self.traces[at] = trace
+            self.threads |= threads_named(one)
         for root, name in ROOTS.items():
             for one in backend.inspect(root) if name else ():
                 if name and isinstance(one, Row) and one.value.get(name) == user_id:
@@ -124,27 +93,35 @@ def erase(
     reason: str = "",
     fully: bool = False,
     dry_run: bool = False,
+    replay_of: str = "",
 ) -> ErasureReceipt:
     """Removes all of a user from ``stores``: those of memories, and that of the outbox if it is another one.
 
     ``threads`` are the conversations that belong to it. ``fully`` also reclaims space by means that hold up others.
+    ``replay_of`` is the id of the erasure that this one repeats on a restored store.
     With ``dry_run`` nothing is changed, and the receipt says what there is. Safe beside readers and writers, who get
     UserErased for this user meanwhile; safe to repeat. Raises InvalidId; Held if the user has a legal hold;
     StoreError, then call it again.
     """
     label, stores = encode_label(user_id), [holding(store) for store in stores]
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
+    noted = _read_plan(plan)
     fences = _fenced(stores, label, ledger, dry_run=dry_run)
     found = [_Found(store, user_id) for store in stores]
     named = {thread for one in found for thread in one.threads}
-    rows = (one for store in stores if threads for one in store.inspect() if isinstance(one, Row))
-    shared = named & {thread for row in rows if row.namespace[0] != label for thread in _threads(row)}
-    held = [place.of(label, named - shared) for place in threads]
+    marks = {*noted.get("threads", ()), *map(ledger.thread, named)}
+    owners = Owners(ledger, [ledger.subject(user_id)], marks)
+    kept = [owners.among(place.there()) for place in threads]
+    shared = owners.shared(stores, {thread: subject for ids in kept for thread, subject in ids.items()})
+    held = [sorted(ids.keys() - shared) for ids in kept]
     counts = {store.name: dict(one.rows) for store, one in zip(stores, found, strict=True)}
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
-    known = _resumed(plan, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
+    known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
     known["traces"] = [*known.get("traces", ()), *(trace for one in found for trace in one.traces)][: 2 * _MOST_TRACES]
+    # The user's id is searched for in any case; so a plan holds none.
+    named = {name for name in named if user_id not in name and label not in name}
+    known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}
     not_ours = NOT_OURS if threads else (*NOT_OURS, NO_CHECKPOINTS)
     files: dict[str, int] = {}
     remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(sorted(shared)))] if shared else []
@@ -159,10 +136,9 @@ def erase(
         for store in stores:
             remains += store.reclaim(fully=fully)
         left = {store.name: dict(_Found(store, user_id).rows) for store in stores}
-        left |= {place.name: {"threads": len(place.of(label, named - shared))} for place in threads}
-        sessions = {session for one in found for session in one.sessions}
-        traces = [user_id, label, *named, *sessions, *known["traces"]]
-        files = {str(path): hits for path, hits in _hits(stores, threads, traces).items()}
+        left |= {place.name: {"threads": len(owners.among(place.there()).keys() - shared)} for place in threads}
+        traces = [user_id, label, *known["named"], *known["traces"]]
+        files = {str(path): hits for path, hits in hits_in_files(stores, threads, traces).items()}
     receipt = ErasureReceipt(
         id=known["id"],
         subject=ledger.subject(user_id),
@@ -181,77 +157,18 @@ def erase(
         remains=tuple(remains),
         not_ours=not_ours,
         copies=tuple(known.get("copies", ())),
+        threads=tuple(sorted(owners.marks)),
+        replay_of=replay_of,
     )
     if not dry_run:
         ledger.append(receipt)
         for fence in fences:
             fence.take_down(label)
-        plan.unlink(missing_ok=True)
+        if receipt.left:  # the next call has to search for this, which it cannot find any more
+            _write_plan(plan, {name: known[name] for name in _SOUGHT})
+        else:
+            plan.unlink(missing_ok=True)
     return receipt
-
-
-def replay(
-    stores: Sequence[Backend],
-    ledger: Ledger,
-    *,
-    threads: Sequence[Threads] = (),
-    by: str = "",
-    labels: Iterable[str] = (),
-    progress: Progress | None = None,
-) -> list[ErasureReceipt]:
-    """Erases again who was erased, where ``stores`` hold a state from before: a restored backup. Their new receipts.
-
-    ``labels`` are of users who may have no rows any more, because this was interrupted.
-    A store that knows of an erasure is left alone: what it has of the user came later. One that was interrupted is
-    completed. Raises Held for who has a legal hold in the store, after all others were erased; StoreError.
-    """
-    erased: dict[str, dict[str, Any]] = {entry["subject"]: entry for entry in ledger.entries}
-    receipts: list[ErasureReceipt] = []
-    held: list[str] = []
-    users = sorted({user for store in stores for user in _users(store, labels)})
-    for done, user_id in enumerate(users, 1):
-        if progress:
-            progress(done, len(users))
-        entry = erased.get(ledger.subject(user_id))
-        if entry is None:
-            continue
-        since = datetime.fromisoformat(entry["began"]).timestamp()
-        stale = [store for store in stores if fences_of(store).since(encode_label(user_id)) < since]
-        if stale:
-            reason = f"replay of {entry['id']}"
-            try:
-                receipts.append(erase(stale, user_id, ledger, threads=threads, by=by, reason=reason))
-            except Held as error:
-                held += error.holds
-    if held:
-        raise Held(held)
-    return receipts
-
-
-def _threads(row: Row) -> set[str]:
-    """The ids of the threads that a receipt or a memory comes from."""
-    source = row.value.get("source")
-    named = [row.value.get("thread_id")]
-    if isinstance(source, dict):
-        named.append(cast("dict[str, Any]", source).get("thread_id"))
-    return {name for name in named if isinstance(name, str)}
-
-
-def _users(store: Backend, labels: Iterable[str]) -> set[str]:
-    """The ids of all users that the store has anything of, and of those with ``labels``."""
-    users, labels = set[str](), set(labels)
-    for one in store.inspect():
-        root = one.root if isinstance(one, Unreadable) else one.namespace[0]
-        if root is not None and root in ROOTS:
-            name = ROOTS[root]
-            user = one.value.get(name) if name and isinstance(one, Row) else None
-            users |= {user} if isinstance(user, str) else set()
-        elif root is not None:
-            labels.add(root)
-    for label in labels - ROOTS.keys():
-        with suppress(InvalidId):  # an application's own
-            users.add(decode_label(label))
-    return users
 
 
 def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: bool) -> list[Fences]:
@@ -282,16 +199,22 @@ def _remove(store: Backend, label: str, also: Sequence[Key]) -> None:
     raise StoreError(f"{store.name}: somebody goes on writing for the user; end that program, and repeat this")
 
 
-def _resumed(plan: Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """What an interrupted erasure has noted, with what has come since; ``fresh`` if there was none."""
+def _read_plan(plan: Path) -> dict[str, Any]:
+    """What an erasure has noted that did not end, or that ended with something left; nothing if there was none."""
     try:
-        known: dict[str, Any] = json.loads(plan.read_bytes())
+        return json.loads(plan.read_bytes())
     except (FileNotFoundError, ValueError):  # a plan is complete before anything is removed
-        return fresh
+        return {}
+
+
+def _resumed(noted: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+    """What an erasure that did not end has noted, with what has come since; else ``fresh``, with what to search for."""
+    if "id" not in noted:
+        return fresh | noted
     for name, counts in fresh["counts"].items():
-        before = known["counts"].setdefault(name, {})
-        known["counts"][name] = {place: max(before.get(place, 0), counts.get(place, 0)) for place in before | counts}
-    return known
+        before = noted["counts"].setdefault(name, {})
+        noted["counts"][name] = {place: max(before.get(place, 0), counts.get(place, 0)) for place in before | counts}
+    return noted
 
 
 def _write_plan(plan: Path, known: dict[str, Any]) -> None:
@@ -301,6 +224,17 @@ def _write_plan(plan: Path, known: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(plan)
+
+
+def _trace_of(row: Row, user_id: str) -> str | None:
+    """The beginning of what a row says, by which a copy of it would be found in a file; None if that is too short."""
+    found = [(is_said, text) for is_said, text in _texts(row.value) if len(text) >= _SHORTEST]
+    if len(user_id) >= _SHORTEST:  # that is searched for anyway; so what is noted meanwhile has no id in it
+        names = (user_id, encode_label(user_id))
+        found = [(is_said, text) for is_said, text in found if not any(name in text[:_TRACE] for name in names)]
+    # Instants and hashes are long, but stand in no copy of a text; words stand there.
+    _, text = max(found, key=lambda one: (one[0], " " in one[1], len(one[1])), default=(False, ""))
+    return text[:_TRACE] or None
 
 
 def _texts(value: object, *, is_said: bool = False) -> Iterator[tuple[bool, str]]:
@@ -315,7 +249,7 @@ def _texts(value: object, *, is_said: bool = False) -> Iterator[tuple[bool, str]
             yield from _texts(one, is_said=is_said)
 
 
-def _hits(stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]) -> dict[Path, int]:
+def hits_in_files(stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]) -> dict[Path, int]:
     """How many of the traces each file still holds; not those that stand in what others have stored, too."""
     # A file may hold a trace as it is, in JSON, or in lower case.
     forms = {one: {one, json.dumps(one)[1:-1], one.lower()} for one in traces if len(one) >= _SHORTEST}

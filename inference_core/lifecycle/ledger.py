@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from inference_core.errors import ConfigurationError
+from inference_core.errors import ConfigurationError, InvalidId
+from inference_core.memory.namespaces import decode_label
 from inference_core.stores.urls import parse_url
 
 _FORMAT: Final = "inference-core-erasures"
@@ -38,7 +39,8 @@ class ErasureReceipt:
 
     A trace is a piece of an erased text, or an id. ``remains`` says where freed bytes may still be, ``copies`` which
     backups and exports still hold the user, ``not_ours`` what this package cannot reach. ``began`` and ``ended`` are
-    instants in ISO 8601.
+    instants in ISO 8601. ``threads`` are the conversations that the user's data named, in the words of the ledger;
+    ``replay_of`` is the id of the erasure that was repeated.
     """
 
     id: str
@@ -52,6 +54,8 @@ class ErasureReceipt:
     remains: tuple[str, ...] = ()
     not_ours: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    replay_of: str = ""
 
     @property
     def found(self) -> int:
@@ -103,6 +107,16 @@ class Ledger:
     def subject(self, user_id: str) -> str:
         """The name of the user in this ledger."""
         return hmac.digest(self._key, user_id.encode(errors="surrogatepass"), "sha256").hex()
+
+    def subject_of(self, label: str) -> str | None:
+        """The name in this ledger of the user whose namespaces begin with ``label``; None if it is nobody's."""
+        with suppress(InvalidId):
+            return self.subject(decode_label(label))
+        return None
+
+    def thread(self, thread_id: str) -> str:
+        """The name of a conversation in this ledger."""
+        return hmac.digest(self._key, b"thread\0" + thread_id.encode(errors="surrogatepass"), "sha256").hex()[:24]
 
     def append(self, receipt: ErasureReceipt) -> None:
         """Adds the receipt, durably, unless it is there. Raises OSError."""

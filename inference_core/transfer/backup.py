@@ -14,7 +14,7 @@ import secrets
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,9 +24,10 @@ from typing import IO, Any, Final, Protocol, runtime_checkable
 
 from inference_core.effects import run
 from inference_core.errors import Held, InvalidInput, StoreError, VersionConflict
+from inference_core.lifecycle.conversations import Threads
 from inference_core.lifecycle.copies import COPIES_META, note_copy
-from inference_core.lifecycle.erasing import replay
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
+from inference_core.lifecycle.replaying import replay
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Change
@@ -151,13 +152,20 @@ def verify(folder: Path, progress: Progress | None = None, *, encryption_key: st
 
 
 def restore(
-    folder: Path, url: str, ledger: Ledger | None = None, progress: Progress | None = None, **keys: Any
+    folder: Path,
+    url: str,
+    ledger: Ledger | None = None,
+    progress: Progress | None = None,
+    *,
+    threads: Sequence[Threads] = (),
+    **keys: Any,
 ) -> tuple[Manifest, list[ErasureReceipt]]:
     """Fills the empty store at ``url`` with a backup, and erases again who is in the ``ledger``; their receipts.
 
     Of files the store appears when it is whole; a restore into a server that was interrupted is continued by the next
-    call. ``keys`` are the options of `open_backend` that say how the store is encrypted. Raises InvalidInput if the
-    backup is damaged or the store is not empty, StoreError.
+    call. ``threads`` are the conversations, which may be restored as well. ``keys`` are the options of `open_backend`
+    that say how the store is encrypted. Raises InvalidInput if the backup is damaged or the store is not empty,
+    StoreError.
     """
     own_key = None if keys.get("keys") else keys.get("encryption_key")
     scheme, path = parse_url(url).scheme, parse_url(url).path
@@ -188,7 +196,8 @@ def restore(
                 manifest.compare(_contents(_stored(inner, _part(progress, parts - 1, parts))), inner.name)
                 inner.set_meta(_RESTORING, manifest.id + _FILLED)
             try:
-                receipts = replay([store], ledger, by="restore", labels=manifest.contents) if ledger else []
+                labels = manifest.contents
+                receipts = replay([store], ledger, threads=threads, by="restore", labels=labels) if ledger else []
             except Held as error:
                 held = error
             inner.set_meta(_RESTORING, "")

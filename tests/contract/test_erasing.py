@@ -28,8 +28,9 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, StoreUnavailable, UserErased, VersionConflict
 from inference_core.ingestion.pipeline import BatchOutcome
-from inference_core.lifecycle.erasing import erase, replay
+from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
+from inference_core.lifecycle.replaying import replay
 from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEUE_ROOT, ROOTS, encode_label
 from inference_core.outbox.partitions import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
@@ -335,15 +336,15 @@ def test_traces_that_others_have_too_are_no_traces(tmp_path: Path, ledger: Ledge
         assert erase([store.engine.backend], ADA, ledger).left == 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Files:
     """Stands for a checkpointer of which nothing was removed: its conversations are the given files."""
 
     paths: list[Path]
     name: str = "files"
 
-    def of(self, label: str, named: object) -> list[str]:
-        return []
+    def there(self) -> dict[str, float]:
+        return {}
 
     def erase(self, threads: Sequence[str]) -> list[str]:
         return []

@@ -17,7 +17,7 @@ from databases import database
 import inference_core
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput, StoreError, StoreUnavailable
-from inference_core.lifecycle import erasing
+from inference_core.lifecycle import erasing, replaying
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, ERASED, FORGOTTEN, USAGE, VERSIONS
@@ -187,7 +187,7 @@ def test_a_hold_in_a_backup_keeps_its_user_and_nobody_else(tmp_path: Path) -> No
         service = AgentMemoryStoreService(store).sync
         assert [len(service.list_memories(user)[0]) for user in ("ada", "bob", "eve")] == [1, 0, 1]
         service.release_hold("ada", hold.id)
-        assert [one.left for one in erasing.replay([store.engine.backend], ledger)] == [0]
+        assert [one.left for one in replaying.replay([store.engine.backend], ledger)] == [0]
         assert service.list_memories("ada")[0] == []
 
 

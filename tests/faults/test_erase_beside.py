@@ -106,8 +106,8 @@ class Gate:
     def __init__(self, beside: Beside) -> None:
         self._beside = beside
 
-    def of(self, label: str, named: object) -> list[str]:
-        return []
+    def there(self) -> dict[str, float]:
+        return {}
 
     def erase(self, threads: object) -> list[str]:
         self._beside.signs.under_way.set()

@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ import pytest
 from cli_support import Capture, answer, text
 from databases import database
 from langchain.agents import create_agent
+from outbox_support import Scripted, word_for_word
 
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, CaptureMiddleware, MemoryMiddleware, Space, open_store
 from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
 from inference_core.agents.identity import thread_label
 from inference_core.cli import main
 from inference_core.memory.trust import MemorySource
-from inference_core.testing import ScriptedChatModel
+from inference_core.testing import ScriptedChatModel, call_tool
 
 ADA, BOB = "ada@example.com", "bob@example.com"
 CANARY = "zqcanary7 of Ada"
@@ -69,7 +71,7 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     assert receipt["files"] == dict.fromkeys(receipt["files"], 0)
     assert stat.S_IMODE(Path("receipt.json").stat().st_mode) == 0o600
     with closing(CheckpointThreads(kept)) as threads:
-        assert threads.of("", ["trip of " + BOB, "trip of " + ADA, "everybody's"]) == ["everybody's", "trip of " + BOB]
+        assert sorted(threads.there()) == ["everybody's", "trip of " + BOB]
     assert CANARY.encode() not in Path("c.db").read_bytes() + Path("m.db").read_bytes()
     assert answer(capsys, "erasures")["erasures"] == [receipt]
     assert receipt["id"] in text(capsys, "erasures")
@@ -105,18 +107,154 @@ def test_a_restored_backup_is_erased_again(url: str, capsys: Capture) -> None:
     assert answer(capsys, "erasures", "--replay", "ledger.jsonl") == {"erasures": []}
 
 
+def turn(url: str, checkpoints: str, thread: str, turns: list[Any], *middleware: Any, said: str = CANARY) -> None:
+    """A turn of an agent with a memory, in a thread with an id of the application's own."""
+    saver = open_checkpointer(checkpoints)
+    with open_store(url, embeddings=None) as store:
+        agent: Any = create_agent(
+            ScriptedChatModel(turns=turns), checkpointer=saver, store=store, middleware=list(middleware)
+        )
+        agent.invoke({"messages": [("user", said)]}, {"configurable": {"thread_id": thread}})
+        store.engine.flush()
+    assert isinstance(saver, OnWorkers)
+    saver.close()
+
+
+def copies() -> int:
+    return sum(path.read_bytes().count(CANARY.encode()) for path in Path().glob("c.db*"))
+
+
+def test_regression_a_conversation_whose_messages_wait_is_erased(url: str, capsys: Capture) -> None:
+    """Messages name their thread as a session; it was looked for nowhere, and a second run knew nothing of it."""
+    kept = "sqlite:///c.db"
+    turn(url, kept, "t-77", ["yes"], CaptureMiddleware(Scripted(word_for_word), user_id=ADA, works=False))
+    assert copies()
+    assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == copies() == 0
+
+
+SAVES = call_tool("save_memory_store", content=CANARY, memory_type="facts")
+
+
+def test_regression_conversations_are_found_once_their_database_is_named(url: str, capsys: Capture) -> None:
+    """An erasure without --checkpoints removed all that named the threads: one with it, as advised, found none."""
+    kept = "sqlite:///c.db"
+    turn(url, kept, "t-77", [SAVES, "yes"], MemoryMiddleware(user_id=ADA))
+    turn(url, kept, "t-78", [SAVES, "yes"], MemoryMiddleware(user_id=BOB))
+    first = answer(capsys, "erase", "--user", ADA, "--yes")
+    assert "t-77" not in json.dumps(first)
+    assert any("--checkpoints" in one for one in first["not_ours"])
+    receipt = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)
+    assert (receipt["places"][f"checkpoints at {kept}"], receipt["left"]) == ({"threads": {"found": 1, "left": 0}}, 0)
+    with closing(CheckpointThreads(kept)) as threads:
+        assert [*threads.there()] == ["t-78"]
+
+
+def test_regression_the_thread_of_a_memory_that_was_deleted_for_good_is_erased(url: str, capsys: Capture) -> None:
+    """Only an audit event still named it, and those were not asked."""
+    kept = "sqlite:///c.db"
+    turn(url, kept, "t-77", [SAVES, "yes"], MemoryMiddleware(user_id=ADA, receipts=False))
+    with open_store(url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        for one in service.list_memories(ADA)[0]:
+            service.delete_memory(ADA, one.id, erase=True)
+    assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == copies() == 0
+
+
+def test_regression_a_space_does_not_keep_the_conversation_of_a_member(url: str, capsys: Capture) -> None:
+    """A memory of a space that named the thread counted as that of another user, and the conversation stayed."""
+    kept = "sqlite:///c.db"
+    turn(url, kept, "t-77", [SAVES, "yes"], MemoryMiddleware(user_id=ADA))
+    with open_store(url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        service.save_memory(Space("team"), "Deploys are on Friday", source=MemorySource(thread_id="t-77"))
+    assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == copies() == 0
+
+
+def test_regression_what_was_left_is_looked_for_again(url: str, capsys: Capture) -> None:
+    """The exit code said to run it again; the second run no longer knew what to search for, and said that all is well.
+
+    As a program leaves it that goes on reading an old state.
+    """
+    kept = "sqlite:///c.db"
+    turn(url, kept, "t-77", [SAVES, "yes"], MemoryMiddleware(user_id=ADA))
+    with closing(sqlite3.connect("c.db")) as reader:
+        reader.execute("PRAGMA busy_timeout = 1")
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM checkpoints").fetchall()
+        first = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, code=1)
+        second = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, code=1)
+    assert first["left"] == second["left"] > 0
+    plans = [path.read_text() for path in Path().glob("*.erasures.jsonl.*")]
+    assert len(plans) == 1
+    assert ADA not in plans[0]
+    assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == copies() == 0
+    assert not [*Path().glob("*.erasures.jsonl.*")]
+
+
+@pytest.mark.parametrize("by_recover", [True, False])
+@pytest.mark.parametrize("thread", ["t-77", thread_label(ADA, "trip")])
+def test_regression_restored_conversations_are_erased_again(
+    url: str, capsys: Capture, thread: str, by_recover: bool
+) -> None:
+    """`recover` erased the user in the store, whose fence then told a replay that the conversations are new, too."""
+    kept = "sqlite:///c.db"
+    turn(url, kept, thread, [SAVES, "yes"], MemoryMiddleware(user_id=ADA))
+    turn(url, kept, "t-78", ["yes"], MemoryMiddleware(user_id=BOB), said="tea")
+    answer(capsys, "backup", "bk")
+    shutil.copy("c.db", "c.bak")
+    assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == 0
+    shutil.copy("c.bak", "c.db")
+    assert copies()
+    restored = ["--url", "sqlite:///new.db"]
+    more = ["--checkpoints", kept] if by_recover else []
+    assert answer(capsys, "recover", "bk", *restored, "--ledger", "m.db.erasures.jsonl", *more)["erased_again"] == 1
+    replayed = ["erasures", "--replay", "m.db.erasures.jsonl", "--checkpoints", kept, *restored]
+    if not by_recover:
+        assert "Erased 1 user again" in text(capsys, *replayed)
+    with closing(CheckpointThreads(kept)) as threads:
+        assert [*threads.there()] == ["t-78"]
+    assert answer(capsys, *replayed) == {"erasures": []}
+    turn("sqlite:///new.db", kept, thread, ["yes"], MemoryMiddleware(user_id=ADA))
+    assert answer(capsys, *replayed) == {"erasures": []}, "who comes back keeps what is new"
+    assert thread in CheckpointThreads(kept).there()
+
+
+def test_a_replay_leaves_conversations_of_others_and_those_under_a_hold(url: str, capsys: Capture) -> None:
+    kept = "sqlite:///c.db"
+    for thread in ("t-77", "everybody's", thread_label(ADA, "trip")):
+        talk(kept, thread, CANARY)
+    with open_store(url, embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.save_memory(ADA, "x", source=MemorySource(thread_id="t-77"))
+    shutil.copy("m.db", "m.bak")
+    answer(capsys, "erase", "--user", ADA, "--yes")
+    replayed = ["erasures", "--replay", "m.db.erasures.jsonl", "--checkpoints", kept]
+    with open_store(url, embeddings=None) as store:
+        hold = AgentMemoryStoreService(store).sync.hold(ADA, "a case")
+    assert hold.id in text(capsys, *replayed, code=1)
+    with closing(CheckpointThreads(kept)) as threads:
+        assert len(threads.there()) == 3
+    with open_store(url, embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.release_hold(ADA, hold.id)
+    (receipt,) = answer(capsys, *replayed)["erasures"]
+    assert (receipt["found"], receipt["left"]) == (2, 0)
+    with closing(CheckpointThreads(kept)) as threads:
+        assert [*threads.there()] == ["everybody's"]
+
+
 def test_threads_of_postgres_and_of_memory(tmp_path: Path) -> None:
     with database("postgres", tmp_path) as kept:
+        began = time.time()
         talk(kept, "~ada:hello", CANARY)
         talk(kept, "other", "tea")
         with closing(CheckpointThreads(kept)) as threads:
-            found = threads.of("~ada", [])
-            assert found == ["~ada:hello"]
-            assert "write-ahead log" in threads.erase(found)[0]
-            assert threads.of("~ada", ["other", "~ada:hello"]) == ["other"]
+            there = threads.there()
+            assert sorted(there) == ["other", "~ada:hello"]
+            assert all(began - 0.1 <= at <= time.time() for at in there.values())
+            assert "write-ahead log" in threads.erase(["~ada:hello"])[0]
+            assert [*threads.there()] == ["other"]
             assert threads.files() == []
     with closing(CheckpointThreads("memory://")) as threads:
-        assert threads.of("ada", ["x"]) == []
+        assert threads.there() == {}
 
 
 def test_a_receipt_overwrites_nothing(url: str, capsys: Capture) -> None:
