@@ -186,8 +186,8 @@ class Held(StoreError):
 class UserErased(StoreError):
     """The write began before an erasure of its user ended; nothing was written. What comes later is written again."""
 
-    def __init__(self) -> None:
-        super().__init__("The user was erased while this was under way; nothing was written. What is new, save again")
+    def __init__(self, whose: str = "The user was erased") -> None:
+        super().__init__(f"{whose} while this was under way; nothing was written. What is new, save again")
 
 
 class UnsupportedSchema(StoreError):

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.effects import WorkerPool, arun
-from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.errors import ConfigurationError, MissingExtra, UserErased
 from inference_core.stores.backends.sqlite_connections import translated
 from inference_core.stores.locks import FileLock, make_private
 from inference_core.stores.urls import parse_url, shown_url
 
 _BUSY_TIMEOUT_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
+_MOST_SEEN: Final = 10_000
+_IDS: Final = "thread_id, checkpoint_id"
 _FROM_1582_S: Final = 12_219_292_800
 """From the day on which the Gregorian calendar began, and the time of UUIDs, to 1970."""
 
@@ -59,11 +68,36 @@ def _asynchronous(name: str) -> Any:
     return on_worker
 
 
-class OnWorkers:
-    """Gives a sync checkpointer async methods, which run on the workers of ``pool``."""
+class Seen:
+    """Ids of checkpoints that this process has read or written: the last `_MOST_SEEN`. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def add(self, checkpoint_id: str) -> None:
+        """Notes an id."""
+        with self._lock:
+            self._ids[checkpoint_id] = self._ids.pop(checkpoint_id, None)
+            if len(self._ids) > _MOST_SEEN:
+                del self._ids[next(iter(self._ids))]
+
+    def __contains__(self, checkpoint_id: object) -> bool:
+        return checkpoint_id in self._ids
+
+
+class OnWorkers(BaseCheckpointSaver[str]):
+    """Gives a sync checkpointer async methods, which run on the workers of ``pool``, and a fence.
+
+    Each write builds on a checkpoint. If this process has seen that one and it is no longer there, then the thread was
+    deleted while the turn ran, as an erasure does: the write raises UserErased, and nothing of the turn comes back. A
+    turn that begins later finds no checkpoint, builds on none, and is kept.
+    """
 
     workers: ClassVar[int] = 4
+    writes_table: ClassVar[str] = "writes"
     pool: WorkerPool
+    _seen: Seen
     _disconnect: Callable[[], Any]
 
     aget_tuple = _asynchronous("get_tuple")
@@ -71,14 +105,72 @@ class OnWorkers:
     aput_writes = _asynchronous("put_writes")
     adelete_thread = _asynchronous("delete_thread")
 
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Like that of LangGraph's checkpointer."""
+        found = super().get_tuple(config)
+        if found:
+            self._seen.add(found.config.get("configurable", {})["checkpoint_id"])
+        return found
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Like that of LangGraph's checkpointer. Raises UserErased."""
+        with self._fenced(config, checkpoint["id"]):
+            stored = super().put(config, checkpoint, metadata, new_versions)
+        self._seen.add(checkpoint["id"])
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Like that of LangGraph's checkpointer. Raises UserErased."""
+        # Their checkpoint may come after them: LangGraph saves both in the background.
+        with self._fenced(config, config.get("configurable", {})["checkpoint_id"]):
+            super().put_writes(config, writes, task_id, task_path)
+
+    @contextmanager
+    def _fenced(self, config: RunnableConfig, checkpoint_id: str) -> Generator[None]:
+        """Refuses a write of ``checkpoint_id`` whose ground was deleted, be it before or meanwhile."""
+        try:
+            self._check(config)
+            yield
+            self._check(config)
+        except UserErased:
+            self._seen.add(checkpoint_id)  # so what is still to come of it is refused as well
+            self._drop(str(config.get("configurable", {})["thread_id"]), checkpoint_id)
+            raise
+
+    def _check(self, config: RunnableConfig) -> None:
+        """Raises UserErased if a checkpoint that a write builds on was there, and is not any more."""
+        given = config.get("configurable", {})
+        ground: dict[str, str] = {given.get("checkpoint_ns", ""): given.get("checkpoint_id", "")}
+        ground |= given.get("checkpoint_map", {})
+        for place, checkpoint_id in ground.items():
+            where = "thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+            if checkpoint_id in self._seen and not self.ask(
+                f"SELECT 1 FROM checkpoints WHERE {where}", str(given["thread_id"]), place, checkpoint_id
+            ):
+                raise UserErased("The conversation was deleted")
+
+    def _drop(self, thread: str, checkpoint_id: str) -> None:
+        """Removes what was written of a checkpoint that was refused."""
+        for table in ("checkpoints", self.writes_table):
+            query = f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_id = ? RETURNING 1"
+            self.ask(query, thread, checkpoint_id)
+
     async def alist(self: Any, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
         """Like `list`."""
         found = await arun(self.pool.call(lambda: [*self.list(config, **options)]))
         for one in found:
             yield one
 
-    def select(self, query: str, *given: str) -> list[tuple[Any, ...]]:
-        """The rows that ``query`` finds, with ``?`` for what is ``given``."""
+    def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` gives, with ``?`` for what is ``given``."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -112,16 +204,16 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
                 make_private(path)
                 connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
                 super().__init__(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-                self.pool = WorkerPool(self.workers, "checkpoints")
+                self.pool, self._seen = WorkerPool(self.workers, "checkpoints"), Seen()
                 # LangGraph copies the checkpointer; the copies share the pool.
                 self._disconnect = weakref.finalize(self.pool, connection.close)
                 self.setup()
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigurationError(f"Cannot open the checkpoints at {path}: {error}") from error
 
-    def select(self, query: str, *given: str) -> list[tuple[Any, ...]]:
-        """The rows that ``query`` finds, with ``?`` for what is ``given``."""
-        with self.cursor(transaction=False) as cursor:
+    def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` gives, with ``?`` for what is ``given``."""
+        with self.cursor() as cursor:
             return cursor.execute(query, given).fetchall()
 
 
@@ -136,7 +228,8 @@ class CheckpointThreads:
     def there(self) -> dict[str, float]:
         """All threads, and when each began, in seconds since 1970: what the id of its first checkpoint says."""
         if isinstance(self._saver, OnWorkers):
-            rows = self._saver.select("SELECT thread_id, min(checkpoint_id) FROM checkpoints GROUP BY thread_id")
+            both = f"SELECT * FROM checkpoints UNION ALL SELECT * FROM {self._saver.writes_table}".replace("*", _IDS)
+            rows = self._saver.ask(f"SELECT thread_id, min(checkpoint_id) FROM ({both}) AS a GROUP BY thread_id")
         else:
             named = (one.config.get("configurable", {}) for one in self._saver.list(None))  # the newest first
             rows = [(one["thread_id"], one["checkpoint_id"]) for one in named]

@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from inference_core.agents.checkpoints import OnWorkers
+from inference_core.agents.checkpoints import OnWorkers, Seen
 from inference_core.effects import WorkerPool
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backends.postgres_connections import parameters_of
@@ -28,6 +28,8 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
     Raises ConfigurationError if the database cannot be opened.
     """
 
+    writes_table = "checkpoint_writes"
+
     def __init__(self, url: str) -> None:
         settings = {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0}
         connections = ConnectionPool(
@@ -40,7 +42,7 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
             check=_check,
         )
         super().__init__(connections, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-        self.pool = WorkerPool(self.workers, "checkpoints")
+        self.pool, self._seen = WorkerPool(self.workers, "checkpoints"), Seen()
         self._disconnect = weakref.finalize(self.pool, connections.close)
         try:
             connections.open()
@@ -56,8 +58,13 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
                 f"Cannot open the checkpoints at {shown_url(url)}: {type(error).__name__}. Is the server running?"
             ) from error
 
-    def select(self, query: str, *given: str) -> list[tuple[Any, ...]]:
-        """The rows that ``query`` finds, with ``?`` for what is ``given``."""
+    def _drop(self, thread: str, checkpoint_id: str) -> None:
+        super()._drop(thread, checkpoint_id)
+        kept = "EXISTS (SELECT 1 FROM checkpoints c WHERE c.thread_id = b.thread_id)"
+        self.ask(f"DELETE FROM checkpoint_blobs b WHERE thread_id = ? AND NOT {kept} RETURNING 1", thread)
+
+    def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
+        """The rows that ``query`` gives, with ``?`` for what is ``given``."""
         with self._cursor() as cursor:
             return [tuple(row.values()) for row in cursor.execute(query.replace("?", "%s").encode(), given)]
 

@@ -37,6 +37,7 @@ NOT_OURS: Final = (
     "the memory of running programs, which shows it to nobody",
 )
 NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
+RUNNING: Final = "what turns under way save at their end, through other checkpointers than those of open_checkpointer"
 _MOST_TRACES: Final = 64
 _TRACE: Final = 40
 """Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
@@ -122,7 +123,7 @@ def erase(
     # The user's id is searched for in any case; so a plan holds none.
     named = {name for name in named if user_id not in name and label not in name}
     known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}
-    not_ours = NOT_OURS if threads else (*NOT_OURS, NO_CHECKPOINTS)
+    not_ours = (*NOT_OURS, RUNNING if threads else NO_CHECKPOINTS)
     files: dict[str, int] = {}
     remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(sorted(shared)))] if shared else []
     left = counts
@@ -136,7 +137,7 @@ def erase(
         for store in stores:
             remains += store.reclaim(fully=fully)
         left = {store.name: dict(_Found(store, user_id).rows) for store in stores}
-        left |= {place.name: {"threads": len(owners.among(place.there()).keys() - shared)} for place in threads}
+        left |= {place.name: {"threads": _removed_again(place, owners, shared)} for place in threads}
         traces = [user_id, label, *known["named"], *known["traces"]]
         files = {str(path): hits for path, hits in hits_in_files(stores, threads, traces).items()}
     receipt = ErasureReceipt(
@@ -197,6 +198,17 @@ def _remove(store: Backend, label: str, also: Sequence[Key]) -> None:
             return
         time.sleep(_PAUSE_S)  # a write that passed the fence before it was put up, in a store without transactions
     raise StoreError(f"{store.name}: somebody goes on writing for the user; end that program, and repeat this")
+
+
+def _removed_again(place: Threads, owners: Owners, shared: set[str]) -> int:
+    """Removes conversations of which a turn under way has just saved something; how many of them are left."""
+    late = owners.among(place.there()).keys() - shared
+    for _ in range(_TRIES if late else 0):
+        place.erase(sorted(late))
+        if not (late := owners.among(place.there()).keys() - shared):
+            break
+        time.sleep(_PAUSE_S)
+    return len(late)
 
 
 def _read_plan(plan: Path) -> dict[str, Any]:
