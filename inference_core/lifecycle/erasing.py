@@ -37,6 +37,7 @@ NOT_OURS: Final = (
     "the memory of running programs, which shows it to nobody",
 )
 NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
+NO_OUTBOX: Final = "messages that wait in an outbox in another database, if you have one: name it with --outbox"
 RUNNING: Final = "what turns under way save at their end, through other checkpointers than those of open_checkpointer"
 _MOST_TRACES: Final = 64
 _TRACE: Final = 40
@@ -123,7 +124,7 @@ def erase(
     # The user's id is searched for in any case; so a plan holds none.
     named = {name for name in named if user_id not in name and label not in name}
     known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}
-    not_ours = (*NOT_OURS, RUNNING if threads else NO_CHECKPOINTS)
+    not_ours = (*NOT_OURS, RUNNING if threads else NO_CHECKPOINTS, *([NO_OUTBOX] if len(stores) == 1 else []))
     files: dict[str, int] = {}
     remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(sorted(shared)))] if shared else []
     left = counts

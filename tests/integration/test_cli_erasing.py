@@ -16,14 +16,17 @@ import pytest
 from cli_support import Capture, answer, text
 from databases import database
 from langchain.agents import create_agent
-from outbox_support import Scripted, word_for_word
+from outbox_support import Scripted, said, word_for_word
 
 from inference_core import AgentMemoryStoreService, CaptureMiddleware, MemoryMiddleware, Space, open_store
 from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
 from inference_core.agents.identity import thread_label
 from inference_core.cli import main
+from inference_core.effects import run
 from inference_core.memory.trust import MemorySource
-from inference_core.testing import ScriptedChatModel, call_tool
+from inference_core.outbox.outbox import Outbox
+from inference_core.outbox.partitions import Partition
+from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA, BOB = "ada@example.com", "bob@example.com"
 CANARY = "zqcanary7 of Ada"
@@ -45,11 +48,11 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return url
 
 
-def talk(checkpoints: str, thread: str, said: str) -> None:
+def talk(checkpoints: str, thread: str, text: str) -> None:
     """A turn of a conversation that is kept under ``thread``."""
     saver = open_checkpointer(checkpoints)
     agent: Any = create_agent(ScriptedChatModel(turns=["yes"]), checkpointer=saver)
-    agent.invoke({"messages": [("user", said)]}, {"configurable": {"thread_id": thread}})
+    agent.invoke({"messages": [("user", text)]}, {"configurable": {"thread_id": thread}})
     if isinstance(saver, OnWorkers):
         saver.close()
 
@@ -107,14 +110,14 @@ def test_a_restored_backup_is_erased_again(url: str, capsys: Capture) -> None:
     assert answer(capsys, "erasures", "--replay", "ledger.jsonl") == {"erasures": []}
 
 
-def turn(url: str, checkpoints: str, thread: str, turns: list[Any], *middleware: Any, said: str = CANARY) -> None:
+def turn(url: str, checkpoints: str, thread: str, turns: list[Any], *middleware: Any, text: str = CANARY) -> None:
     """A turn of an agent with a memory, in a thread with an id of the application's own."""
     saver = open_checkpointer(checkpoints)
     with open_store(url, embeddings=None) as store:
         agent: Any = create_agent(
             ScriptedChatModel(turns=turns), checkpointer=saver, store=store, middleware=list(middleware)
         )
-        agent.invoke({"messages": [("user", said)]}, {"configurable": {"thread_id": thread}})
+        agent.invoke({"messages": [("user", text)]}, {"configurable": {"thread_id": thread}})
         store.engine.flush()
     assert isinstance(saver, OnWorkers)
     saver.close()
@@ -122,6 +125,17 @@ def turn(url: str, checkpoints: str, thread: str, turns: list[Any], *middleware:
 
 def copies() -> int:
     return sum(path.read_bytes().count(CANARY.encode()) for path in Path().glob("c.db*"))
+
+
+def test_regression_an_outbox_elsewhere_is_named(url: str, capsys: Capture) -> None:
+    """Messages that waited in another database stayed there, and the receipt was silent about them."""
+    elsewhere = "sqlite:///outbox.db"
+    with open_store(elsewhere, embeddings=None) as other:
+        run(Outbox(other.engine, FrozenClock()).put(Partition(ADA), [said(CANARY)]))
+    assert any("--outbox" in one for one in answer(capsys, "erase", "--user", ADA, "--yes")["not_ours"])
+    receipt = answer(capsys, "erase", "--user", ADA, "--yes", "--outbox", elsewhere)
+    assert not any("--outbox" in one for one in receipt["not_ours"])
+    assert sum(path.read_bytes().count(CANARY.encode()) for path in Path().glob("outbox.db*")) == 0
 
 
 def test_regression_a_conversation_whose_messages_wait_is_erased(url: str, capsys: Capture) -> None:
@@ -199,7 +213,7 @@ def test_regression_restored_conversations_are_erased_again(
     """`recover` erased the user in the store, whose fence then told a replay that the conversations are new, too."""
     kept = "sqlite:///c.db"
     turn(url, kept, thread, [SAVES, "yes"], MemoryMiddleware(user_id=ADA))
-    turn(url, kept, "t-78", ["yes"], MemoryMiddleware(user_id=BOB), said="tea")
+    turn(url, kept, "t-78", ["yes"], MemoryMiddleware(user_id=BOB), text="tea")
     answer(capsys, "backup", "bk")
     shutil.copy("c.db", "c.bak")
     assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == 0

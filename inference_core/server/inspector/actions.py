@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse
 
 from inference_core.effects import Operation, arun
 from inference_core.lifecycle.archive import restore
-from inference_core.lifecycle.erasing import NO_CHECKPOINTS, NOT_OURS
+from inference_core.lifecycle.erasing import NO_CHECKPOINTS, NO_OUTBOX, NOT_OURS
 from inference_core.memory.namespaces import ITEMS, PLACES, encode_label
 from inference_core.outbox import partitions
 from inference_core.server.api.jobs import Jobs
@@ -143,7 +143,7 @@ async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
         "user": user,
         "found": places.total(),
         "places": places,
-        "not_ours": (*NOT_OURS, NO_CHECKPOINTS),
+        "not_ours": (*NOT_OURS, NO_CHECKPOINTS, NO_OUTBOX),
         "job": begun and {"id": begun.id, "state": begun.state, "left": (begun.result or {}).get("left")},
     }
 
