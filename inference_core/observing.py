@@ -203,8 +203,8 @@ def carried(call: Callable[[], T]) -> Callable[[], T]:
 
 def traceparent() -> str | None:
     """The current span in the form of W3C Trace Context; None without one."""
-    trace = sys.modules.get("opentelemetry.trace")
-    context = None if trace is None else trace.get_current_span().get_span_context()
+    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)  # see `_tracer`
+    context = current().get_span_context() if current else None
     if context is None or not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

@@ -10,8 +10,9 @@ from typing import Any
 
 def current() -> Any:
     """The run that LangSmith traces now; None if it traces none, or the process has not loaded it."""
-    helpers = sys.modules.get("langsmith.run_helpers")
-    return None if helpers is None else helpers.get_current_run_tree()
+    # Another thread may be importing it just now: it is listed, and has no functions yet.
+    current_run = getattr(sys.modules.get("langsmith.run_helpers"), "get_current_run_tree", None)
+    return current_run() if current_run else None
 
 
 def begun(parent: Any, inputs: Mapping[str, Any]) -> Any:

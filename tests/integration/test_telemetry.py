@@ -389,3 +389,12 @@ assert not more, more
     for how in ("without", "with"):
         done = subprocess.run([sys.executable, "-c", source, how], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_regression_a_library_that_is_being_imported_breaks_no_recall(monkeypatch: pytest.MonkeyPatch):
+    """While another thread imported LangSmith, as at a model's first call, each operation raised AttributeError."""
+    monkeypatch.setitem(sys.modules, "langsmith.run_helpers", ModuleType("langsmith.run_helpers"))
+    with open_store("memory://", embeddings=None) as store:
+        memory = AgentMemoryStoreService(store).sync
+        memory.save_memory("ada", "Lives in Lisbon")
+        assert [one.content for one in memory.recall_memories("ada", "Lisbon")] == ["Lives in Lisbon"]

@@ -24,6 +24,7 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from inference_core import retriever_runs
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.agents.provenance import OutsideState
 from inference_core.context.profile import PROFILE, Profile
@@ -260,12 +261,10 @@ def annotate(receipt: Receipt) -> None:
         "block_hash": receipt.block_hash,
     }
     attributes = {f"{_PREFIX}{name}": value for name, value in facts.items()}
-    if langsmith := sys.modules.get("langsmith.run_helpers"):
-        traced = langsmith.get_current_run_tree()
-        if traced is not None:
-            traced.add_metadata(attributes)
-    if telemetry := sys.modules.get("opentelemetry.trace"):
-        span = telemetry.get_current_span()
+    if traced := retriever_runs.current():
+        traced.add_metadata(attributes)
+    if current := getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None):
+        span = current()
         if span.is_recording():
             span.set_attributes(attributes)
 
