@@ -172,7 +172,7 @@ def erase_and_die(url: str, ledger: Path, step: int, say: Say) -> None:
     from inference_core.lifecycle import ledger as ledgers
     from inference_core.stores.governance.fence import Fences
 
-    functions: list[Any] = [erase, erasing._remove, erasing._write_plan, erasing._fenced, erasing._hits]
+    functions: list[Any] = [erase, erasing._remove, erasing._write_plan, erasing._fenced, erasing.hits_in_files]
     functions += [Ledger.append, Ledger.make, ledgers._write, Fences.put_up, Fences.take_down]
     traced: set[CodeType] = {one.__code__ for one in functions}
     lines = 0
