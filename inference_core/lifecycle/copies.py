@@ -36,7 +36,7 @@ def copies_with(store: Backend, user_id: str) -> list[str]:
     known = _known(store)
     mark = _mark(store, user_id) if any(one["users"] for one in known) else ""
     held = [one for one in known if one["users"] is None or mark in one["users"]]
-    return [f"{one['kind']} of {one['at']}: {_masked(one['path'], user_id)}" for one in held]
+    return [f"{one['kind']} of {one['at']}: {masked(one['path'], user_id)}" for one in held]
 
 
 def forget_in_copies(store: Backend, user_id: str) -> None:
@@ -47,7 +47,7 @@ def forget_in_copies(store: Backend, user_id: str) -> None:
     for one in known:
         users = one["users"] and [user for user in one["users"] if user != mark]
         if users != []:
-            left.append({**one, "path": _masked(one["path"], user_id), "users": users})
+            left.append({**one, "path": masked(one["path"], user_id), "users": users})
     _keep(store, left)
 
 
@@ -66,5 +66,6 @@ def _mark(store: Backend, user_id: str) -> str:
     return hmac.new(content_key_of(store), encode_label(user_id).encode(), hashlib.sha256).hexdigest()
 
 
-def _masked(path: str, user_id: str) -> str:
+def masked(path: str, user_id: str) -> str:
+    """``path`` without the user's id."""
     return path.replace(user_id, _MASK).replace(encode_label(user_id), _MASK)

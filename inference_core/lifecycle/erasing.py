@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 
 from inference_core.errors import Held, StoreError
 from inference_core.lifecycle.conversations import Owners, Threads, threads_named
-from inference_core.lifecycle.copies import copies_with, forget_in_copies
+from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
@@ -46,6 +46,7 @@ _SHORTEST: Final = 8
 _SAID: Final = ("content", "text")
 _SOUGHT: Final = ("named", "traces")
 _NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
+_ID_OF_OTHERS: Final = "the user's ID, where memories or sessions of other users and of spaces say it"
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
 _BLOCK: Final = 8 * 1024 * 1024
@@ -126,7 +127,9 @@ def erase(
     known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}
     not_ours = (*NOT_OURS, RUNNING if threads else NO_CHECKPOINTS, *([NO_OUTBOX] if len(stores) == 1 else []))
     files: dict[str, int] = {}
-    remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(sorted(shared)))] if shared else []
+    # The ledger keeps the receipt: so it has no label of a user, which `thread_label` sets before a colon.
+    shown = [masked(thread[thread.find(":") + 1 :], user_id) for thread in sorted(shared)]
+    remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(shown))] if shared else []
     left = counts
     if not dry_run:
         _write_plan(plan, known)
@@ -140,7 +143,9 @@ def erase(
         left = {store.name: dict(_Found(store, user_id).rows) for store in stores}
         left |= {place.name: {"threads": _removed_again(place, owners, shared)} for place in threads}
         traces = [user_id, label, *known["named"], *known["traces"]]
-        files = {str(path): hits for path, hits in hits_in_files(stores, threads, traces).items()}
+        hits, others = hits_in_files(stores, threads, traces)
+        files = {str(path): count for path, count in hits.items()}
+        remains += [_ID_OF_OTHERS] if {user_id, label} & others else []
     receipt = ErasureReceipt(
         id=known["id"],
         subject=ledger.subject(user_id),
@@ -262,8 +267,10 @@ def _texts(value: object, *, is_said: bool = False) -> Iterator[tuple[bool, str]
             yield from _texts(one, is_said=is_said)
 
 
-def hits_in_files(stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]) -> dict[Path, int]:
-    """How many of the traces each file still holds; not those that stand in what others have stored, too."""
+def hits_in_files(
+    stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]
+) -> tuple[dict[Path, int], set[str]]:
+    """How many of the traces each file still holds, but for those that others have stored, too; and these."""
     # A file may hold a trace as it is, in JSON, or in lower case.
     forms = {one: {one, json.dumps(one)[1:-1], one.lower()} for one in traces if len(one) >= _SHORTEST}
     patterns = {one: [form.encode(errors="surrogatepass") for form in some] for one, some in forms.items()}
@@ -276,11 +283,10 @@ def hits_in_files(stores: Sequence[Backend], threads: Sequence[Threads], traces:
             while block := read_at(path, at, _BLOCK + overlap):
                 held |= {trace for trace, some in patterns.items() if any(form in block for form in some)}
                 at += _BLOCK
-    if suspects := set[str]().union(*found.values()):
-        for store in stores:
-            for one in store.inspect():
-                if isinstance(one, Row) and one.namespace[0] not in ROOTS:
-                    text = "\n".join([*one.namespace, one.key, json.dumps(one.value, ensure_ascii=False)])
-                    lower = text.lower()
-                    suspects -= {trace for trace in suspects if trace in text or trace.lower() in lower}
-    return {path: len(held & suspects) for path, held in found.items()}
+    suspects, others = set[str]().union(*found.values()), set[str]()
+    for one in (row for store in stores if suspects for row in store.inspect()):
+        if isinstance(one, Row) and one.namespace[0] not in ROOTS:
+            text = "\n".join([*one.namespace, one.key, json.dumps(one.value, ensure_ascii=False)])
+            lower = text.lower()
+            others |= {trace for trace in suspects - others if trace in text or trace.lower() in lower}
+    return {path: len(held - others) for path, held in found.items()}, others

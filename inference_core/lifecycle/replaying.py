@@ -100,7 +100,7 @@ def _conversations(
     began, remains = datetime.now(UTC).isoformat(), list[str]()
     for place, ids in found:
         remains += place.erase(ids)
-    files = hits_in_files(stores, [place for place, _ in found], [thread for _, ids in found for thread in ids])
+    files, _ = hits_in_files(stores, [place for place, _ in found], [thread for _, ids in found for thread in ids])
     receipt = ErasureReceipt(
         id=secrets.token_hex(16),
         subject=entry["subject"],

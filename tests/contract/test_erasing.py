@@ -24,7 +24,7 @@ from outbox_support import said, word_for_word
 from support import HashingEmbeddings
 
 import inference_core
-from inference_core import AgentMemoryStoreService, open_store
+from inference_core import AgentMemoryStoreService, Space, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, StoreUnavailable, UserErased, VersionConflict
 from inference_core.ingestion.pipeline import BatchOutcome
@@ -364,6 +364,19 @@ def test_regression_files_are_searched_for_short_texts_too(tmp_path: Path, ledge
             service.save_memory(ADA, text)
         receipt = erase([store.engine.backend], ADA, ledger, threads=[Files([left])])
     assert (receipt.left, receipt.files[str(left)]) == (3, 3)
+
+
+def test_regression_an_id_that_others_have_stored_is_named(tmp_path: Path, ledger: Ledger) -> None:
+    """What stood in rows of others counted as no trace, and the receipt was silent about it."""
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        store.memory(ADA).add("likes short answers", "preferences")
+        AgentMemoryStoreService(store).sync.save_memory(Space("team"), f"Ask {ADA} for the key")
+        receipt = erase([store.engine.backend], ADA, ledger)
+        assert receipt.left == 0
+        assert any("user's ID" in one for one in receipt.remains)
+        assert ADA not in ledger.path.read_text()
+        receipt = erase([store.engine.backend], BOB, ledger)
+        assert receipt.remains == ()
 
 
 def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) -> None:

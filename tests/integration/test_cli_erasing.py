@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sqlite3
 import stat
@@ -78,6 +79,20 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     assert CANARY.encode() not in Path("c.db").read_bytes() + Path("m.db").read_bytes()
     assert answer(capsys, "erasures")["erasures"] == [receipt]
     assert receipt["id"] in text(capsys, "erasures")
+
+
+def test_regression_a_thread_that_stays_does_not_name_its_user(url: str, capsys: Capture) -> None:
+    """The ledger held the ids of threads that others name too, which may begin with a user's label."""
+    kept, threads = "sqlite:///c.db", (thread_label("carol@example.com", "trip"), f"with {ADA}")
+    for thread in threads:
+        talk(kept, thread, "tea")
+        with open_store(url, embeddings=None) as store:
+            for user in (ADA, BOB):
+                source = MemorySource(thread_id=thread)
+                AgentMemoryStoreService(store).sync.save_memory(user, f"met {thread[:3]}", source=source)
+    receipt = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)
+    assert "2 conversations that memories of other users name too: with …, trip" in receipt["remains"]
+    assert not {"carol", "ada"} & set(re.findall("[a-z]+", Path("m.db.erasures.jsonl").read_text()))
 
 
 def test_it_asks_first(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,8 @@ def in_space(
             given.arguments["by"] = member
         elif needed in (SpaceRole.PROPOSE, SpaceRole.WRITE):
             creates = needed is SpaceRole.PROPOSE
-            if (yield from _limit(scope, Space(space.name), member, role, given, creates=creates)):
+            named = str(space.member), encode_label(space.member)
+            if (yield from _limit(scope, Space(space.name), member, named, role, given, creates=creates)):
                 acting = replace(acting, confirm=MEMORY_CATEGORIES)
         given.arguments["scope"] = acting
     return (yield from observed(scope.namespaces.agent_name, operation, *given.args, **given.kwargs))
@@ -196,13 +197,23 @@ def _changed(scope: MemoryScope, space: Space, write: Put | Delete, operation: s
 
 
 def _limit(
-    scope: MemoryScope, space: Space, member: str, role: SpaceRole, given: BoundArguments, *, creates: bool
+    scope: MemoryScope,
+    space: Space,
+    member: str,
+    named: tuple[str, ...],
+    role: SpaceRole,
+    given: BoundArguments,
+    *,
+    creates: bool,
 ) -> Operation[bool]:
     """Makes the ``given`` write one of that member: no text of one user is the word of another.
 
-    Returns whether it has to wait for an admin. Raises UntrustedWrite.
+    A session by which the member is ``named`` is left out: the memory stays once that user is erased. Returns whether
+    it has to wait for an admin. Raises UntrustedWrite.
     """
     arguments: dict[str, Any] = given.arguments
+    if any(name in str(arguments.get("session_id")) for name in named):
+        arguments["session_id"] = None
     old = None
     if memory_id := arguments.get("memory_id"):
         old = yield from find(scope, space, memory_id)
