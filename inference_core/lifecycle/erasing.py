@@ -27,6 +27,7 @@ from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
+from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.governance.holds import Holding, holding
 from inference_core.stores.locks import read_at
@@ -121,7 +122,10 @@ def erase(
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
     known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
-    known["traces"] = [*known.get("traces", ()), *(trace for one in found for trace in one.traces)][: 2 * _MOST_TRACES]
+    # Nothing in the files of an encrypted store can be found by its text, which a plan would hold in clear.
+    open_stores = [not isinstance(getattr(store, "beneath", store), SealedBackend) for store in stores]
+    fresh = (trace for one, is_open in zip(found, open_stores, strict=True) if is_open for trace in one.traces)
+    known["traces"] = [*known.get("traces", ()), *fresh][: 2 * _MOST_TRACES]
     # The user's id is searched for in any case; so a plan holds none.
     named = {name for name in named if user_id not in name and label not in name}
     known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}

@@ -22,8 +22,10 @@ from redis_server import PERSISTENT, redis_server
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemorySource, MemoryStore, Worker, open_store
-from inference_core.errors import ConfigurationError, SealError, StoreError
+from inference_core.errors import ConfigurationError, SealError, StoreError, StoreUnavailable
 from inference_core.lifecycle.damage import find_damage, mend
+from inference_core.lifecycle.erasing import erase
+from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.rotation import rotate
 from inference_core.stores.backend import Expiry, Put, Row, Unreadable
 from inference_core.stores.codec import PageRequest
@@ -479,6 +481,24 @@ def test_regression_a_row_whose_time_has_come_is_sealed_with_the_new_key_too(tmp
         backend.apply([[put]])
         assert rotate(backend, ["ada"], wait=lambda _: None).rows == 1
         assert [row.value["content"] for row in backend.inspect("ada") if isinstance(row, Row)] == ["evidence"]
+
+
+def test_regression_an_erasure_that_breaks_off_notes_no_text_of_an_encrypted_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The beginnings of the user's memories lay in clear beside the ledger until somebody erased again."""
+
+    def failing(*_: object) -> None:
+        raise StoreUnavailable("killed")
+
+    with keyed(f"sqlite:///{tmp_path / 'm.db'}", tmp_path) as store:
+        AgentMemoryStoreService(store).sync.save_memory("ada", "canarytext is the PIN of my debit card")
+        with monkeypatch.context() as patched:
+            patched.setattr("inference_core.lifecycle.erasing._remove", failing)
+            with pytest.raises(StoreUnavailable):
+                erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger"))
+        assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canarytext" in path.read_bytes()]
+        assert erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger")).left == 0
 
 
 # The same answers.
