@@ -24,6 +24,7 @@ from inference_core.errors import Held, StoreError
 from inference_core.lifecycle.conversations import Owners, Threads, threads_named
 from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
+from inference_core.lifecycle.leftovers import sweep
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
@@ -137,6 +138,7 @@ def erase(
     left = counts
     if not dry_run:
         _write_plan(plan, known)
+        sweep()
         for store, one in zip(stores, found, strict=True):
             _remove(store, label, one.also)
             forget_in_copies(store, user_id)

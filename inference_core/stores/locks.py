@@ -35,6 +35,17 @@ class FileLock:
         else:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX)
 
+    def take(self) -> bool:
+        """Takes the lock until it is closed, unless another one has it; whether it did."""
+        try:
+            if sys.platform == "win32":
+                msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
     def __exit__(self, *_: object) -> None:
         if sys.platform == "win32":
             msvcrt.locking(self._file.fileno(), msvcrt.LK_UNLCK, 1)

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
@@ -27,6 +26,7 @@ from inference_core.errors import Held, InvalidInput, StoreError, VersionConflic
 from inference_core.lifecycle.conversations import Threads
 from inference_core.lifecycle.copies import COPIES_META, note_copy
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
+from inference_core.lifecycle.leftovers import alone_at, own_folder
 from inference_core.lifecycle.replaying import replay
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
@@ -104,6 +104,7 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
     inner = _database(store)
     part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
     part.mkdir(mode=0o700, parents=True)
+    note_copy(inner, "backup that was interrupted", part)  # an erasure names it, should this process be killed
     try:
         at = datetime.now(UTC).isoformat()
         kind = "sqlite" if isinstance(inner, SqliteBackend) else "file" if isinstance(inner, FileBackend) else "rows"
@@ -183,6 +184,7 @@ def restore(
                 raise InvalidInput(f"{path} is there already: a backup is restored into a new store alone")
             part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
             part.parent.mkdir(parents=True, exist_ok=True)
+            opened.enter_context(alone_at(path))
             opened.callback(_remove, part)
             url = f"{scheme}:///{part}"
             if is_copied:
@@ -220,7 +222,7 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
     Raises InvalidInput if the backup is damaged, StoreError if what it restores to cannot be used.
     """
     kind = read_manifest(folder).kind
-    with tempfile.TemporaryDirectory(prefix="inference-core-drill-") as place:
+    with own_folder("drill") as place:
         url = f"{'file' if kind == 'file' else 'sqlite'}:///{place}/drill"
         manifest, _ = restore(folder, url, progress=progress, **keys)
         with closing(StoreEngine(open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **keys))) as engine:
@@ -313,7 +315,7 @@ def _rows_in(
             yield _lines(opened.enter_context((folder / _STORE).open("rb")), manifest.rows, progress)
             return
         # Opening a store may change its files: those of a backup stay as they are.
-        place = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="inference-core-backup-"))) / _STORE
+        place = opened.enter_context(own_folder("backup")) / _STORE
         _copy(folder / _STORE, place)
         clock = _At(at=manifest.at)
         if manifest.kind == "sqlite":
