@@ -16,8 +16,6 @@ from inference_core.stores.indexing.reader import content_key_of
 
 COPIES_META: Final = "copies"
 _MASK: Final = "…"
-_MOST: Final = 200
-"""The newest so many are known."""
 
 
 def note_copy(store: Backend, kind: str, path: Path, user_ids: Sequence[str] = ()) -> None:
@@ -59,7 +57,7 @@ def _known(store: Backend) -> list[dict[str, Any]]:
 
 
 def _keep(store: Backend, copies: Sequence[dict[str, Any]]) -> None:
-    store.set_meta(COPIES_META, json.dumps(copies[-_MOST:], ensure_ascii=False))
+    store.set_meta(COPIES_META, json.dumps(list(copies), ensure_ascii=False))
 
 
 def _mark(store: Backend, user_id: str) -> str:

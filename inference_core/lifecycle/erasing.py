@@ -20,12 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, cast
 
-from inference_core.errors import Held, StoreError
+from inference_core.errors import Held, InvalidId, StoreError
 from inference_core.lifecycle.conversations import Owners, Threads, threads_named
 from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
 from inference_core.lifecycle.leftovers import sweep
-from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, agent_in, encode_label
+from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.encryption.sealed import SealedBackend
@@ -39,6 +39,9 @@ NOT_OURS: Final = (
     "the memory of running programs, which shows it to nobody",
 )
 NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
+UNNAMED: Final = (
+    "conversations with ids of your own that nothing of the user names: delete these with your checkpointer"
+)
 NO_OUTBOX: Final = "messages that wait in an outbox in another database, if you have one: name it with --outbox"
 RUNNING: Final = "what turns under way save at their end, through other checkpointers than those of open_checkpointer"
 _MOST_TRACES: Final = 64
@@ -90,7 +93,7 @@ class _Found:
 
 def erase(
     stores: Sequence[Backend],
-    user_id: str,
+    user_id: Owner,
     ledger: Ledger,
     *,
     threads: Sequence[Threads] = (),
@@ -105,9 +108,12 @@ def erase(
     ``threads`` are the conversations that belong to it. ``fully`` also reclaims space by means that hold up others.
     ``replay_of`` is the id of the erasure that this one repeats on a restored store.
     With ``dry_run`` nothing is changed, and the receipt says what there is. Safe beside readers and writers, who get
-    UserErased for this user meanwhile; safe to repeat. Raises InvalidId; Held if the user has a legal hold;
-    StoreError, then call it again.
+    UserErased for this user meanwhile; safe to repeat. Raises InvalidId, also for a space; Held if the user has a legal
+    hold; StoreError, then call it again.
     """
+    if isinstance(user_id, Space):
+        raise InvalidId("A space is no user: to remove it, delete its memories and revoke its roles")
+    user_id = str(user_id)
     label, stores = encode_label(user_id), [holding(store) for store in stores]
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
     noted = _read_plan(plan)
@@ -130,7 +136,11 @@ def erase(
     # The user's id is searched for in any case; so a plan holds none.
     named = {name for name in named if user_id not in name and label not in name}
     known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}
-    not_ours = (*NOT_OURS, RUNNING if threads else NO_CHECKPOINTS, *([NO_OUTBOX] if len(stores) == 1 else []))
+    not_ours = (
+        *NOT_OURS,
+        *((RUNNING, UNNAMED) if threads else [NO_CHECKPOINTS]),
+        *([NO_OUTBOX] if len(stores) == 1 else []),
+    )
     files: dict[str, int] = {}
     # The ledger keeps the receipt: so it has no label of a user, which `thread_label` sets before a colon.
     shown = [masked(thread[thread.find(":") + 1 :], user_id) for thread in sorted(shared)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from inference_core.errors import Held, InvalidId
 from inference_core.lifecycle.conversations import Owners, Threads
-from inference_core.lifecycle.erasing import NOT_OURS, RUNNING, erase, hits_in_files
+from inference_core.lifecycle.erasing import NOT_OURS, RUNNING, UNNAMED, erase, hits_in_files
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
 from inference_core.memory.namespaces import ROOTS, decode_label, encode_label
 from inference_core.stores.backend import Backend, Row, Unreadable
@@ -114,7 +114,7 @@ def _conversations(
         },
         files={str(path): hits for path, hits in files.items()},
         remains=tuple(remains),
-        not_ours=(*NOT_OURS, RUNNING),
+        not_ours=(*NOT_OURS, RUNNING, UNNAMED),
         replay_of=entry["id"],
     )
     ledger.append(receipt)

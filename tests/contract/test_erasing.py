@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from databases import database
@@ -26,7 +27,7 @@ from support import HashingEmbeddings
 import inference_core
 from inference_core import AgentMemoryStoreService, Space, open_store
 from inference_core.effects import Operation, run
-from inference_core.errors import ConfigurationError, StoreUnavailable, UserErased, VersionConflict
+from inference_core.errors import ConfigurationError, InvalidId, StoreUnavailable, UserErased, VersionConflict
 from inference_core.ingestion.pipeline import BatchOutcome
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
@@ -377,6 +378,16 @@ def test_regression_an_id_that_others_have_stored_is_named(tmp_path: Path, ledge
         assert ADA not in ledger.path.read_text()
         receipt = erase([store.engine.backend], BOB, ledger)
         assert receipt.remains == ()
+
+
+def test_regression_a_space_is_refused_and_a_uuid_is_a_user(tmp_path: Path, ledger: Ledger) -> None:
+    """Both ended with an AttributeError, after the fence was put up."""
+    user = uuid4()
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None, audit=False) as store:
+        with pytest.raises(InvalidId, match="A space is no user"):
+            erase([store.engine.backend], Space("team"), ledger)
+        AgentMemoryStoreService(store).sync.save_memory(user, CANARY)
+        assert erase([store.engine.backend], user, ledger).places[store.engine.backend.name]["memories"].found == 1
 
 
 def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) -> None:

@@ -317,6 +317,14 @@ def test_without_the_extra_its_line_is_told(monkeypatch: pytest.MonkeyPatch):
         open_backend("postgresql://127.0.0.1/db")
 
 
+def test_regression_a_full_reclaim_rewrites_the_settings_too(backend: PostgresBackend):
+    """They hold the paths of copies, which may name a user; VACUUM FULL left them out."""
+    query = "SELECT pg_relation_filenode('memory_meta')"
+    before = backend.connections.read(query, {})
+    backend.reclaim(fully=True)
+    assert backend.connections.read(query, {}) != before
+
+
 def test_tokens_survive_what_does_not_touch_them(backend: PostgresBackend):
     done(backend, put("a", text="tea", tokens=b"t" * 5_000))
     done(backend, vector("a", 1, tokens=b"v" * 5_000))

@@ -222,7 +222,7 @@ class PostgresBackend(SqlBackend):
         def vacuum(connection: Connection) -> None:
             connection.execute("SET statement_timeout = 0")
             try:
-                connection.execute(f"VACUUM {'(FULL) ' if fully else ''}memory_rows, memory_scopes")
+                connection.execute(f"VACUUM {'(FULL) ' if fully else ''}memory_rows, memory_scopes, memory_meta")
             finally:
                 connection.execute("SET statement_timeout = '5s'")
 

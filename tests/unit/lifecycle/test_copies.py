@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inference_core import AgentMemoryStoreService, MemoryStore
-from inference_core.lifecycle.copies import COPIES_META, copies_with
+from inference_core.lifecycle.copies import COPIES_META, copies_with, note_copy
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.stores.backend import Backend
@@ -49,6 +49,15 @@ def test_an_erasure_names_the_copies_that_hold_the_user_and_keeps_no_id(tmp_path
         assert len(copies_with(store, BOB)) == 3
         assert [copy.rpartition("/")[2] for copy in copies_with(store, ADA)] == ["backup"]
     assert ADA not in (tmp_path / "erasures.jsonl").read_text(encoding="utf-8")
+
+
+def test_regression_all_copies_that_exist_are_known(tmp_path: Path):
+    """From 201 on, the oldest were forgotten although they exist."""
+    with closing(filled(f"sqlite:///{tmp_path}/m.db")) as store:
+        for at in range(202):
+            (tmp_path / f"backup{at}").mkdir()
+            note_copy(store, "backup", tmp_path / f"backup{at}")
+        assert len(copies_with(store, ADA)) == 202
 
 
 def test_a_store_without_copies_gets_no_note(tmp_path: Path):
