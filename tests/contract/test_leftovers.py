@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ CANARY = "zqcanary7 of Ada"
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
+    ensure_running()  # before its socket's path, which must be short, would lie in this folder
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     url = f"sqlite:///{tmp_path / 'm.db'}"
     with open_store(url, embeddings=None) as store:

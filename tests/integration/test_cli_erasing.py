@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 import sqlite3
 import stat
@@ -92,7 +91,9 @@ def test_regression_a_thread_that_stays_does_not_name_its_user(url: str, capsys:
                 AgentMemoryStoreService(store).sync.save_memory(user, f"met {thread[:3]}", source=source)
     receipt = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)
     assert "2 conversations that memories of other users name too: with …, trip" in receipt["remains"]
-    assert not {"carol", "ada"} & set(re.findall("[a-z]+", Path("m.db.erasures.jsonl").read_text()))
+    kept_for_good = Path("m.db.erasures.jsonl").read_text()
+    # The name alone, without what follows it, may stand in a hash: its letters are hexadecimal digits.
+    assert not [name for name in ("carol", ADA, "ada~", "ada@") if name in kept_for_good]
 
 
 def test_it_asks_first(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
