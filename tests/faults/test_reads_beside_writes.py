@@ -22,6 +22,7 @@ from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing import indexes
 from inference_core.stores.indexing.search import Search, SearchResult
 from inference_core.stores.indexing.snapshot import Snapshot
 
@@ -53,7 +54,9 @@ def service_on(backend: InMemoryBackend) -> SyncMemoryService:
 
 
 @pytest.fixture
-def failing() -> Iterator[Failing]:
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Failing]:
+    # Only who asks reads changes: an index that followed a slow write by itself would leave fewer of them to fail at.
+    monkeypatch.setattr(indexes, "_FOLLOW_S", 3_600.0)
     with closing(Failing()) as backend:
         yield backend
 
