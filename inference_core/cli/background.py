@@ -262,8 +262,8 @@ def undo(
         note(f"Not restored, since their earlier state is not kept any more: {', '.join(report.lost)}")
     if report.kept:
         note(f"Not removed, since they are pinned: {', '.join(report.kept)}")
-    if report.decided:
-        note(f"Decisions of the user and earlier undos are not taken back, here of {', '.join(report.decided)}")
+    if report.waiting:
+        note(f"Waiting for the user's confirmation again: {', '.join(report.waiting)}")
 
 
 @on_store("user", "agent", "url", "json")

@@ -6,7 +6,7 @@ first change that is undone, with the later changes of others on top, field by f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from inference_core.lifecycle.archive import restore_archived
 from inference_core.memory.audit import AuditEvent, Cause, Changed
 from inference_core.memory.namespaces import (
     FORGOTTEN,
+    PENDING,
     USAGE,
     encode_label,
     holds_memories,
@@ -40,15 +41,15 @@ class UndoReport:
     """Ids of memories: removed, since they were not there before; brought back or changed back.
 
     ``kept`` are pinned ones that were not there before and stay. ``lost`` are those whose earlier state is not kept
-    any more; they stay as they are. ``decided`` are those that the user has approved or rejected meanwhile, or that an
-    earlier undo has changed: neither the decision nor that undo is taken back.
+    any more; they stay as they are. ``waiting`` are those that wait for the user's confirmation again, since the
+    decision about them is taken back.
     """
 
     removed: list[str] = field(default_factory=list[str])
     restored: list[str] = field(default_factory=list[str])
     kept: list[str] = field(default_factory=list[str])
     lost: list[str] = field(default_factory=list[str])
-    decided: list[str] = field(default_factory=list[str])
+    waiting: list[str] = field(default_factory=list[str])
 
 
 def undo_events(
@@ -60,7 +61,9 @@ def undo_events(
     dry_run: bool = False,
     also: Sequence[Write] = (),
 ) -> Operation[UndoReport]:
-    """Takes back the chosen events, in one transaction with the writes ``also``; what was undone before is passed over.
+    """Takes back the chosen events, in one transaction with the writes ``also``: changes, decisions and earlier undos.
+
+    What an undo that is not chosen has taken back is passed over.
 
     A memory goes as well if ``drops`` is true of what it would be again. ``dry_run`` only reports. Raises
     VersionConflict if others keep changing the memories, StoreError.
@@ -78,11 +81,12 @@ def _undone(
     also: Sequence[Write],
 ) -> Operation[UndoReport]:
     events = yield from events_of(scope.engine, user_id)
-    before = {one for event in events for one in event.undone}
-    chosen = {event.id for event in events if event.operation != UNDO and event.id not in before and is_chosen(event)}
+    matching = {event.id for event in events if is_chosen(event)}
+    passed_over = _taken_back(events, matching)
+    chosen = matching - passed_over
     label = encode_label(user_id)
     touched = {_key(label, one) for event in events if event.id in chosen for one in event.changes}
-    touched = {key for key in touched if is_versioned(key[0])}  # what waits is not undone, but decided
+    touched = {key for key in touched if is_versioned(key[0])}
     if not dry_run and (yield from _unforgotten(scope, user_id, events, chosen, {key for _, key in touched})):
         events = yield from events_of(scope.engine, user_id)
     histories = _histories(events, label, sorted(touched))
@@ -90,37 +94,36 @@ def _undone(
     rows = yield from scope.engine.get([*histories, *homes])
     current = dict(zip(histories, rows, strict=False))
     kept = dict(zip(homes, rows[len(histories) :], strict=True))
-    report = UndoReport(decided=_decided(label, (one for one in events if one.id not in before and is_chosen(one))))
-    staying: dict[Key, Row] = {}
+    report = UndoReport()
     targets: dict[Key, State | None] = {}
     for key, history in histories.items():
         states = {(one.place, one.version): one for one in states_in(kept[versions_key(key)], scope.clock.now())}
         try:
-            target = _target(key, history, chosen | before, chosen, states, current[key])
+            target = _target(key, history, chosen, passed_over, states, current[key])
         except LookupError:
-            report.lost.append(key[1])
+            if not holds_pending(key[0]):  # what waited goes on as it was decided
+                report.lost.append(key[1])
             continue
-        if target and holds_memories(key[0]) and is_known(again := _row(key, target)) and drops(record_of(again)):
-            target = None
-        targets[key] = target
-    there = {key for (place, key), target in targets.items() if target and holds_memories(place)}
-    for (place, key), target in targets.items():
-        row = current[place, key]
-        is_removed = target is None and row is not None and holds_memories(place) and key not in there
-        if is_removed and row and row.value.get("pinned") is True:
-            report.kept.append(key)
-            staying[place, key] = row
+        targets[key] = target if target and _holds(_row(key, target, current[key]), scope, drops) else None
+    staying = _staying(targets, current)
+    report.kept = [key for _, key in staying]
     lost = {*report.lost, *report.kept}
     targets = {key: target for key, target in targets.items() if key[1] not in lost}
     writes = [write for key, target in targets.items() if (write := _write(key, target, current[key]))]
     changed = {(write.namespace, write.key) for write in writes if holds_memories(write.namespace)}
     report.removed = [key for place, key in sorted(changed) if targets[place, key] is None]
     report.restored = [key for place, key in sorted(changed) if targets[place, key] is not None]
-    report.lost, report.kept = list(dict.fromkeys(report.lost)), list(dict.fromkeys(report.kept))
-    if dry_run or not (writes or also or chosen):
+    report.waiting = sorted(
+        write.key for write in writes if isinstance(write, Put) and holds_pending(write.namespace) and write.kind
+    )
+    report.lost = list(dict.fromkeys(report.lost))
+    # An undo of a time that holds an earlier undo of it finds nothing left to do.
+    is_new = not chosen <= _taken_back(events, ()) | {event.id for event in events if event.operation == UNDO}
+    if dry_run or not (writes or also or is_new):
         return report
     gone = [row for key, row in current.items() if row and key in changed and targets[key] is None]
-    links = yield from relinked(scope, user_id, gone, changed)
+    again = [_row(key, target, current[key]) for key, target in targets.items() if target and key in changed]
+    links = yield from relinked(scope, user_id, gone, again)
     named = {(link.namespace, link.key) for link in links}
     # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
@@ -142,12 +145,13 @@ def _undone(
     return report
 
 
-def _decided(label: str, events: Iterable[AuditEvent]) -> list[str]:
-    """What these events have decided of what waited, and what those of them that undid something have changed."""
-    changes = ((event.operation, change) for event in events for change in event.changes)
-    return sorted(
-        {one.key for done, one in changes if done == UNDO or (one.before != 0 and holds_pending(_key(label, one)[0]))}
-    )
+def _taken_back(events: Sequence[AuditEvent], chosen: Collection[str]) -> set[str]:
+    """What undos have taken back, but for undos that are ``chosen``, or are taken back themselves."""
+    found: set[str] = set()
+    for event in reversed(events):
+        if event.id not in chosen and event.id not in found:
+            found.update(event.undone)
+    return found
 
 
 def _histories(
@@ -193,25 +197,45 @@ def _records(scope: MemoryScope, user_id: UserId, keys: Collection[str]) -> Oper
     return {row.key: record_of(row) for row in rows if row and is_known(row)}
 
 
+def _staying(targets: Mapping[Key, State | None], current: Mapping[Key, Row | None]) -> dict[Key, Row]:
+    """The pinned memories that would go: no undo removes them."""
+    there = {key for (place, key), target in targets.items() if target and holds_memories(place)}
+    going = {key: current[key] for key, target in targets.items() if not target and key[1] not in there}
+    return {
+        key: row for key, row in going.items() if row and holds_memories(key[0]) and row.value.get("pinned") is True
+    }
+
+
+def _holds(row: Row, scope: MemoryScope, drops: Callable[[MemoryRecord], bool]) -> bool:
+    """Whether ``row`` may be there again: its time has not come, and it holds no memory that goes as well."""
+    if row.expiry and row.expiry.at <= scope.clock.now():
+        return False
+    return not (holds_memories(row.namespace) and is_known(row) and drops(record_of(row)))
+
+
 def _target(
     key: Key,
     history: Sequence[tuple[AuditEvent, Changed]],
-    skipped: Collection[str],
     chosen: Collection[str],
+    passed_over: Collection[str],
     states: Mapping[tuple[str, int], State],
     row: Row | None,
 ) -> State | None:
     """What the row at ``key`` is without the events that are undone. Raises LookupError if its state is not kept."""
     place = place_of(key[0])
     ids = [event.id for event, _ in history]
+    skipped = {one for one in ids if one in chosen or one in passed_over}
     start = min(at for at, one in enumerate(ids) if one in chosen)
-    for at in range(len(ids) - 1, -1, -1):  # an undo that came later has taken back what may be earlier
-        if at > start and history[at][0].operation == UNDO:
-            start = min([start, *(ids.index(one) for one in history[at][0].undone if one in ids)])
+    for at in range(len(ids) - 1, -1, -1):
+        undone = [ids.index(one) for one in history[at][0].undone if one in ids]
+        if at > start and undone and ids[at] not in skipped:
+            # An undo came later and stays: what it has taken back may be earlier.
+            start = min(start, *undone)
+            skipped.add(ids[at])
 
     def before(at: int) -> State | None:
         version = history[at][1].before
-        if version == 0:
+        if version == 0 or (version is None and place == PENDING):
             return None
         return states[place, -1 if version is None else version]  # of what has expired no state is kept
 
@@ -225,12 +249,12 @@ def _target(
         for index in (at, at + 1)
     }
     for at in range(start, len(history)):
-        if ids[at] in skipped or history[at][0].operation == UNDO or at in leaves:
+        if ids[at] in skipped or at in leaves:
             continue
         # Somebody else has made this change, so it stays.
         new = before(at + 1) if at + 1 < len(history) else State.of(row) if row else None
         old = new and before(at)
-        if new is None or old is None:
+        if new is None or old is None or place == PENDING:  # of what waits, the last decision counts
             target = new
         elif target is not None:  # else what was not there before goes, also if it was changed since
             target = replace(new, value=_merged(target.value, old.value, new.value))
@@ -266,7 +290,7 @@ def _write(key: Key, target: State | None, row: Row | None) -> Put | Delete | No
         return Delete(namespace=key[0], key=key[1], expected=row.version) if row else None
     if row and replace(target, version=0, kind="") == replace(State.of(row), version=0, kind=""):
         return None
-    found = _row(key, target)
+    found = _row(key, target, row)
     is_memory = holds_memories(key[0]) and is_known(found) and bool(target.value.get("content"))
     return Put(
         namespace=key[0],
@@ -282,28 +306,31 @@ def _write(key: Key, target: State | None, row: Row | None) -> Put | Delete | No
 
 
 def relinked(
-    scope: MemoryScope, user_id: UserId, gone: Sequence[Row], changed: Collection[Key] = ()
+    scope: MemoryScope, user_id: UserId, gone: Sequence[Row], again: Sequence[Row] = ()
 ) -> Operation[list[Put]]:
     """The writes that close the gap that the rows ``gone`` leave in chains of memories that superseded each other.
 
-    What they superseded is superseded by what came later, or holds again.
+    What they superseded is superseded by what came later, or holds again. ``again`` are rows as they are to be.
     """
     removed = {record.id: record for record in (record_of(row) for row in gone if is_known(row))}
     linked = {key for one in removed.values() for key in (*one.supersedes, one.superseded_by) if key}
     ends = {one.superseded_by for one in removed.values() if one.superseded_by}
-    there = yield from _records(scope, user_id, (linked | ends) - removed.keys())
+    current = yield from _records(scope, user_id, (linked | ends) - removed.keys())
+    there = current | {row.key: record_of(row) for row in again if row.key in current and is_known(row)}
     now = dict(there)
     for one in removed.values():
         last = one
         while last.superseded_by in removed:
             last = removed[last.superseded_by]
         successor = now.get(last.superseded_by or "")
-        freed = [key for key in one.supersedes if key in now and there[key].superseded_by == one.id]
+        if successor is not None and last.id not in there[successor.id].supersedes:
+            successor = None  # it is as it was before it superseded anything of these
+        freed = [key for key in one.supersedes if key in current and current[key].superseded_by == one.id]
         for key in freed:
+            was = there[key]
             if successor is not None:
-                now[key] = replace(there[key], superseded_by=successor.id, valid_to=last.valid_to)
-            elif (there[key].namespace, key) not in changed:
-                was = there[key]  # it is as it was before it was superseded
+                now[key] = replace(was, superseded_by=successor.id, valid_to=last.valid_to)
+            elif was.superseded_by == one.id:  # it is as it was before it was superseded
                 metadata = {name: value for name, value in was.extra_metadata.items() if name != WOULD_END}
                 end = moment_field(was.extra_metadata, WOULD_END)
                 now[key] = replace(was, superseded_by=None, valid_to=end, extra_metadata=metadata)
@@ -317,14 +344,15 @@ def _key(label: str, change: Changed) -> Key:
     return (label, *change.place), change.key
 
 
-def _row(key: Key, state: State) -> Row:
-    """The row at ``key`` in ``state``."""
+def _row(key: Key, state: State, current: Row | None) -> Row:
+    """The row at ``key`` in ``state``, with the version of the ``current`` one."""
     return Row(
         namespace=key[0],
         key=key[1],
         value=dict(state.value),
-        version=state.version,
+        version=current.version if current else 0,
         seq=0,
         created_at=state.created_at,
         updated_at=state.updated_at,
+        expiry=state.expiry,
     )

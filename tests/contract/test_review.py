@@ -16,7 +16,7 @@ from inference_core import AgentMemoryStoreService, MemorySource, Origin, Trust,
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite
 from inference_core.ingestion.jobs import undo
-from inference_core.memory.namespaces import AUDIT
+from inference_core.memory.namespaces import AUDIT, VERSIONS
 from inference_core.services.operations import review
 from inference_core.services.user_memories import count_user_memories, list_user_memories, purge_user_memories
 from inference_core.stores.store import MemoryStore
@@ -111,7 +111,7 @@ async def test_a_rejected_one_leaves_a_mark_and_no_text(ask: Ask, service: Agent
     assert await ask("reject_pending", U, key) == [key]
     assert await ask("approve_pending", U, key) == await ask("list_pending", U) == []
     names = run(service.scope.engine.namespaces(("~ada~40example~2ecom",)))
-    (row,) = run(service.scope.engine.scan([name for name in names if name[1] != AUDIT]))
+    (row,) = run(service.scope.engine.scan([name for name in names if name[1] not in (AUDIT, VERSIONS)]))
     assert row.namespace == ("~ada~40example~2ecom", "~pending", "procedural", "planner")
     mark = {"rejected": service.scope.clock.now().isoformat(), "by": "bob", "why": "phishing"}
     assert {name: part for name, part in row.value.items() if name != "_inference_core"} == {"_pending": mark}
@@ -120,6 +120,18 @@ async def test_a_rejected_one_leaves_a_mark_and_no_text(ask: Ask, service: Agent
             await ask("save_memory", U, text, kind, source=WEB)
     assert await ask("list_pending", U) == []
     assert await ask("save_memory", U, RULE, "instructions"), "what the application states is stored"
+
+
+@pytest.mark.parametrize("days", [0, 7])
+def test_the_text_of_a_rejected_one_is_kept_for_an_undo_as_that_of_a_deleted_one(
+    timed_store: BaseStore, clock: FrozenClock, days: int
+):
+    service = AgentMemoryStoreService(timed_store, agent_name="planner", clock=clock, deleted_days=days)
+    service.sync.reject_pending(U, offer(service))
+    names = [name for name in run(service.scope.engine.namespaces(("~ada~40example~2ecom",))) if name[1] != AUDIT]
+    told = [row for row in run(service.scope.engine.scan(names)) if RULE in str(row.value)]
+    assert [row.namespace[1] for row in told] == [VERSIONS] * bool(days)
+    assert all(row.expiry.at == clock.now() + timedelta(days=days) for row in told if row.expiry)
 
 
 def test_nothing_shows_what_waits(service: AgentMemoryStoreService, timed_store: BaseStore, tmp_path: Path):

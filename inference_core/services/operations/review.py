@@ -267,7 +267,8 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[list[str]]:
     """Removes a pending memory, or all of a session, and keeps a mark; returns the ids that are rejected.
 
-    The same words, if they come from an agent, are refused from then on. The mark does not contain them. You can repeat
+    The same words, if they come from an agent, are refused from then on. The mark does not contain them; an undo finds
+    them for the service's ``deleted_days``. You can repeat
     the call. An id is missing from the result if the memory was approved, or has expired.
 
     Args:

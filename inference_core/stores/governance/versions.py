@@ -13,7 +13,6 @@ from typing import Any, Final, cast
 
 from inference_core.memory.namespaces import (
     HOLDS,
-    PENDING,
     USAGE,
     VERSIONS,
     Namespace,
@@ -34,7 +33,7 @@ _ENTRIES: Final = "versions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What stood in a row before a write; ``place`` is "" for the memory itself, else USAGE or FORGOTTEN."""
+    """What stood in a row before a write; ``place`` is "" for the memory itself, else USAGE, FORGOTTEN or PENDING."""
 
     place: str
     version: int
@@ -59,13 +58,13 @@ class State:
 
 
 def place_of(namespace: Namespace) -> str:
-    """Which row of a memory ``namespace`` holds: "" the memory itself, else USAGE or FORGOTTEN."""
+    """Which row of a memory ``namespace`` holds: "" the memory itself, else USAGE, FORGOTTEN or PENDING."""
     return "" if holds_memories(namespace) else namespace[1]
 
 
 def is_versioned(namespace: Namespace) -> bool:
-    """Whether earlier states of the rows in ``namespace`` are kept: not of what waits, as a user may reject it."""
-    return is_audited(namespace) and namespace[1] not in (PENDING, HOLDS)
+    """Whether earlier states of the rows in ``namespace`` are kept."""
+    return is_audited(namespace) and namespace[1] != HOLDS
 
 
 def is_audited(namespace: Namespace) -> bool:
