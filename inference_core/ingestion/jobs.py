@@ -100,7 +100,8 @@ def undo_changes(
     changed or deleted is back, also by tools, and what was approved or rejected waits again. Later changes of others
     stay. A pinned memory is never removed. With a session its waiting and dead messages and the memories of its
     messages word for word are removed as well, and with a session or job what waits for the user's confirmation.
-    ``dry_run`` only reports. Earlier states are kept for the service's ``deleted_days``. Raises InvalidInput if nothing is given, Held if the user has a legal hold, StoreError.
+    ``dry_run`` only reports. Earlier states are kept for the service's ``deleted_days``. Raises
+    InvalidInput if nothing is given, Held if the user has a legal hold, StoreError.
     """
     if all(given is None for given in (job_id, session_id, agent, since, until)):
         raise InvalidInput("Say what to undo: a job, a session, an agent or a time")
