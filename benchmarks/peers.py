@@ -177,16 +177,23 @@ class Watched(System):
 
 
 def data_sets(path: Path) -> Iterator[tuple[str, list[Conversation]]]:
-    """The data in ``path``, by name. Raises InvalidInput if there is none."""
+    """The data in ``path``, by name; what has no known format is named and left out. Raises InvalidInput if all is."""
     if path.is_file():
         yield path.stem, (load_atomic if path.read_bytes().lstrip()[:1] == b"{" else load_locomo)(path)
-        return
-    files = sorted(path.glob("*.json"))
-    if files and not (path / "chat.json").exists():
-        for file in files:
-            yield from data_sets(file)
-        return
-    yield path.name, load_beam(path)
+    elif any(any(path.glob(f"{above}chat.json")) for above in ("", "*/", "*/*/")):
+        yield path.name, load_beam(path)
+    else:
+        is_empty = True
+        for one in sorted(path.iterdir()):
+            if one.is_dir() or one.suffix == ".json":
+                try:
+                    for found in data_sets(one):
+                        is_empty = False
+                        yield found
+                except InvalidInput as error:
+                    print(f"left out: {error}", file=sys.stderr)
+        if is_empty:
+            raise InvalidInput(f"{path} holds no conversations: give a file or a folder in LoCoMo's or BEAM's format")
 
 
 def quality(name: str, conversations: Sequence[Conversation], system: System) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import sqlite3
+import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,11 +16,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from stale import digests
+from stale import digests, last_changed
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("inference-core-memory", "langchain", "langgraph", "langgraph-checkpoint", "numpy", "onnxruntime")
 _MARKS = {True: "reached", False: "MISSED", None: ""}
+_BEGAN = time.time()
 Row = tuple[str, str, str, bool | None]
 """What was measured, the result, the bar, and whether it was reached (None: there is no bar)."""
 
@@ -61,7 +64,11 @@ def write(name: str, rows: list[Row], details: Mapping[str, Any]) -> None:
     """``rows`` and ``details`` as files, with machine, versions and date."""
     RESULTS.mkdir(exist_ok=True)
     facts = machine()
-    document = {"name": name, "machine": facts, "code": digests(name), "rows": rows, "details": details}
+    code = digests(name)
+    if last_changed(name) > _BEGAN:
+        print("The code has changed while it was measured: this result counts as stale", file=sys.stderr)
+        code = {}
+    document = {"name": name, "machine": facts, "code": code, "rows": rows, "details": details}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     lines = [f"| {what} | {result} | {bar} | {_MARKS[reached]} |" for what, result, bar, reached in rows]
     where = f"{facts['date']}, {facts['processors']} x {facts['architecture']}, Python {facts['python']}"

