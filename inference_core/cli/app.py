@@ -16,13 +16,11 @@ from typer.main import get_command
 from inference_core import __version__
 from inference_core.cli import (
     background,
-    backups,
     chat,
-    doctor,
-    erasing,
     governing,
     maintenance,
     memories,
+    protection,
     serve,
     transfer,
 )
@@ -52,7 +50,7 @@ for _name, _command in {
     "migrate": transfer.migrate,
     "mcp": serve.mcp,
     "spaces": governing.spaces,
-    "doctor": doctor.doctor,
+    "doctor": maintenance.doctor,
     "repair": maintenance.repair,
     "scan": maintenance.scan,
     "reembed": maintenance.reembed,
@@ -76,11 +74,11 @@ for _name, _command in {
     "serve": serve.serve,
     "inspect": serve.inspect,
     "keys": serve.keys,
-    "backup": backups.backup,
-    "verify": backups.verify,
-    "recover": backups.recover,
-    "erase": erasing.erase,
-    "erasures": erasing.erasures,
+    "backup": protection.backup,
+    "verify": protection.verify,
+    "recover": protection.recover,
+    "erase": protection.erase,
+    "erasures": protection.erasures,
 }.items():
     app.command(_name)(_command)
 app.add_typer(evaluate, name="eval")

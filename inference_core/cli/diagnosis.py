@@ -18,7 +18,7 @@ from inference_core import __version__
 from inference_core.cli.options import LOADING_S
 from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError
-from inference_core.lifecycle.damage import find_damage
+from inference_core.lifecycle.repairs import find_damage
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META

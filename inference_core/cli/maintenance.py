@@ -1,19 +1,27 @@
-"""The upkeep of a store: ``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``reembed``, …."""
+"""The upkeep of a store: ``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``doctor``, …."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
 from inference_core.cli.options import Id, Target, Users, on_store, one_of
-from inference_core.cli.output import counted, note, print_json, print_numbered, progress_bar
+from inference_core.cli.output import counted, draw, note, one_line, print_json, print_numbered, progress_bar, working
 from inference_core.errors import ConfigurationError, MemoryNotFound
 
+if TYPE_CHECKING:
+    from inference_core.cli.diagnosis import Diagnosis, ModelReport
+    from inference_core.lifecycle.repairs import Damage, Exposed, Progress
+    from inference_core.stores.backend import Backend
+
+F = TypeVar("F", "Damage", "Exposed")
 _SHOWN: Final = 50
+_LABEL: Final = 10
 
 
 @on_store("user", "space", "agent", "url", "json")
@@ -194,24 +202,17 @@ def repair(
 
     Without --yes it only shows them. Removed data cannot be restored; if you have a backup, restore that instead.
     """
-    from inference_core.lifecycle.damage import find_damage, mend
-    from inference_core.stores.opening import open_backend
+    from inference_core.lifecycle.repairs import find_damage, mend
 
-    settings = target.settings()
-    with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
-        with progress_bar("Rows") as advance:
-            found = list(find_damage(backend, users or (), advance))
-        chosen = [one for one in found if newer or not one.is_newer]
-        removed = mend(backend, chosen) if yes else 0
-    for one in [] if target.json else found[:_SHOWN]:
-        note(str(one))
-    if len(found) > _SHOWN and not target.json:
-        note(f"… and {len(found) - _SHOWN} more; --json shows all")
-    summary = f"{len(chosen)} of {len(found)} would be removed: run it again with --yes."
-    if yes:
-        summary = f"Removed {removed} of {len(found)}."
-    document = {"found": [one.to_json() for one in found], "removed": removed}
-    target.print(document, summary if found else "Everything can be read.")
+    _put_right(
+        target,
+        lambda backend, advance: find_damage(backend, users or (), advance),
+        lambda one: newer or not one.is_newer,
+        mend if yes else None,
+        "removed",
+        "--yes",
+        "Everything can be read.",
+    )
 
 
 @on_store("url", "json")
@@ -228,26 +229,47 @@ def scan(
     Names their kinds and where they are, never the secrets. Items that your application put into the store are listed
     and stay as they are.
     """
-    from inference_core.lifecycle.scanning import find_secrets, redact
+    from inference_core.lifecycle.repairs import find_secrets, redact
     from inference_core.memory.redaction import Guard
+
+    guard = Guard("redact", "redact" if pii else "off")
+    _put_right(
+        target,
+        lambda backend, advance: find_secrets(backend, guard, users or (), advance),
+        lambda one: not one.is_item,
+        (lambda backend, chosen: redact(backend, guard, chosen)) if fix else None,
+        "redacted",
+        "--fix",
+        "No secrets found.",
+    )
+
+
+def _put_right(
+    target: Target,
+    find: Callable[[Backend, Progress], Iterable[F]],
+    is_meant: Callable[[F], bool],
+    act: Callable[[Backend, Sequence[F]], int] | None,
+    done: str,
+    option: str,
+    nothing: str,
+) -> None:
+    """Finds rows, shows them, and has ``act`` put right those that are meant, if ``option`` was given."""
     from inference_core.stores.opening import open_backend
 
     settings = target.settings()
-    guard = Guard("redact", "redact" if pii else "off")
     with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
         with progress_bar("Rows") as advance:
-            found = list(find_secrets(backend, guard, users or (), advance))
-        fixed = redact(backend, guard, found) if fix else 0
+            found = list(find(backend, advance))
+        chosen = [one for one in found if is_meant(one)]
+        count = act(backend, chosen) if act else 0
     for one in [] if target.json else found[:_SHOWN]:
         note(str(one))
     if len(found) > _SHOWN and not target.json:
         note(f"… and {len(found) - _SHOWN} more; --json shows all")
-    ours = sum(not one.is_item for one in found)
-    summary = f"{ours} of {len(found)} would be redacted: run it again with --fix."
-    if fix:
-        summary = f"Redacted {fixed} of {len(found)}."
-    document = {"found": [one.to_json() for one in found], "redacted": fixed}
-    target.print(document, summary if found else "No secrets found.")
+    summary = f"{len(chosen)} of {len(found)} would be {done}: run it again with {option}."
+    if act:
+        summary = f"{done.capitalize()} {count} of {len(found)}."
+    target.print({"found": [one.to_json() for one in found], done: count}, summary if found else nothing)
 
 
 @on_store("url", "json")
@@ -284,7 +306,7 @@ def encryption(
 
     A rotation that was interrupted is finished by the next. To destroy a user's key, erase the user.
     """
-    from inference_core.lifecycle.rotation import key_status, rotate
+    from inference_core.lifecycle.repairs import key_status, rotate
     from inference_core.stores.encryption.keyring import StoredKeyRing
     from inference_core.stores.encryption.sealed import SealedBackend
     from inference_core.stores.opening import open_backend
@@ -310,3 +332,64 @@ def encryption(
             backend.keyring.rewrap(new_key.read_text(encoding="utf-8"))
             text = "All keys are wrapped by the new master key: set AGENT_MEMORY_ENCRYPTION_KEY to it now"
             target.print({"rewrapped": True}, text)
+
+
+@on_store("url", "embeddings", "json")
+def doctor(target: Target) -> None:
+    """Find what is wrong, and how to mend it.
+
+    Looks at the installation, the settings, the store and the models, and changes nothing. Exits with 1 if something
+    is wrong.
+    """
+    from inference_core.cli.diagnosis import diagnose
+
+    with working("Looking …"):
+        found = diagnose(target.url, target.embeddings)
+    if target.json:
+        print_json(found.to_json())
+    else:
+        _draw_pairs("bold", _findings(found))
+        draw("")
+        _draw_pairs("yellow", [("hint", text) for text in found.hints])
+        _draw_pairs("bold red", [("problem", text) for text in found.problems])
+        if not found.problems:
+            _draw_pairs("green", [("Nothing is wrong.", "")])
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _draw_pairs(style: str, rows: Iterable[tuple[str, str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style=style, min_width=_LABEL)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, Text(one_line(value)))
+    draw(grid)
+
+
+def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
+    store = found.store
+    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'not there yet'})"
+    if store.capabilities is not None:
+        yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
+        yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
+        is_configured = store.vectors_made_by == found.embedding_model
+        maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
+        more = "more than " if store.more_pending else ""
+        yield "", f"vectors by {maker}, {more}{store.vectors_pending or 0} pending"
+    ready = "ready" if found.embeddings_ready else "not ready"
+    yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
+    yield "chat model", _model(found.chat_model) if found.chat_model else "none"
+    yield "fallbacks", "; ".join(map(_model, found.fallbacks)) or "none"
+    yield "time zone", found.time_zone
+    changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all as by default"]
+    yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
+
+
+def _model(model: ModelReport) -> str:
+    return f"{model.name} ({'installed' if model.installed else 'not installed'}, key {model.key})"

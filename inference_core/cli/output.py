@@ -50,9 +50,9 @@ def draw(thing: Any) -> None:
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
-def is_plain(*, stderr: bool = False) -> bool:
+def is_plain() -> bool:
     """Whether colours and boxes are off."""
-    made = console(stderr=stderr)
+    made = console()
     return made.no_color or not made.is_terminal
 
 

@@ -22,16 +22,15 @@ from typing import Any, Final, cast
 
 from inference_core.errors import Held, InvalidId, StoreError
 from inference_core.lifecycle.conversations import Owners, Threads, threads_named
-from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked
+from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked, sweep
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
-from inference_core.lifecycle.leftovers import sweep
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.governance.holds import Holding, holding
-from inference_core.stores.locks import read_at
+from inference_core.stores.locks import private_file, read_at
 
 NOT_OURS: Final = (
     "backups, exports, replicas and archives of the write-ahead log, until you delete them",
@@ -253,10 +252,8 @@ def _resumed(noted: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
 
 def _write_plan(plan: Path, known: dict[str, Any]) -> None:
     temporary = plan.with_name(plan.name + ".tmp")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    with private_file(temporary, os.O_CREAT | os.O_TRUNC) as file:
         file.write(json.dumps(known).encode())
-        file.flush()
-        os.fsync(file.fileno())
     temporary.replace(plan)
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, InvalidId
 from inference_core.memory.namespaces import decode_label
+from inference_core.stores.locks import private_file
 from inference_core.stores.urls import parse_url
 
 _FORMAT: Final = "inference-core-erasures"
@@ -125,7 +126,8 @@ class Ledger:
         entry = receipt.to_json()
         self.make()
         # Its own line, whatever a process that died has left.
-        _write(self.path, os.O_APPEND, f"\n{json.dumps(entry, ensure_ascii=False)}\n")
+        with private_file(self.path, os.O_APPEND) as file:
+            file.write(f"\n{json.dumps(entry, ensure_ascii=False)}\n".encode())
         self.entries.append(entry)
 
     def make(self) -> None:
@@ -136,7 +138,8 @@ class Ledger:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.part")
         head = {"format": _FORMAT, "version": 1, "key": self._key.hex()}
-        _write(part, os.O_CREAT | os.O_EXCL, json.dumps(head) + "\n")
+        with private_file(part) as file:
+            file.write(json.dumps(head).encode() + b"\n")
         try:
             os.link(part, self.path)  # a file that appears whole, and never in place of another one
         except FileExistsError:  # another process was faster: its key counts
@@ -153,12 +156,3 @@ def ledger_of(url: str) -> Path:
     """Where the ledger of the store at ``url`` lies unless another place is given: beside its files, else here."""
     path = parse_url(url).path
     return path.with_name(path.name + ".erasures.jsonl") if path else Path(DEFAULT)
-
-
-def _write(path: Path, how: int, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | how, 0o600)
-    try:
-        os.write(descriptor, text.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

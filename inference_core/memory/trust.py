@@ -120,9 +120,9 @@ def decide(
     return Decision.PENDING if waits else Decision.YES
 
 
-def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:
+def check_write(source: MemorySource, category: MemoryCategory) -> None:
     """Raises UntrustedWrite unless text from ``source`` may be stored at once, whatever is to be confirmed."""
-    if decide(source, category, kind) is not Decision.YES:
+    if decide(source, category) is not Decision.YES:
         raise UntrustedWrite(
             f"{why_it_waits(source, category)}; save it as 'facts', or let the user or the application state the rule"
         )

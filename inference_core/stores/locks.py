@@ -1,16 +1,19 @@
 """A lock between processes: for setting up a store, and for writers, who wait without polling.
 
-Also how a file is touched on which others hold locks. POSIX frees all locks of a process on a file once it closes any
-descriptor of that file: connections of SQLite would go on without theirs, and the next program that closes the database
-would take itself for the last one and delete the journal that they write to. So a file of a database is not opened.
+Also files that their owner alone can read, and how a file is touched on which others hold locks. POSIX frees all locks
+of a process on a file once it closes any descriptor of that file: connections of SQLite would go on without theirs, and
+the next program that closes the database would take itself for the last one and delete the journal that they write to.
+So a file of a database is not opened.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 if sys.platform == "win32":
     import msvcrt
@@ -61,6 +64,18 @@ def make_private(path: Path) -> None:
     """Makes an empty file that its owner alone can read; one that is there is not touched. Raises OSError."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+@contextmanager
+def private_file(path: Path, how: int = os.O_CREAT | os.O_EXCL) -> Generator[IO[bytes]]:
+    """A file that its owner alone can read, opened to write with the flags ``how``; durable at its end.
+
+    Raises OSError.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | how, 0o600), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_at(path: Path, start: int, size: int) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections import Counter
@@ -24,9 +23,8 @@ from typing import IO, Any, Final, Protocol, runtime_checkable
 from inference_core.effects import run
 from inference_core.errors import Held, InvalidInput, StoreError, VersionConflict
 from inference_core.lifecycle.conversations import Threads
-from inference_core.lifecycle.copies import COPIES_META, note_copy
+from inference_core.lifecycle.copies import COPIES_META, alone_at, note_copy, own_folder
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
-from inference_core.lifecycle.leftovers import alone_at, own_folder
 from inference_core.lifecycle.replaying import replay
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
@@ -42,6 +40,7 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.journal import AUDIT_META, KEY_META
 from inference_core.stores.indexing.embedding import DIMENSIONS_META
 from inference_core.stores.indexing.search import Search
+from inference_core.stores.locks import private_file
 from inference_core.stores.opening import open_backend
 from inference_core.stores.urls import parse_url
 from inference_core.transfer.manifest import (
@@ -114,7 +113,7 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
             settings = {name: inner.get_meta(name) for name in _SETTINGS}
         else:
             one_moment = inner.snapshot() if isinstance(inner, _HasSnapshot) else nullcontext(inner)
-            with one_moment as frozen, _new_file(part / _STORE) as file:
+            with one_moment as frozen, private_file(part / _STORE) as file:
                 contents = _contents(_stored(with_ended(frozen), progress), file)
                 settings = {name: frozen.get_meta(name) for name in _SETTINGS}
         files = {str(path.relative_to(part)): digest_of(path, durable=True) for path in files_in(part)}
@@ -130,7 +129,7 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
         if kind != "rows":
             with _rows_in(part, made, inner.key if isinstance(inner, FileBackend) else None, progress) as rows:
                 made = replace(made, contents=_contents(rows))
-        with _new_file(part / MANIFEST) as file:
+        with private_file(part / MANIFEST) as file:
             file.write(made.encoded())
         sync_folder(part)
         part.rename(folder)
@@ -381,11 +380,3 @@ def _remove(path: Path) -> None:
     for one in (path, *_beside(path)):
         with suppress(OSError):
             one.unlink()
-
-
-@contextmanager
-def _new_file(path: Path) -> Generator[IO[bytes]]:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())

@@ -35,9 +35,8 @@ from inference_core import (
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.ingestion import jobs
-from inference_core.lifecycle.damage import Damage, find_damage, mend
+from inference_core.lifecycle.repairs import Damage, find_damage, find_secrets, mend, redact
 from inference_core.lifecycle.retention import RetentionPolicy, retain
-from inference_core.lifecycle.scanning import find_secrets, redact
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import AUDIT, GRANTS, USAGE
 from inference_core.services import user_memories

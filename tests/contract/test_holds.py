@@ -24,11 +24,10 @@ from inference_core.effects import run
 from inference_core.errors import Held, InvalidInput, MemoryNotFound, UserErased
 from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.pipeline import Pipeline
-from inference_core.lifecycle.damage import find_damage, mend
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
+from inference_core.lifecycle.repairs import find_damage, find_secrets, mend, redact
 from inference_core.lifecycle.retention import RetentionPolicy, retain
-from inference_core.lifecycle.scanning import find_secrets, redact
 from inference_core.memory.redaction import Guard
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import DEAD, Partition, drop
@@ -353,9 +352,8 @@ def test_damage_of_a_held_user_is_not_removed(tmp_path: Path) -> None:
 
 
 GUARDED = {
-    "lifecycle/damage.py": {"journal.discard", "journal.apply"},
     "lifecycle/erasing.py": {"store.erase"},
-    "lifecycle/scanning.py": {"journal.apply"},
+    "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
     "stores/governance/journal.py": {"self.backend.apply", "self.backend.discard"},
     "stores/maintenance.py": {"journal.apply"},

@@ -16,7 +16,7 @@ from processes import Forked
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
-from inference_core.lifecycle import leftovers
+from inference_core.lifecycle import copies
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.stores.opening import open_backend
@@ -70,8 +70,8 @@ def test_regression_copies_of_killed_processes_are_removed_or_named(
     for arguments in ((verify, bk), (drill, bk), (restore, bk, new), (copy, url, tmp_path / "bk2")):
         assert Forked(killed, tmp_path / "tmp", *arguments).end()[0] == -signal.SIGKILL
     assert {name.partition(".")[0] for name in holders(tmp_path)} == {"m", "bk", "bk2", "new", "tmp"}
-    monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
-    with leftovers.own_folder("x") as used, closing(open_backend(url)) as store:
+    monkeypatch.setattr(copies, "_YOUNG_S", -1.0)
+    with copies.own_folder("x") as used, closing(open_backend(url)) as store:
         receipt = erase([store], "ada", Ledger(tmp_path / "ledger"))
         assert used.is_dir()
     named = {one.rpartition("/")[2].partition(".")[0] for one in receipt.copies}
@@ -84,7 +84,7 @@ def test_regression_copies_of_killed_processes_are_removed_or_named(
 
 def test_two_cannot_restore_to_one_place(url: str, tmp_path: Path) -> None:
     del url
-    with leftovers.alone_at(tmp_path / "new.db"), pytest.raises(InvalidInput, match="Another process restores"):
+    with copies.alone_at(tmp_path / "new.db"), pytest.raises(InvalidInput, match="Another process restores"):
         restore(tmp_path / "bk", f"sqlite:///{tmp_path / 'new.db'}")
 
 
@@ -94,8 +94,8 @@ def test_folders_of_others_stay(url: str, tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("inference-core-none", "inference-core-young"):
         (tmp_path / "tmp" / name).mkdir()
     (tmp_path / "tmp" / "inference-core-young" / "in-use").touch()
-    leftovers.sweep()
+    copies.sweep()
     assert len([*(tmp_path / "tmp").iterdir()]) == 2
-    monkeypatch.setattr(leftovers, "_YOUNG_S", -1.0)
-    leftovers.sweep()
+    monkeypatch.setattr(copies, "_YOUNG_S", -1.0)
+    copies.sweep()
     assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["inference-core-none"]

@@ -169,11 +169,11 @@ def read(place: Place, signs: Signs, say: Say) -> None:
 def erase_and_die(url: str, ledger: Path, step: int, say: Say) -> None:
     """Erases, and is killed before line number ``step`` of what makes an erasure; says how many lines there are."""
     from inference_core.lifecycle import erasing
-    from inference_core.lifecycle import ledger as ledgers
     from inference_core.stores.governance.fence import Fences
+    from inference_core.stores.locks import private_file
 
     functions: list[Any] = [erase, erasing._remove, erasing._write_plan, erasing._fenced, erasing.hits_in_files]
-    functions += [Ledger.append, Ledger.make, ledgers._write, Fences.put_up, Fences.take_down]
+    functions += [Ledger.append, Ledger.make, private_file.__wrapped__, Fences.put_up, Fences.take_down]
     traced: set[CodeType] = {one.__code__ for one in functions}
     lines = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 
-from inference_core.lifecycle.rotation import rotate
+from inference_core.lifecycle.repairs import rotate
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.opening import open_backend
 

@@ -25,7 +25,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.cli import main
 from inference_core.errors import InferenceCoreError, UnsupportedSchema
-from inference_core.lifecycle.damage import Damage, find_damage, mend
+from inference_core.lifecycle.repairs import Damage, find_damage, mend
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.stores.backend import Backend, Unreadable
 from inference_core.stores.engine import StoreEngine

@@ -14,7 +14,7 @@ from rotation_process import opened, seal_anew, void
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.lifecycle.rotation import Rotation, key_status, rotate
+from inference_core.lifecycle.repairs import Rotation, key_status, rotate
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.transfer.copying import copy_store

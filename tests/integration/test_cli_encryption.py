@@ -64,7 +64,7 @@ def test_a_plain_store_is_copied_into_an_encrypted_one(
 
 @pytest.mark.usefixtures("store")
 def test_keys_are_shown_and_replaced(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("inference_core.lifecycle.rotation.GRACE_S", 0.0)
+    monkeypatch.setattr("inference_core.lifecycle.repairs.GRACE_S", 0.0)
     capsys.readouterr()
     assert text(capsys, "encryption") == "2 users, 0 without a key, 0 with two; key store sqlite:///keys.db\n"
     assert answer(capsys, "encryption", "rotate")["rows"] >= 2

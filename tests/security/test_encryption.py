@@ -23,10 +23,9 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemorySource, MemoryStore, Worker, open_store
 from inference_core.errors import ConfigurationError, SealError, StoreError, StoreUnavailable
-from inference_core.lifecycle.damage import find_damage, mend
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
-from inference_core.lifecycle.rotation import rotate
+from inference_core.lifecycle.repairs import find_damage, mend, rotate
 from inference_core.stores.backend import Expiry, Put, Row, Unreadable
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.keyring import KeyRing, open_keys

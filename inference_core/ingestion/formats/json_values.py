@@ -23,13 +23,13 @@ _FREE_BYTES: Final = 16 * _CHUNK
 _BETWEEN: Final = re.compile(r"[\s,]*")
 
 
-def json_values(path: Path, member: str = r"conversations[^/]*\.json") -> Iterator[tuple[str, Any]]:
+def json_values(path: Path) -> Iterator[tuple[str, Any]]:
     """The values in a JSON file, each with where it is: the elements of an array, or values one after the other.
 
-    Of a zip archive, those of the files whose names match ``member``. Only one value at a time is in memory. Raises
+    Of a zip archive, those of its files ``conversations….json``. Only one value at a time is in memory. Raises
     InvalidInput that says where for what is no JSON, damaged, too large or unpacks to far more than its size.
     """
-    with text_files(path, member) as files:
+    with text_files(path, r"conversations[^/]*\.json") as files:
         count = 0
         for file in files:
             for value in _values(file, f"{path}, value", count):

@@ -348,13 +348,7 @@ async def get_dead_letters(request: Request) -> user_wire.DeadLetters:
     """The messages that no memories could be made of, and why."""
     service: AgentMemoryStoreService = request.app.state.service
     found = await arun(partitions.dead_letters(service.scope.engine), service.timeout)
-    letters = [
-        user_wire.DeadLetter(
-            key=one.key, user_id=one.partition.user_id, text=one.text, reason=one.reason, tries=one.tries
-        )
-        for one in found
-    ]
-    return user_wire.DeadLetters(dead=letters)
+    return user_wire.DeadLetters(dead=[user_wire.DeadLetter.of(one) for one in found])
 
 
 @route("POST", "/v1/admin/dead-letters/retry", Permission.ADMIN)

@@ -1,26 +1,29 @@
-"""``erase`` and ``erasures``: everything of a user is removed, with a receipt."""
+"""``backup``, ``verify``, ``recover``, ``erase``, ``erasures``: whole stores are brought back, whole users removed."""
 
 from __future__ import annotations
 
 import getpass
 import json
-import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inference_core.cli.options import Target, Yes, on_store
 from inference_core.cli.output import confirm, counted, note, one_line, print_json, progress_bar, working
-from inference_core.stores.urls import parse_url
+from inference_core.errors import InvalidInput
+from inference_core.stores.locks import private_file
+from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
     from inference_core.agents.checkpoints import CheckpointThreads
     from inference_core.lifecycle.ledger import ErasureReceipt
     from inference_core.stores.backend import Backend
+    from inference_core.transfer.backup import Manifest
 
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the backup.")]
 LedgerPath = Annotated[
     Path | None,
     typer.Option(
@@ -38,6 +41,75 @@ Checkpoints = Annotated[
 ]
 
 
+@on_store("url", "json")
+def backup(target: Target, folder: Folder) -> None:
+    """Save the whole store into a new folder, while agents go on reading and writing."""
+    from inference_core.stores.opening import open_backend
+    from inference_core.transfer.backup import back_up
+
+    settings = target.settings()
+    with closing(open_backend(settings.store_url, **settings.encryption)) as store, progress_bar("Rows") as advance:
+        made = back_up(store, folder, advance)
+    _print_manifest(target, made, f"Saved {_held(made)} of {made.source} to {folder}.")
+
+
+@on_store("url", "json")
+def verify(target: Target, folder: Folder) -> None:
+    """Read all of a backup, and compare it with its manifest."""
+    from inference_core.transfer.backup import verify as verify_backup
+
+    key = target.settings(creates=True).encryption["encryption_key"]
+    with progress_bar("Rows") as advance:
+        found = verify_backup(folder, advance, encryption_key=key)
+    _print_manifest(target, found, f"{folder} is whole: {_held(found)}.")
+
+
+@on_store("url", "json")
+def recover(
+    target: Target,
+    folder: Folder,
+    drill: Annotated[
+        bool, typer.Option("--drill", help="Only rehearse it, in a place of its own that is removed again.")
+    ] = False,
+    ledger: LedgerPath = None,
+    checkpoints: Checkpoints = None,
+) -> None:
+    """Restore a backup into a new or empty store, and erase again whom the ledger names, there and in --checkpoints.
+
+    --drill restores it for a moment, compares it, recalls memories from it, and ends with exit code 1 if that fails.
+    """
+    from inference_core.lifecycle.ledger import Ledger, ledger_of
+    from inference_core.transfer.backup import drill as rehearse
+    from inference_core.transfer.backup import restore
+
+    settings = target.settings(creates=True)
+    if drill:
+        with progress_bar("Rows") as advance:
+            found = rehearse(folder, advance, **settings.encryption)
+        _print_manifest(target, found, f"{folder} can be restored: {_held(found)}.")
+        return
+    path = ledger or ledger_of(settings.store_url)
+    if ledger and not path.exists():
+        raise InvalidInput(f"There is no ledger at {path}")
+    with _opened_threads(checkpoints or ()) as threads, progress_bar("Rows") as advance:
+        book = Ledger(path) if path.exists() else None
+        found, erased = restore(folder, settings.store_url, book, advance, threads=threads, **settings.encryption)
+    users = len({one.subject for one in erased})
+    again = counted(users, "user", "users")
+    where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
+    text = f"Restored {_held(found)} to {shown_url(settings.store_url)}, {where}."
+    _print_manifest(target, found, text, erased_again=users)
+
+
+def _held(manifest: Manifest) -> str:
+    return f"{counted(manifest.rows, 'row', 'rows')} of {counted(manifest.users, 'user', 'users')}"
+
+
+def _print_manifest(target: Target, manifest: Manifest, text: str, **more: int) -> None:
+    facts = {"id": manifest.id, "at": manifest.at, "kind": manifest.kind, "source": manifest.source}
+    target.print({**facts, "rows": manifest.rows, "users": manifest.users, **more}, text)
+
+
 @contextmanager
 def _opened(
     target: Target, outboxes: Sequence[str], checkpoints: Sequence[str]
@@ -52,11 +124,11 @@ def _opened(
             if not given["keys"] and parse_url(url).scheme != "file":
                 given["encryption_key"] = None
             stores.append(opened.enter_context(closing(open_backend(url, **given))))
-        yield stores, opened.enter_context(opened_threads(checkpoints))
+        yield stores, opened.enter_context(_opened_threads(checkpoints))
 
 
 @contextmanager
-def opened_threads(checkpoints: Sequence[str]) -> Generator[list[CheckpointThreads]]:
+def _opened_threads(checkpoints: Sequence[str]) -> Generator[list[CheckpointThreads]]:
     """The conversations of the checkpointers at these URLs."""
     with ExitStack() as opened:
         threads: list[CheckpointThreads] = []
@@ -92,25 +164,20 @@ def erase(
         book = Ledger(ledger or ledger_of(target.settings().store_url))
         if not dry_run and not yes:
             confirm(f"Erase everything of {one_line(target.user)}, for good?")
-        file = written.enter_context(_new_file(receipt)) if receipt else None
+        file = written.enter_context(private_file(receipt)) if receipt else None
         with working("Erasing …"):
             made = erase_user(
                 stores, target.user, book, threads=threads, by=getpass.getuser(), fully=fully, dry_run=dry_run
             )
         document = made.to_json()
         if file:
-            file.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+            file.write(json.dumps(document, ensure_ascii=False, indent=2).encode() + b"\n")
     if target.json:
         print_json(document)
     else:
-        _show(made, is_done=not dry_run)
+        _show_receipt(made, is_done=not dry_run)
     if made.left and not dry_run:
         raise typer.Exit(1)
-
-
-def _new_file(path: Path) -> IO[str]:
-    """A file that its owner alone can read. Raises FileExistsError."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
 
 
 @on_store("url", "json")
@@ -137,14 +204,14 @@ def erasures(
     with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), progress_bar("Users") as advance:
         made = replay_erasures(stores, Ledger(replay), threads=threads, by=getpass.getuser(), progress=advance)
     for one in [] if target.json else made:
-        _show(one, is_done=True)
+        _show_receipt(one, is_done=True)
     document = {"erasures": [one.to_json() for one in made]}
     target.print(document, f"Erased {counted(len({one.subject for one in made}), 'user', 'users')} again")
     if any(one.left for one in made):
         raise typer.Exit(1)
 
 
-def _show(receipt: ErasureReceipt, *, is_done: bool) -> None:
+def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
     for store, places in receipt.places.items():
         note(f"{store}: {', '.join(f'{one.found} {name}' for name, one in places.items()) or 'nothing'}")
     if not is_done:

@@ -1,0 +1,259 @@
+"""What is put right in all rows of a store: damaged ones are removed, secrets redacted, keys replaced.
+
+Reads leave out a damaged row, so that it stops no other; it is named without a word of its content. A memory that a
+newer version of this package wrote is not damaged, but left out alike, since this version cannot tell what it means.
+Secrets are those from before the store redacted them; they are named by kind and id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from inference_core.errors import InvalidInput, SealError
+from inference_core.memory.audit import Cause
+from inference_core.memory.namespaces import ROOTS, decode_label, encode_label, holds_memories, is_item
+from inference_core.memory.redaction import Guard
+from inference_core.memory.text import encode_json
+from inference_core.services.operations.scope import is_known, put_of, record_of
+from inference_core.stores.backend import Backend, Delete, Put, Row, Unreadable, Write
+from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBackend
+from inference_core.stores.governance.journal import Journal
+from inference_core.stores.governance.redacting import redacted
+
+Progress = Callable[[int, int], None]
+"""Is called with how many rows are done, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A row that cannot be read: whose it is, if that is known, where it is, and why.
+
+    ``is_newer``: it is sound, and was written by a newer version. ``keeps_row``: only its index entry is damaged, which
+    `mend` rebuilds.
+    """
+
+    user_id: str | None
+    place: str
+    key: str
+    reason: str
+    is_newer: bool
+    keeps_row: bool
+    found: Unreadable | Row
+
+    def to_json(self) -> dict[str, Any]:
+        """Whose it is, where, and why, as JSON data."""
+        return {"user_id": self.user_id, "place": self.place, "key": self.key, "reason": self.reason}
+
+    def __str__(self) -> str:
+        owner = "an unknown user" if self.user_id is None else self.user_id
+        return f"{owner}, {self.place or 'an unknown place'}, {self.key}: {self.reason}"
+
+
+def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progress | None = None) -> Iterator[Damage]:
+    """What cannot be read of these users or of all; reads every row. Raises InvalidId, StoreError."""
+    for found in _inspected(backend, user_ids, progress):
+        if isinstance(found, Unreadable):
+            user, place = user_of(found.root), "/".join((found.namespace or ())[1:])
+            keeps_row = found.only_index
+            yield Damage(user, place, found.key, found.reason, is_newer=False, keeps_row=keeps_row, found=found)
+        elif holds_memories(found.namespace) and not is_known(found):
+            user, place = user_of(found.namespace[0]), "/".join(found.namespace[1:])
+            reason = "a newer version of this package wrote it"
+            yield Damage(user, place, found.key, reason, is_newer=True, keeps_row=False, found=found)
+
+
+def mend(backend: Backend, damages: Iterable[Damage]) -> int:
+    """Removes ``damages``; of rows of which only the index entry is damaged, rebuilds that.
+
+    Returns how many were still as they were found. Raises Held for a user with a legal hold, StoreError.
+    """
+    journal, cause = Journal(backend), Cause(at=datetime.now(UTC), operation="repair")
+    mended, backend = 0, journal.backend
+    for damage in damages:
+        found = damage.found
+        if isinstance(found, Row):
+            write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
+        elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
+            write = reindexed(backend, row)
+        else:
+            mended += journal.discard([found], cause)
+            continue
+        (outcome,) = journal.apply([[write]], cause)
+        mended += isinstance(outcome, list)
+    return mended
+
+
+def reindexed(backend: Backend, row: Row) -> Put:
+    """``row`` with a text that waits for its vector: the one that was indexed, or a memory's if that is damaged too."""
+    change = None
+    with suppress(SealError):  # of what was sealed, no part of a damaged text can be read
+        change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
+    if change and change.document:
+        document, kind = change.document._replace(model="", vector=None, tokens=None), change.kind
+    elif holds_memories(row.namespace) and is_known(row):
+        put = put_of(record_of(row))
+        document, kind = put.document, put.kind
+    else:
+        document, kind = None, ""
+    return Put(
+        namespace=row.namespace,
+        key=row.key,
+        value=encode_json(row.value, what="value"),
+        document=document,
+        kind=kind,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expected=row.version,
+        expiry=row.expiry,
+    )
+
+
+def user_of(label: str | None) -> str | None:
+    """The user with this first label of a namespace; the label itself if no user has it."""
+    try:
+        return None if label is None else decode_label(label)
+    except (InvalidInput, ValueError):
+        return label
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """A row that holds secrets: whose it is, where it is, and their kinds; never the secrets.
+
+    ``is_item``: an application's own item, which `redact` leaves as it is.
+    """
+
+    user_id: str | None
+    place: str
+    key: str
+    kinds: tuple[str, ...]
+    is_item: bool
+    found: Row
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the row, as JSON data."""
+        fields = {"user_id": self.user_id, "place": self.place, "key": self.key}
+        return {**fields, "kinds": list(self.kinds), "is_item": self.is_item}
+
+    def __str__(self) -> str:
+        what = f"{', '.join(self.kinds)}{' (an item of your application)' if self.is_item else ''}"
+        return f"{self.user_id}, {self.place}, {self.key}: {what}"
+
+
+def find_secrets(
+    backend: Backend, guard: Guard, user_ids: Sequence[str] = (), progress: Progress | None = None
+) -> Iterator[Exposed]:
+    """The rows of these users, or of all, with what ``guard`` finds; reads every row. Raises InvalidId, StoreError."""
+    for found in _inspected(backend, user_ids, progress):
+        if isinstance(found, Row) and (kinds := guard.kinds(guard.told(found.value))):
+            label, *place = found.namespace
+            item = is_item(found.namespace)
+            yield Exposed(user_of(label), "/".join(place), found.key, kinds, is_item=item, found=found)
+
+
+def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
+    """Redacts ``exposed`` in place, as a new version; items of applications stay. How many were as they were found.
+
+    Texts that change lose their vectors; whoever opens the store next with its model makes them anew. Raises
+    StoreError.
+    """
+    done, journal = 0, Journal(backend)
+    for one in exposed:
+        if one.is_item:
+            continue
+        row = one.found
+        if holds_memories(row.namespace) and is_known(row):
+            put = put_of(record_of(row), expected=row.version)
+            put = replace(put, value=encode_json(row.value, what="value"), expiry=row.expiry)
+        else:
+            put = reindexed(backend, row)
+        (outcome,) = journal.apply([[redacted(guard, put)]], Cause(at=datetime.now(UTC), operation="redact"))
+        done += isinstance(outcome, list)
+    return done
+
+
+def _inspected(backend: Backend, user_ids: Sequence[str], progress: Progress | None) -> Iterator[Row | Unreadable]:
+    """Every row of these users or of all, also those that cannot be read."""
+    labels = [encode_label(user_id) for user_id in user_ids]
+    rows = chain.from_iterable(map(backend.inspect, labels)) if labels else backend.inspect()
+    total = backend.count(backend.namespaces()) if progress else 0
+    for done, found in enumerate(rows, 1):
+        if progress:
+            progress(done, max(total, done))
+        yield found
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """How many users a store has rows of, for how many of these all keys were destroyed, and a rotation has begun."""
+
+    users: int
+    destroyed: int
+    rotating: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How many labels (users, and the store's own) have a new key, and how many rows were sealed anew.
+
+    ``is_resumed``: only those were done with which an interrupted rotation had begun.
+    """
+
+    labels: int
+    rows: int
+    is_resumed: bool
+
+
+def key_status(backend: SealedBackend, user_ids: Sequence[str] = ()) -> KeyStatus:
+    """The keys of these users or of all. Raises InvalidId, StoreError."""
+    live = [_live(backend, label) for label in _labels(backend, user_ids) if label not in ROOTS]
+    return KeyStatus(len(live), live.count(0), sum(count > 1 for count in live))
+
+
+def rotate(
+    backend: SealedBackend,
+    user_ids: Sequence[str] = (),
+    progress: Progress | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Rotation:
+    """Seals all rows of these users or of all with new keys, then destroys the old ones.
+
+    May be interrupted: the next call finishes what was begun. May run beside writers, for whose last writes with the
+    old keys it waits a minute. Rows change neither version nor times. Raises InvalidId, SealError, StoreError.
+    """
+    ring, started = backend.keyring, time.monotonic()
+    labels = [*_labels(backend, user_ids), *([] if user_ids else [OF_STORE])]
+    begun = [label for label in labels if _live(backend, label) > 1]
+    labels = begun or [label for label in labels if _live(backend, label)]
+    for label in [] if begun else labels:
+        ring.rotate(label)
+    total = backend.count([scope for label in labels for scope in backend.namespaces((label,))])
+    seen = 0
+
+    def advance(count: int) -> None:
+        nonlocal seen
+        seen += count
+        if progress:
+            progress(min(seen, total), total)
+
+    rows = sum(backend.reseal(label, advance) for label in labels)
+    if labels:
+        wait(max(0.0, started + GRACE_S - time.monotonic()))
+    for label in labels:
+        rows += backend.reseal(label)
+        ring.destroy(label, keep=1)
+    return Rotation(len(labels), rows, bool(begun))
+
+
+def _labels(backend: SealedBackend, user_ids: Sequence[str]) -> list[str]:
+    return [encode_label(user) for user in user_ids] or sorted({scope[0] for scope in backend.inner.namespaces()})
+
+
+def _live(backend: SealedBackend, label: str) -> int:
+    return sum(key.secret is not None for key in backend.keyring.get(label))
