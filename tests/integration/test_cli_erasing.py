@@ -200,7 +200,9 @@ def test_regression_a_space_does_not_keep_the_conversation_of_a_member(url: str,
     assert answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)["left"] == copies() == 0
 
 
-def test_regression_what_was_left_is_looked_for_again(url: str, capsys: Capture) -> None:
+def test_regression_what_was_left_is_looked_for_again(
+    url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The exit code said to run it again; the second run no longer knew what to search for, and said that all is well.
 
     As a program leaves it that goes on reading an old state.
@@ -211,6 +213,7 @@ def test_regression_what_was_left_is_looked_for_again(url: str, capsys: Capture)
         reader.execute("PRAGMA busy_timeout = 1")
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM checkpoints").fetchall()
+        monkeypatch.setattr("inference_core.agents.checkpoints._BUSY_TIMEOUT_S", 0.2)  # this reader never ends
         first = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, code=1)
         second = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, code=1)
     assert first["left"] == second["left"] > 0

@@ -191,7 +191,7 @@ async def test_hostile_memories_stay_text(server: Served, clock: FrozenClock):
         assert "\\u202egnp.exe" in (await client.get(f"{home}/timeline")).text
 
 
-@pytest.mark.parametrize("kind", ["long", "many"])
+@pytest.mark.parametrize("kind", [pytest.param("long", marks=pytest.mark.untraced), "many"])
 async def test_pages_stay_small_whatever_is_stored(server: Served, clock: FrozenClock, kind: str):
     memory = server.service.sync
     if kind == "long":
