@@ -146,7 +146,13 @@ class Turn:
                 for message in update.get("messages") or ():
                     calls |= {call["id"]: call for call in getattr(message, "tool_calls", ())}
                     if message.type == "tool":
-                        self._use_tool(calls.get(message.tool_call_id, {}), message)
+                        call = calls.get(message.tool_call_id, {})
+                        given: Mapping[str, Any] = call.get("args", {})
+                        subject = given.get("content") or given.get("query") or given.get("memory_id") or ""
+                        name = f"{call.get('name', message.name)}{f' “{subject}”' if subject else ''}"
+                        self.tools.append(f"{name}: {message.text}")
+                        self._say("", ends_line=True)
+                        note(f"memory: {self.tools[-1]}", "yellow")
 
     def _say(self, piece: str, *, ends_line: bool) -> None:
         """A piece of the reply; ``ends_line``: on a line of its own, behind what was said before."""
@@ -169,10 +175,3 @@ class Turn:
         reason = f" ({self.memory_status_reason})" if self.memory_status_reason else ""
         memories = "memory" if count == 1 else "memories"
         note(f"{self.memory_status}: {count} {memories} in {self.memory_recall_latency_ms:.0f} ms{reason}")
-
-    def _use_tool(self, call: Mapping[str, Any], message: Any) -> None:
-        arguments: Mapping[str, Any] = call.get("args", {})
-        subject = arguments.get("content") or arguments.get("query") or arguments.get("memory_id") or ""
-        self.tools.append(f"{call.get('name', message.name)}{f' “{subject}”' if subject else ''}: {message.text}")
-        self._say("", ends_line=True)
-        note(f"memory: {self.tools[-1]}", "yellow")

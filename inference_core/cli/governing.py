@@ -78,7 +78,18 @@ def review(
             _show(left, memory.zone)
     done = f"{len(reviewer.approved)} approved, {len(reviewer.rejected)} rejected"
     waiting = f"{counted(len(left), 'memory waits', 'memories wait')} for confirmation"
-    document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": list(map(_as_json, left))}
+    listed = [
+        as_json(one.document)
+        | {
+            "source": one.document.value["source"],
+            "why": one.why,
+            "proposed_at": one.proposed_at,
+            "expires_at": one.expires_at,
+            "ends": list(map(as_json, one.ends)),
+        }
+        for one in left
+    ]
+    document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": listed}
     target.print(document, done if given or is_asked else waiting)
     for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
         raise InvalidInput(f"{key!r} was decided otherwise before, or does not wait any more; nothing was changed")
@@ -144,17 +155,6 @@ def _show(found: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
         ends = [f"replaces: {one_line(old.content)}" for old in one.ends]
         rows.append((one.document.content, [*facts, one.why, *ends, f"id {one.id}"]))
     print_numbered(rows, first)
-
-
-def _as_json(pending: PendingMemory) -> dict[str, Any]:
-    document = as_json(pending.document)
-    return document | {
-        "source": pending.document.value["source"],
-        "why": pending.why,
-        "proposed_at": pending.proposed_at,
-        "expires_at": pending.expires_at,
-        "ends": [as_json(one) for one in pending.ends],
-    }
 
 
 @on_store("user", "space", "agent", "url", "json")

@@ -20,7 +20,6 @@ from inference_core.memory.text import harmless
 from inference_core.stores.urls import parse_url, shown_url
 
 if TYPE_CHECKING:
-    from inference_core.settings import MemorySettings
     from inference_core.stores.backend import Backend
     from inference_core.transfer.copying import TransferReport
     from inference_core.transfer.migration_report import MigrationReport
@@ -77,6 +76,9 @@ def import_(
     """
     from inference_core.ingestion.formats.json_values import json_values
     from inference_core.ingestion.formats.transcripts import format_of
+    from inference_core.stores.governance.quotas import limited
+    from inference_core.transfer.copying import ConflictPolicy
+    from inference_core.transfer.json_lines import import_store
     from inference_core.transfer.mem0 import mem0_items
     from inference_core.transfer.migrate import import_items
 
@@ -88,7 +90,11 @@ def import_(
         return
     settings = target.settings(creates=True)
     if chosen == "export":
-        _import_export(target, Path(file), settings, conflicts)
+        policy, guard = ConflictPolicy(conflicts), settings.guard
+        with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
+            to = limited(backend, settings.quota)
+            transferred = import_store(Path(file), to, policy=policy, progress=advance, secrets=guard)
+        target.print(transferred.to_json(), _summary(transferred, file, settings.store_url))
         return
     with progress_bar("Memories") as advance:
         report = import_items(
@@ -179,17 +185,6 @@ def _form_of_memories(file: str) -> str | None:
     if isinstance(first, dict) and cast("dict[str, Any]", first).get("format") == FORMAT:
         return "export"
     return "mem0" if is_mem0(first) else None
-
-
-def _import_export(target: Target, file: Path, settings: MemorySettings, conflicts: str) -> None:
-    from inference_core.stores.governance.quotas import limited
-    from inference_core.transfer.copying import ConflictPolicy
-    from inference_core.transfer.json_lines import import_store
-
-    policy, guard = ConflictPolicy(conflicts), settings.guard
-    with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
-        report = import_store(file, limited(backend, settings.quota), policy=policy, progress=advance, secrets=guard)
-    target.print(report.to_json(), _summary(report, str(file), settings.store_url))
 
 
 @on_store("json")

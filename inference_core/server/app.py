@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
 
 from inference_core import __version__
 from inference_core.errors import ConfigurationError, InferenceCoreError
@@ -112,14 +111,8 @@ def create_app(
 def check_routes(app: FastAPI) -> None:
     """Raises ConfigurationError if a route does not say who may use it, or is public without being listed as such."""
     for one in app.routes:
-        path, needs = getattr(one, "path", "?"), _needs(one)
-        if path in PUBLIC and (needs is None or needs.permission is None):
-            continue
-        if needs is None or needs.permission is None:
+        path, needs = getattr(one, "path", "?"), getattr(getattr(one, "endpoint", None), "needs", None)
+        if isinstance(one, APIRoute):
+            needs = next((each.call for each in one.dependant.dependencies if isinstance(each.call, Needs)), None)
+        if path not in PUBLIC and (needs is None or needs.permission is None):
             raise ConfigurationError(f"The route {path} does not say which permission it needs; it is not served")
-
-
-def _needs(one: BaseRoute) -> Needs | None:
-    if not isinstance(one, APIRoute):
-        return getattr(getattr(one, "endpoint", None), "needs", None)
-    return next((each.call for each in one.dependant.dependencies if isinstance(each.call, Needs)), None)

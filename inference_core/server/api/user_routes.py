@@ -340,7 +340,7 @@ async def get_queue(request: Request) -> user_wire.Queue:
     """How many messages of all users wait, for how long the oldest (seconds), and how many have failed."""
     service: AgentMemoryStoreService = request.app.state.service
     found = await arun(partitions.status(service.scope.engine, service.scope.clock), service.timeout)
-    return user_wire.Queue.model_validate(asdict(found))
+    return user_wire.Queue.model_validate(found)
 
 
 @route("GET", "/v1/admin/dead-letters", Permission.ADMIN)

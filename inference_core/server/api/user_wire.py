@@ -229,6 +229,8 @@ class Users(BaseModel):
 class Queue(BaseModel):
     """How many conversations and messages wait, for how long the oldest (seconds), and how many messages failed."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     partitions: int
     waiting: int
     oldest_s: float

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryLink
+from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import MAX_CONTENT_BYTES, moment_field, share_field, text_field, texts_field
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
@@ -102,13 +102,10 @@ class Source(BaseModel):
 class Link(BaseModel):
     """What a memory shares with another one, or with the query if there is no memory_id."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     entity: str
     memory_id: str | None
-
-    @classmethod
-    def of(cls, link: MemoryLink) -> Link:
-        """The link for a response."""
-        return cls(entity=link.entity, memory_id=link.memory_id)
 
 
 class Memory(BaseModel):
@@ -175,7 +172,7 @@ class Memory(BaseModel):
             score=document.score,
             relevance=document.relevance,
             explanation=document.explanation,
-            links=list(map(Link.of, document.links)),
+            links=list(map(Link.model_validate, document.links)),
         )
 
 

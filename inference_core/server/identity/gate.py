@@ -155,18 +155,16 @@ class Gate:
             address = (scope.get("client") or ("",))[0]
             if waits := self._failures.take(address):
                 raise Refused(429, "too-many-failures", headers={"Retry-After": str(ceil(waits))})
+        challenge = "Bearer"
+        if self._access.has_issuer and path == MCP_PATH:
+            place = f"{scope['scheme']}://{headers['host']}{scope.get('root_path', '')}{MCP_METADATA}"
+            challenge = f'Bearer resource_metadata="{place}"'
         raise Refused(
             401,
             "unauthenticated",
             "Send the header Authorization: Bearer KEY; inference-core keys create makes a key",
-            {"WWW-Authenticate": self._challenge(scope, headers)},
+            {"WWW-Authenticate": challenge},
         )
-
-    def _challenge(self, scope: Scope, headers: Headers) -> str:
-        if not self._access.has_issuer or path_of(scope) != MCP_PATH:
-            return "Bearer"
-        place = f"{scope['scheme']}://{headers['host']}{scope.get('root_path', '')}{MCP_METADATA}"
-        return f'Bearer resource_metadata="{place}"'
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
         """Reads the body, which is bounded, into the request's state, and gives it to whoever receives."""

@@ -222,15 +222,12 @@ def _versions(
     versions, before = list[dict[str, Any]](), ""
     for at in order:
         when = "created_at" if shown[at]["state"] == "superseded" else "updated_at"
-        changes = _changes(before, texts[at].content)
+        told = word_changes(before, texts[at].content) if before else [("same", texts[at].content)]
+        changes = [(kind, cut(words, 600)) for kind, words in told[:_CHANGES]]
+        changes += [("same", "…")] if told[_CHANGES:] else []
         versions.append({"id": texts[at].id, "version": texts[at].version, "at": shown[at][when], "changes": changes})
         before = texts[at].content
     return versions[: -_VERSIONS - 1 : -1]
-
-
-def _changes(old: str, new: str) -> list[tuple[str, str]]:
-    found = word_changes(old, new) if old else [("same", new)]
-    return [(kind, cut(words, 600)) for kind, words in found[:_CHANGES]] + ([("same", "…")] if found[_CHANGES:] else [])
 
 
 @screen(f"{OF_USER}/receipts", "receipts")
