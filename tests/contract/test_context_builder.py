@@ -239,11 +239,13 @@ class TestFaults:
         sources = [OwnSource(name="hangs", find=lambda _: [str(over.wait(20))])]
         builder = ContextBuilder(service, sources, deadline=0.01)
         reasons = [builder.sync.build(USER).left_out["hangs"] for _ in range(8)]
+        assert reasons == ["late"] * 8
         time.sleep(0.3)
-        reasons.append(builder.sync.build(USER).left_out["hangs"])
+        for _ in range(100):  # on a busy machine to be refused may take longer than the deadline, too
+            if (reason := builder.sync.build(USER).left_out["hangs"]) != "late":
+                break
         over.set()
-        assert reasons[:8] == ["late"] * 8
-        assert reasons[8].startswith("StoreUnavailable: context-hangs")
+        assert reason.startswith("StoreUnavailable: context-hangs")
 
     async def test_the_loop_is_free_and_a_cancelled_build_waits_for_nothing(self, service: AgentMemoryStoreService):
         over = threading.Event()

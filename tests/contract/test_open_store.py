@@ -345,7 +345,7 @@ def test_a_model_that_fails_now_and_then_gets_to_every_text():
         assert len(pending(store)) == 6
         model.calls = 0
         model.broken = False
-        assert eventually(lambda: not pending(store))
+        assert eventually(lambda: not pending(store), 60)
 
 
 class Lossy(HashingEmbeddings):

@@ -40,7 +40,7 @@ def versions_in(newest_first: Sequence[AuditEvent]) -> dict[str, int]:
 
 def test_acknowledged_writes_survive_kill_9(shared_url: str, full: bool) -> None:
     url = shared_url
-    kills = (100 if full else 10) if url.startswith("sqlite") else (50 if full else 4)
+    kills = (200 if full else 10) if url.startswith("sqlite") else (50 if full else 4)
     chance = random.Random(7)
     longest = 0.6 if full else 0.3
     said = [event for seed in range(kills) for event in killed_writer(url, seed, chance.uniform(0.05, longest))]

@@ -43,6 +43,8 @@ FIELDS: Final = [
     ),
     *("cit_", "city%", "CITY", "city ", "[city]", "`city`", "city\x00", "city\n", "$where", "$regex", "\u202ecity"),
 ]
+_OF_FIELDS: Final = ["{}", "{}.city", "city.{}", "city {}", "{}\n", "(({}))", "`{}`", "{}\x00"]
+"""Each hostile key also inside of others."""
 OPERATORS: Final = ["$where", "$regex", "$like", "$eq') OR 1=1 --", "$gt; SELECT 1", "$function", "= 1 OR 1", ""]
 QUERIES: Final = [
     *("' OR '1'='1", '" OR 1=1 --', "tea* OR coffee", "NEAR(tea coffee)", "tea:*", "!tea & | <-> (", "content:tea"),
@@ -100,8 +102,10 @@ def populated(own_store: BaseStore) -> BaseStore:
 
 def test_a_filter_reaches_nothing_outside(populated: BaseStore) -> None:
     """LangGraph's SQLite store once put filter keys, and later operators, into its SQL."""
-    conditions: list[dict[str, Any]] = [{field: "Oslo"} for field in FIELDS]
-    conditions += [{field: {"$ne": None}} for field in FIELDS]
+    fields = [form.format(field) for form in _OF_FIELDS for field in FIELDS]
+    assert len({*fields}) >= 200
+    conditions: list[dict[str, Any]] = [{field: "Oslo"} for field in fields]
+    conditions += [{field: {"$ne": None}} for field in fields]
     conditions += [{"city": {operator: "Oslo"}} for operator in OPERATORS]
     for condition in conditions:
         try:
