@@ -93,7 +93,15 @@ def recover(
         raise InvalidInput(f"There is no ledger at {path}")
     with _opened_threads(checkpoints or ()) as threads, progress_bar("Rows") as advance:
         book = Ledger(path) if path.exists() else None
-        found, erased = restore(folder, settings.store_url, book, advance, threads=threads, **settings.encryption)
+        found, erased = restore(
+            folder,
+            settings.store_url,
+            book,
+            advance,
+            threads=threads,
+            audit_key=settings.audit_key_bytes,
+            **settings.encryption,
+        )
     users = len({one.subject for one in erased})
     again = counted(users, "user", "users")
     where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
@@ -167,7 +175,14 @@ def erase(
         file = written.enter_context(private_file(receipt)) if receipt else None
         with working("Erasing …"):
             made = erase_user(
-                stores, target.user, book, threads=threads, by=getpass.getuser(), fully=fully, dry_run=dry_run
+                stores,
+                target.user,
+                book,
+                threads=threads,
+                by=getpass.getuser(),
+                fully=fully,
+                dry_run=dry_run,
+                audit_key=target.settings().audit_key_bytes,
             )
         document = made.to_json()
         if file:
@@ -202,7 +217,14 @@ def erasures(
         target.print({"erasures": entries}, f"{len(entries) or 'No'} erasures")
         return
     with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), progress_bar("Users") as advance:
-        made = replay_erasures(stores, Ledger(replay), threads=threads, by=getpass.getuser(), progress=advance)
+        made = replay_erasures(
+            stores,
+            Ledger(replay),
+            threads=threads,
+            by=getpass.getuser(),
+            progress=advance,
+            audit_key=target.settings().audit_key_bytes,
+        )
     for one in [] if target.json else made:
         _show_receipt(one, is_done=True)
     document = {"erasures": [one.to_json() for one in made]}

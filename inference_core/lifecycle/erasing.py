@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final, cast
 
-from inference_core.errors import Held, InvalidId, StoreError
+from inference_core.errors import Held, InvalidId, StoreError, VersionConflict
 from inference_core.lifecycle.conversations import Owners, Threads, threads_named
 from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked, sweep
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
@@ -30,6 +30,8 @@ from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.governance.holds import Holding, holding
+from inference_core.stores.governance.journal import Journal
+from inference_core.stores.governance.sealer import end_key
 from inference_core.stores.locks import private_file, read_at
 
 NOT_OURS: Final = (
@@ -101,11 +103,13 @@ def erase(
     fully: bool = False,
     dry_run: bool = False,
     replay_of: str = "",
+    audit_key: bytes | None = None,
 ) -> ErasureReceipt:
     """Removes all of a user from ``stores``: those of memories, and that of the outbox if it is another one.
 
     ``threads`` are the conversations that belong to it. ``fully`` also reclaims space by means that hold up others.
-    ``replay_of`` is the id of the erasure that this one repeats on a restored store.
+    ``replay_of`` is the id of the erasure that this one repeats on a restored store. ``audit_key`` is what stores were
+    opened with, if their audit trails have a key of yours: it seals the end of the user's trail.
     With ``dry_run`` nothing is changed, and the receipt says what there is. Safe beside readers and writers, who get
     UserErased for this user meanwhile; safe to repeat. Raises InvalidId, also for a space; Held if the user has a legal
     hold; StoreError, then call it again.
@@ -149,7 +153,7 @@ def erase(
         _write_plan(plan, known)
         sweep()
         for store, one in zip(stores, found, strict=True):
-            _remove(store, label, one.also)
+            _remove(store, label, one.also, audit_key)
             forget_in_copies(store, user_id)
         for place, ids in zip(threads, held, strict=True):
             remains += place.erase(ids)
@@ -212,7 +216,19 @@ def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: b
     return fences
 
 
-def _remove(store: Backend, label: str, also: Sequence[Key]) -> None:
+def _end_trail(journal: Journal, label: str) -> None:
+    """Seals that the key of the user's events ends. The fence keeps out who would seal something after it."""
+    for _ in range(_TRIES):
+        (outcome,) = journal.backend.apply([end_key(journal, label)])
+        if not isinstance(outcome, VersionConflict):  # else a sealer was faster, who began before
+            if isinstance(outcome, Exception):
+                raise outcome
+            return
+    raise StoreError(f"{journal.backend.name}: somebody goes on sealing the user's audit trail; repeat this")
+
+
+def _remove(store: Backend, label: str, also: Sequence[Key], audit_key: bytes | None) -> None:
+    _end_trail(Journal(store, secret=audit_key), label)
     for _ in range(_TRIES):
         store.erase(label, also)
         if next(iter(store.inspect(label)), None) is None:

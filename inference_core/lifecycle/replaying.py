@@ -29,6 +29,7 @@ def replay(
     by: str = "",
     labels: Iterable[str] = (),
     progress: Progress | None = None,
+    audit_key: bytes | None = None,
 ) -> list[ErasureReceipt]:
     """Erases again who was erased, where ``stores`` or ``threads`` hold a state from before: a restored backup.
 
@@ -57,7 +58,9 @@ def replay(
                 cast("Holding", holding(store)).check(label)
             if stale:
                 reason = f"replay of {entry['id']}"
-                receipts.append(erase(stale, user_id, ledger, by=by, reason=reason, replay_of=entry["id"]))
+                receipts.append(
+                    erase(stale, user_id, ledger, by=by, reason=reason, replay_of=entry["id"], audit_key=audit_key)
+                )
         except Held as error:
             holds[subject] = tuple(error.holds)
             held |= {subject} if stale else set()

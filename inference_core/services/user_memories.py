@@ -114,12 +114,13 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
     else:
         scopes = yield from _scopes(engine, user_id, category, everything=True)
         removed = yield from engine.discard(label, lambda one: one.namespace in scopes, cause)
-    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,), (AUDIT,))]
-    removed += yield from empty(engine, [name for name in scopes if name not in figures], cause=cause)
+    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
+    told = [name for name in scopes if name not in figures and name[1:] != (AUDIT,)]
+    removed += yield from empty(engine, told, cause=cause)
     yield from empty(engine, [name for name in figures if name[1:2] == (PENDING,)], cause=cause)
-    if category is None and (name := (label, AUDIT)) not in figures:
-        figures.append(name)  # also the events of this purge
     yield from empty(engine, figures)
+    if category is None:  # also the events of this purge
+        yield from engine.end_trail(label)
     return removed
 
 

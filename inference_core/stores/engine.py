@@ -47,7 +47,7 @@ from inference_core.stores.governance.holds import Holding
 from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal
 from inference_core.stores.governance.quotas import limited
 from inference_core.stores.governance.redacting import without_secrets
-from inference_core.stores.governance.sealer import Sealer
+from inference_core.stores.governance.sealer import Sealer, end_trail
 from inference_core.stores.governance.time_to_live import MemoryLifetimes
 from inference_core.stores.indexing.embedding import Backfill
 from inference_core.stores.indexing.reader import VECTORS, StoreReader
@@ -282,6 +282,10 @@ class StoreEngine(StoreReader):
             return self.journal.discard(found, cause) if found else 0
 
         return self._read(discarded)
+
+    def end_trail(self, root: str) -> Operation[None]:
+        """Removes the audit events of the user with the label ``root``, with their key. Raises Held, StoreError."""
+        return self._read(end_trail, self.journal, root)
 
     def flush(self) -> None:
         """Writes what was left for later, as `close` does; what cannot be written stays or is logged."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, runtime_checkable
@@ -158,14 +159,15 @@ def restore(
     progress: Progress | None = None,
     *,
     threads: Sequence[Threads] = (),
+    audit_key: bytes | None = None,
     **keys: Any,
 ) -> tuple[Manifest, list[ErasureReceipt]]:
     """Fills the empty store at ``url`` with a backup, and erases again who is in the ``ledger``; their receipts.
 
     Of files the store appears when it is whole; a restore into a server that was interrupted is continued by the next
-    call. ``threads`` are the conversations, which may be restored as well. ``keys`` are the options of `open_backend`
-    that say how the store is encrypted. Raises InvalidInput if the backup is damaged or the store is not empty,
-    StoreError.
+    call. ``threads`` are the conversations, which may be restored as well; ``audit_key`` as `erase` has it. ``keys``
+    are the options of `open_backend` that say how the store is encrypted. Raises InvalidInput if the backup is damaged
+    or the store is not empty, StoreError.
     """
     own_key = None if keys.get("keys") else keys.get("encryption_key")
     scheme, path = parse_url(url).scheme, parse_url(url).path
@@ -198,7 +200,8 @@ def restore(
                 inner.set_meta(_RESTORING, manifest.id + _FILLED)
             try:
                 labels = manifest.contents
-                receipts = replay([store], ledger, threads=threads, by="restore", labels=labels) if ledger else []
+                replayed = partial(replay, threads=threads, by="restore", labels=labels, audit_key=audit_key)
+                receipts = replayed([store], ledger) if ledger else []
             except Held as error:
                 held = error
             inner.set_meta(_RESTORING, "")

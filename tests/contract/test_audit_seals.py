@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from langgraph.store.memory import InMemoryStore
@@ -17,6 +18,8 @@ from langgraph.store.memory import InMemoryStore
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli.app import run
 from inference_core.errors import StoreBusy
+from inference_core.lifecycle import erasing
+from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
@@ -59,8 +62,8 @@ def seal(service: Any) -> None:
 
 def rows_of(service: Any) -> list[Row]:
     backend: Backend = service.scope.engine.backend
-    seals = [name for name in backend.namespaces() if name[0] == SEALS]
-    rows = backend.page(PageRequest([(USER, AUDIT), *seals], limit=1_000))
+    seals = sealer._place(service.scope.engine.journal, USER)
+    rows = backend.page(PageRequest([(USER, AUDIT), seals], limit=1_000))
     return [row for row in rows if row.key != SALT]
 
 
@@ -96,36 +99,67 @@ def test_a_trail_that_nobody_touched_is_whole_and_keeps_its_head(service: Any) -
     assert service.sync.verify_audit("eve").events == 0
 
 
-def tampered(rng: random.Random, service: Any) -> tuple[list[Any], list[Any]]:
-    """The writes of a random tamper, and those that mend it."""
+def name_of(row: Row) -> str:
+    """How problems name it."""
+    return f"event {row.key} " if row.namespace[1:] == (AUDIT,) else f"seal {int(row.key)} "
+
+
+def removed(*rows: Row) -> list[Any]:
+    return [Delete(namespace=row.namespace, key=row.key) for row in rows]
+
+
+def tampered(rng: random.Random, service: Any) -> tuple[list[Any], list[Any], set[str]]:
+    """The writes of a random tamper, those that mend it, and what must be named."""
+    backend: Backend = service.scope.engine.backend
     rows = rows_of(service)
     one, other = rng.sample(rows, 2)
     events = [row for row in rows if row.namespace[1:] == (AUDIT,)]
-    match rng.randrange(4):
+    all_events = set(map(name_of, events))
+    salt, others = backend.get([((USER, AUDIT), SALT), (("eve", AUDIT), SALT)])
+    assert salt
+    assert others
+    match rng.randrange(8):
         case 0:  # changed: a field of an event, or of a seal
             field = rng.choice(sorted(one.value.keys() - {EXTRA}))
             value = {**one.value, field: {"kind": "user"} if field == "actor" else f"{one.value[field]}0"}
-            return [put_of(one, value)], [put_of(one)]
+            return [put_of(one, value)], [put_of(one)], {name_of(one)}
         case 1:  # removed
-            return [Delete(namespace=one.namespace, key=one.key)], [put_of(one)]
+            is_last = one.namespace[0] == SEALS and one.key == max(row.key for row in rows if row.namespace[0] == SEALS)
+            # What is left of a chain that was cut is whole: only the head that was kept elsewhere tells.
+            return removed(one), [put_of(one)], {"the chain does not hold this head" if is_last else name_of(one)}
         case 2:  # added: a copy of another event, under an id of its own
             made = rng.choice(events)
             place = f"{int(made.key[:17]) + 1:017d}-abcdef01"
-            return [put_of(made, key=place)], [Delete(namespace=made.namespace, key=place)]
-        case _:  # reordered
+            return [put_of(made, key=place)], [Delete(namespace=made.namespace, key=place)], {f"event {place} "}
+        case 3:  # reordered
             first, second = rng.sample(events, 2) if one.namespace != other.namespace else (one, other)
-            return [put_of(first, second.value), put_of(second, first.value)], [put_of(first), put_of(second)]
+            swapped = [put_of(first, second.value), put_of(second, first.value)]
+            return swapped, [put_of(first), put_of(second)], {name_of(first), name_of(second)}
+        case 4:  # the key replaced, or another user's
+            value = rng.choice([{"salt": "0" * 32}, others.value])
+            return [put_of(salt, value)], [put_of(salt)], all_events
+        case 5:  # the key removed
+            return removed(salt), [put_of(salt)], all_events
+        case 6:  # all removed, with a new key or none
+            key = rng.choice([removed(salt), [put_of(salt, {"salt": "0" * 32})], [put_of(salt, others.value)], []])
+            return [*removed(*events), *key], [put_of(row) for row in (*events, salt)], all_events
+        case _:  # some events removed with the key
+            some = rng.sample(events, rng.randrange(1, len(events)))
+            return [*removed(*some), *removed(salt)], [put_of(row) for row in (*some, salt)], set(map(name_of, some))
 
 
 def test_each_tamper_is_named(service: Any, full: bool) -> None:
     history(service)
+    service.sync.save_memory("eve", "Lives in Rome")
+    seal(service)
     journal, rng = service.scope.engine.journal, random.Random(11)
     head = check_trail(journal, USER).head
     for number in range(1_000 if full else 60):
-        writes, repairs = tampered(rng, service)
+        writes, repairs, named = tampered(rng, service)
         written(service, *writes)
-        found = check_trail(journal, USER, head)
-        assert found.problems, f"tamper {number} was not noticed: {writes}"
+        found = check_trail(journal, USER, head).problems
+        unnamed = {name for name in named if not any(problem.startswith(name) for problem in found)}
+        assert not unnamed, f"tamper {number} was not noticed: {writes}"
         written(service, *repairs)
     assert check_trail(journal, USER, head).problems == ()
 
@@ -147,15 +181,112 @@ def test_a_seal_that_is_no_seal_and_a_chain_that_was_cut_are_named(service: Any)
     )
 
 
-def test_regression_a_trail_that_was_removed_with_its_key_is_no_erasure(service: Any) -> None:
-    """All its events counted as erased and the trail as whole, also against a head, while the memories were there."""
+@pytest.mark.parametrize("is_back", [False, True])
+def test_regression_a_trail_that_was_removed_with_its_key_is_no_erasure(service: Any, is_back: bool) -> None:
+    """All its events counted as erased and the trail as whole, at the latest after the next save made a new key."""
     history(service)
     head = service.sync.verify_audit(USER).head
     events = [row.key for row in rows_of(service) if row.namespace[1:] == (AUDIT,)]
     written(service, *(Delete(namespace=(USER, AUDIT), key=key) for key in (*events, SALT)))
-    gone = "the key of the events is gone, and memories are there: the trail was removed"
-    assert service.sync.verify_audit(USER).problems == (gone,)
-    assert service.sync.verify_audit(USER, head=head).problems == (gone,)
+    if is_back:
+        service.sync.save_memory(USER, "later")
+        seal(service)
+    found = service.sync.verify_audit(USER, head=head)
+    assert sorted(found.problems) == sorted(f"event {event} was removed" for event in events)
+    purge_user_memories(service.store, USER)
+    assert set(found.problems) <= set(service.sync.verify_audit(USER).problems), "an honest end hides no theft"
+
+
+def test_an_end_that_was_forged_or_moved_ends_nothing(service: Any) -> None:
+    history(service, 4)
+    purge_user_memories(service.store, USER)
+    (end,) = (row for row in rows_of(service) if row.value.get("events") == [])
+    service.sync.save_memory(USER, "back again")
+    seal(service)
+    (event,) = (row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
+    (last,) = (row for row in rows_of(service) if row.namespace[0] == SEALS and int(row.key) > int(end.key))
+    number = int(last.key) + 1
+    forged = {**end.value, "number": number, "key": last.value["key"], "previous": last.value["head"]}
+    written(service, *removed(event), put_of(end, forged, f"{number:010d}"))
+    assert set(service.sync.verify_audit(USER).problems) == {
+        f"seal {number} was changed",
+        f"event {event.key} was removed",
+    }
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_an_erasure_seals_the_end_once_however_often_it_runs(service: Any, tmp_path: Path, is_sealed: bool) -> None:
+    backend: Backend = service.scope.engine.backend
+    service.sync.save_memory(USER, "one")
+    if is_sealed:
+        seal(service)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    with pytest.MonkeyPatch.context() as patched:  # killed when the end is sealed and nothing is removed yet
+        patched.setattr(backend, "erase", Mock(side_effect=KeyboardInterrupt), raising=False)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                erasing.erase([backend], USER, ledger)
+    assert service.sync.verify_audit(USER).problems == ()
+    for _ in range(2):
+        assert erasing.erase([backend], USER, ledger).left == 0
+    found = service.sync.verify_audit(USER)
+    assert (found.problems, found.erased) == ((), int(is_sealed))
+    assert [row.value["events"] for row in rows_of(service)].count([]) == 1
+    service.sync.save_memory(USER, "back again")
+    seal(service)
+    assert (service.sync.verify_audit(USER).problems, service.sync.verify_audit(USER).sealed) == ((), 1)
+
+
+def test_a_purge_that_was_killed_between_two_portions_took_no_event(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(service)
+    journal = service.scope.engine.journal
+    monkeypatch.setattr(sealer, "_PAGE", 5)
+    with monkeypatch.context() as patched:
+        apply, left = journal.backend.apply, iter([True])
+
+        def killed(batches: Any) -> Any:
+            if next(left, False):
+                return apply(batches)
+            raise KeyboardInterrupt
+
+        patched.setattr(journal.backend, "apply", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sealer.end_trail(journal, USER)
+    half = check_trail(journal, USER)
+    assert (half.problems, half.erased, half.events) == ((), 5, 14)
+    service.sync.save_memory(USER, "goes on")
+    seal(service)
+    assert check_trail(journal, USER).problems == ()
+    sealer.end_trail(journal, USER)
+    assert (check_trail(journal, USER).problems, check_trail(journal, USER).erased) == ((), 20)
+
+
+def test_a_purge_with_auditing_off_is_no_theft(tmp_path: Path) -> None:
+    """The events counted as taken if memories were saved without auditing after a purge."""
+    url = f"sqlite:///{tmp_path}/memory.db"
+    with open_store(url, embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.save_memory(USER, "one")
+    with open_store(url, embeddings=None, audit=False) as store:
+        purge_user_memories(store, USER)
+        service = AgentMemoryStoreService(store)
+        service.sync.save_memory(USER, "two")
+        found = service.sync.verify_audit(USER)
+        assert (found.problems, found.erased, found.events) == ((), 1, 0)
+
+
+def test_what_an_earlier_version_purged_without_a_seal_is_no_theft(
+    service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sealer, "_MARK", 16)
+        history(service, 4)
+    rows = [row for row in rows_of(service) if row.namespace[1:] == (AUDIT,)]
+    written(service, *removed(*rows[:1]))
+    assert service.sync.verify_audit(USER).problems == (f"event {rows[0].key} was removed",)
+    written(service, *removed(*rows[1:]), Delete(namespace=(USER, AUDIT), key=SALT))
+    assert (service.sync.verify_audit(USER).problems, service.sync.verify_audit(USER).erased) == ((), len(rows))
 
 
 def test_what_an_erasure_takes_is_no_tamper_and_what_has_expired_neither(service: Any) -> None:

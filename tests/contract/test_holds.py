@@ -352,7 +352,7 @@ def test_damage_of_a_held_user_is_not_removed(tmp_path: Path) -> None:
 
 
 GUARDED = {
-    "lifecycle/erasing.py": {"store.erase"},
+    "lifecycle/erasing.py": {"store.erase", "journal.backend.apply"},
     "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
     "stores/governance/journal.py": {"self.backend.apply", "self.backend.discard"},

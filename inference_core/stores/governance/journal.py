@@ -78,7 +78,7 @@ class Journal:
             backend.set_meta(AUDIT_META, _ON if audit else _OFF)
         self.audit = was_on if audit is None else audit
         self.life = timedelta(days=days)
-        self._secret = secret
+        self.given_key, self._secret = secret, secret
         self._keys: dict[str, UserKey] = {}
         self._lock = threading.Lock()
         self.unsealed: dict[str, None] = {}

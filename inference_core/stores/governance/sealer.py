@@ -3,6 +3,7 @@
 A seal names the events since the one before it, and holds the HMAC of these names, of their MACs and of the seal
 before. Seals are made in the background: a chain that each save had to extend would have all saves wait for each other.
 They lie under a keyed pseudonym, so an erasure of the user may leave them: the chain stays whole without the events.
+Whatever removes a user's events first seals that their key ends. Events that are gone without that were taken.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import StoreBusy, VersionConflict
 from inference_core.memory.audit import AuditEvent
-from inference_core.memory.namespaces import AUDIT, SALT, SEALS, Namespace, holds_memories
+from inference_core.memory.namespaces import AUDIT, SALT, SEALS, Namespace
 from inference_core.memory.text import encode_json
-from inference_core.stores.backend import EXTRA, Backend, Put, Row
+from inference_core.stores.backend import EXTRA, Backend, Check, Delete, Put, Row
 from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.journal import Journal, mac_of
 
 _MOST_EVENTS: Final = 1_000
@@ -29,12 +31,17 @@ _NEWEST_SEALS: Final = 20
 _FIRST: Final = "0" * 64
 """What stands for the seal before the first one."""
 _MICROSECONDS: Final = 1_000_000
+_MARK: Final = 32
+_OLD_MARK: Final = 16
+"""The length of marks in seals of versions that did not seal the end of a key; such a mark begins the present one."""
+_TRIES: Final = 100
 
 
 class Seal(NamedTuple):
     """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
 
-    ``seq`` is the number of the last write that it covers.
+    ``seq`` is the number of the last write that it covers. A seal without events says that the key ends: what was
+    sealed before it with this key is removed from then on. Its ``seq`` is 0, as an erasure has writes numbered anew.
     """
 
     number: int
@@ -53,8 +60,8 @@ class TrailCheck:
     """What became of a user's audit trail. It is whole if there are no ``problems``; each names an event or a seal.
 
     ``events`` are there, ``sealed`` of them in the chain; ``expired`` ones are older than they are kept, ``erased``
-    ones went with the user's key. ``head`` stands for the whole chain: keep it elsewhere, and ask later whether it is
-    still part of it.
+    ones went with the user's key, whose end is sealed. ``head`` stands for the whole chain: keep it elsewhere, and ask
+    later whether it is still part of it.
     """
 
     events: int
@@ -92,31 +99,14 @@ class Sealer:
         """Seals the new events of the user with this label; whether there are more. Raises StoreError."""
         backend, journal = self._journal.backend, self._journal
         with self._lock:
-            place = _place(journal, user)
-            rows = _rows(backend, place) if self._reads_all else backend.page(PageRequest([place], limit=_NEWEST_SEALS))
-            rows = sorted(rows, key=lambda row: row.key)
-            seals = list(filter(None, map(_seal_of, rows)))
-            last = seals[-1] if seals else None
-            taken = max((int(row.key) for row in rows if row.key.isdigit()), default=0)
-            fresh = _unsealed(backend, user, seals)[:_MOST_EVENTS]
-            if not fresh:
+            # An erasure that has sealed the end of the key waits for no sealer, and no sealer may come after that.
+            fence = fences_of(backend).read([user])
+            chain = _Chain(journal, user, reads_all=self._reads_all)
+            mark, fresh = _key_mark(journal, user), _unsealed(backend, user, chain.seals)[:_MOST_EVENTS]
+            if not fresh or not mark:  # events without a key are being removed, or are none
                 return False
-            seal = Seal(
-                taken + 1,
-                last.head(journal.chain_key()) if last else _FIRST,
-                [[row.key, str(row.value.get("mac"))] for row in fresh],
-                _key_mark(journal, user),
-                max(row.seq for row in fresh),
-            )
-            value = {**seal._asdict(), "head": seal.head(journal.chain_key())}
-            put = Put(
-                namespace=place,
-                key=f"{seal.number:010d}",
-                value=encode_json(value, what="seal"),
-                updated_at=datetime.now(UTC),
-                expected=0,
-            )
-            (outcome,) = backend.apply([[put]])
+            events = [[row.key, str(row.value.get("mac"))] for row in fresh]
+            (outcome,) = backend.apply([[chain.put(events, mark, max(row.seq for row in fresh)), *fence]])
         if isinstance(outcome, VersionConflict):
             # Another process has made this one, or clocks that were wrong hide the last one: look again what is left.
             # After that it is a race once more, or a seal that cannot be read. That is not tried again at once.
@@ -130,20 +120,55 @@ class Sealer:
         return len(fresh) == _MOST_EVENTS
 
 
+def end_key(journal: Journal, user: str) -> list[Check | Put]:
+    """The writes that seal the end of the key of the user with this label: none if there is none. Blocks.
+
+    They belong into the transaction that removes the events, or before it, if nothing is sealed in between. Raises
+    StoreError.
+    """
+    mark = _key_mark(journal, user)
+    if not mark:
+        return []
+    chain = _Chain(journal, user, reads_all=True)
+    last = chain.seals[-1] if chain.seals else None
+    if last and not last.events and last.key == mark:
+        return [Check(namespace=chain.place, key=chain.next, expected=0)]
+    return [chain.put([], mark, 0)]
+
+
+def end_trail(journal: Journal, user: str) -> None:
+    """Removes the events and the key of the user with this label, and seals that the key ended. Blocks.
+
+    Safe to repeat. Raises StoreError.
+    """
+    backend, place, tries = journal.backend, (user, AUDIT), 0
+    while rows := backend.page(PageRequest([place], limit=_PAGE)):
+        # The key goes with the last events: without it, nobody could tell whether they are genuine.
+        gone = rows if len(rows) < _PAGE else [row for row in rows if row.key != SALT]
+        removals = [Delete(namespace=row.namespace, key=row.key) for row in gone]
+        (outcome,) = backend.apply([[*end_key(journal, user), *removals]])
+        if isinstance(outcome, Exception):
+            tries += 1
+            if tries == _TRIES or not isinstance(outcome, VersionConflict):  # else somebody has sealed more meanwhile
+                raise outcome
+
+
 def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCheck:
     """Whether the audit trail of the user with this label is whole, and still has the seal ``head``. Blocks.
 
     Raises StoreError.
     """
-    heads, sealed, problems = _chain(journal, user)
+    heads, sealed, ended, problems = _checked(journal, user)
     rows = {row.key: row for row in _events(journal.backend, user)}
     mark, secret = _key_mark(journal, user), journal.key_of(user) or b""
+    # An end counts for all seals before it. Earlier versions of the package sealed none: their keys may have ended so.
+    told = {key[:_OLD_MARK] for _, key, _ in sealed.values() if len(key) > _OLD_MARK} | {mark[:_OLD_MARK], *ended}
     expired = erased = 0
-    for event, (mac, key) in sealed.items():
+    for event, (mac, key, number) in sealed.items():
         made = event.partition("-")[0]
         if event in rows:
             problems += [f"event {event} was changed"] if rows[event].value.get("mac") != mac else []
-        elif key != mark:
+        elif number < ended.get(key[:_OLD_MARK], 0) or (len(key) == _OLD_MARK and key not in told):
             erased += 1
         elif (
             made.isdigit() and int(made) / _MICROSECONDS + journal.life.total_seconds() <= datetime.now(UTC).timestamp()
@@ -154,18 +179,50 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
     for event, row in rows.items():
         if not _is_genuine(row, user, secret):
             problems.append(f"event {event} was {'changed' if event in sealed else 'added'}")
-    # A purge or an erasure takes the memories with the key, and what is saved after it makes a new one.
-    if sealed and not mark and _has_memories(journal.backend, user):
-        problems.append("the key of the events is gone, and memories are there: the trail was removed")
     if head is not None and head not in heads:
         problems.append("the chain does not hold this head: it was cut or made anew")
     found = tuple(dict.fromkeys(problems))
     return TrailCheck(len(rows), len(sealed.keys() & rows.keys()), expired, erased, found, heads[-1])
 
 
-def _chain(journal: Journal, user: str) -> tuple[list[str], dict[str, tuple[str, str]], list[str]]:
-    """The heads of the user's seals, the MAC and the mark of the key of each event in them, and what is wrong."""
-    heads, sealed, problems, number = [_FIRST], dict[str, tuple[str, str]](), list[str](), 0
+class _Chain:
+    """The last seals of the user with this label, or all, and the place of the next one."""
+
+    def __init__(self, journal: Journal, user: str, *, reads_all: bool) -> None:
+        self.place, self._key = _place(journal, user), journal.chain_key()
+        backend = journal.backend
+        rows = _rows(backend, self.place) if reads_all else backend.page(PageRequest([self.place], limit=_NEWEST_SEALS))
+        rows = sorted(rows, key=lambda row: row.key)
+        self.seals = list(filter(None, map(_seal_of, rows)))
+        self._taken = max((int(row.key) for row in rows if row.key.isdigit()), default=0)
+
+    @property
+    def next(self) -> str:
+        """The key of the next seal."""
+        return f"{self._taken + 1:010d}"
+
+    def put(self, events: list[list[str]], mark: str, seq: int) -> Put:
+        """The write of the next seal; it is refused if another one is faster."""
+        previous = self.seals[-1].head(self._key) if self.seals else _FIRST
+        seal = Seal(self._taken + 1, previous, events, mark, seq)
+        return Put(
+            namespace=self.place,
+            key=self.next,
+            value=encode_json({**seal._asdict(), "head": seal.head(self._key)}, what="seal"),
+            updated_at=datetime.now(UTC),
+            expected=0,
+        )
+
+
+def _checked(
+    journal: Journal, user: str
+) -> tuple[list[str], dict[str, tuple[str, str, int]], dict[str, int], list[str]]:
+    """The heads of the user's seals; of each event in them its MAC, the mark of its key and the number of its seal.
+
+    Then the numbers of the last seals that end a key, by the beginning of its mark, and what is wrong.
+    """
+    heads, problems, number = [_FIRST], list[str](), 0
+    sealed, ended = dict[str, tuple[str, str, int]](), dict[str, int]()
     for row in sorted(_rows(journal.backend, _place(journal, user)), key=lambda row: row.key):
         number, seal = number + 1, _seal_of(row)
         if row.key != f"{number:010d}":
@@ -175,11 +232,14 @@ def _chain(journal: Journal, user: str) -> tuple[list[str], dict[str, tuple[str,
             problems.append(f"seal {number} was changed")
             continue
         head = seal.head(journal.chain_key())
-        if seal.previous != heads[-1] or row.value.get("head") != head:
+        is_genuine = row.value.get("head") == head
+        if seal.previous != heads[-1] or not is_genuine:
             problems.append(f"seal {number} was changed")
         heads.append(head)
-        sealed |= {event: (mac, seal.key) for event, mac in seal.events}
-    return heads, sealed, problems
+        sealed |= {event: (mac, seal.key, number) for event, mac in seal.events}
+        if is_genuine and not seal.events:
+            ended[seal.key[:_OLD_MARK]] = number
+    return heads, sealed, ended, problems
 
 
 def _place(journal: Journal, user: str) -> Namespace:
@@ -189,7 +249,7 @@ def _place(journal: Journal, user: str) -> Namespace:
 def _key_mark(journal: Journal, user: str) -> str:
     """What tells one key of the user's commitments from the next one, after an erasure."""
     key = journal.key_of(user)
-    return "" if key is None else _hmac("key", key)[:16]
+    return "" if key is None else _hmac("key", key)[:_MARK]
 
 
 def _rows(backend: Backend, scope: Namespace) -> Iterator[Row]:
@@ -249,8 +309,3 @@ def _is_genuine(row: Row, user: str, key: bytes) -> bool:
     mac = stored.pop("mac", None)
     # Events of earlier versions of the package have an HMAC.
     return stored == told and mac in (mac_of(text, user, row.key, key), _hmac(f"{user}\0{row.key}\0{text}", key))
-
-
-def _has_memories(backend: Backend, user: str) -> bool:
-    homes = [name for name in backend.namespaces((user,)) if holds_memories(name)]
-    return bool(homes and backend.page(PageRequest(homes, limit=1)))
