@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from dataclasses import asdict
 from datetime import datetime, tzinfo
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import Opened, Target, on_store, one_of
+from inference_core.cli.options import Opened, Target, account, on_store, one_of
 from inference_core.cli.output import (
     as_json,
     counted,
@@ -25,6 +24,7 @@ from inference_core.cli.output import (
 from inference_core.errors import InvalidInput
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Space
+from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def review(
         raise typer.BadParameter("Decide each once; all decides about one --session, without others")
     is_asked = not (given or target.json) and sys.stdin.isatty() and sys.stderr.isatty()
     with target.open(embeds=bool(given) or is_asked) as memory:
-        reviewer = _Reviewer(memory, target.owner, f"admin:{getpass.getuser()}")
+        reviewer = _Reviewer(memory, target.owner, f"admin:{account()}")
         for key in approve or ():
             reviewer.approve(text, **({"session_id": session} if key == _ALL else {"pending_id": key}))
         for key in reject or ():
@@ -92,7 +92,9 @@ def review(
     document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": listed}
     target.print(document, done if given or is_asked else waiting)
     for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
-        raise InvalidInput(f"{key!r} was decided otherwise before, or does not wait any more; nothing was changed")
+        raise InvalidInput(
+            f"{quoted(key)} was decided otherwise before, or does not wait any more; nothing was changed"
+        )
 
 
 class _Reviewer:
@@ -258,7 +260,7 @@ def hold(
             return
         if hold_id is not None:
             if not service.release_hold(target.user, hold_id):
-                raise InvalidInput(f"This user has no hold {hold_id!r:.60}")
+                raise InvalidInput(f"This user has no hold {quoted(hold_id)}")
             target.print({"released": hold_id}, f"Released {hold_id}")
             return
         holds = service.list_holds(target.user) if action == "list" else []

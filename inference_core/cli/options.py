@@ -6,6 +6,7 @@ A command takes a `Target` first; `on_store` adds the options that make it.
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import os
 import signal
@@ -44,6 +45,14 @@ Users = Annotated[
     list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def account() -> str:
+    """Who runs the command: the name of the process's account, or its number where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container may run as a number alone; versions raise different errors
+        return f"uid {os.getuid()}"
 
 
 def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
@@ -167,7 +176,7 @@ class Target:
             use_json_logs()
         with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
             by_meaning = embeds and waits and wait_ready(store.engine.embedder)
-            actor = Actor(kind="admin", id=os.environ.get("USER"))
+            actor = Actor(kind="admin", id=account())
             options: dict[str, Any] = {"agent_name": self.agent, "actor": actor, "spaces": Spaces()}
             service = AgentMemoryStoreService.from_settings(settings, store, **options)
             yield Opened(settings, service, by_meaning)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inference_core.cli.options import Target, Yes, on_store
+from inference_core.cli.options import Target, Yes, account, on_store
 from inference_core.cli.output import confirm, counted, note, one_line, print_json, progress_bar, working
 from inference_core.errors import InvalidInput
 from inference_core.stores.locks import private_file
@@ -179,7 +178,7 @@ def erase(
                 target.user,
                 book,
                 threads=threads,
-                by=getpass.getuser(),
+                by=account(),
                 fully=fully,
                 dry_run=dry_run,
                 audit_key=target.settings().audit_key_bytes,
@@ -221,7 +220,7 @@ def erasures(
             stores,
             Ledger(replay),
             threads=threads,
-            by=getpass.getuser(),
+            by=account(),
             progress=advance,
             audit_key=target.settings().audit_key_bytes,
         )

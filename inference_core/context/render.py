@@ -20,6 +20,7 @@ from inference_core.context.items import AssembledContext, ContextItem, Doubt, s
 from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.namespaces import space_in
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.secrets import credentials_in, without
 from inference_core.memory.text import MAX_ID_LENGTH, mapping_field, unmasked
 from inference_core.memory.trust import MemorySource, Origin, origin_shown, trust_of
 from inference_core.memory.types import MemoryCategory
@@ -282,9 +283,14 @@ def whole(document: MemoryStoreDocument) -> str:
     return _listed(document, max(len(document.content), 1))
 
 
-def id_label(memory_id: str, max_characters: int = MAX_ID_LENGTH) -> str:
+def id_label(memory_id: str) -> str:
     """An id as it may be shown: escaped, since other programs' rows have keys of any text."""
-    return _label(memory_id, max_characters)
+    return _label(memory_id, MAX_ID_LENGTH)
+
+
+def missing_id(memory_id: str) -> str:
+    """An id that somebody asked for and nothing has, as it may be shown: it may be any text, or a secret."""
+    return _label(without(memory_id, credentials_in(memory_id)), 64)
 
 
 def _listed(document: MemoryStoreDocument, max_characters: int) -> str:

@@ -27,6 +27,7 @@ from inference_core.memory.namespaces import (
     is_sidecar,
     owner_in,
 )
+from inference_core.memory.secrets import quoted
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
@@ -63,12 +64,12 @@ class RetentionPolicy:
 
     def __post_init__(self) -> None:
         if self.basis not in BASES:
-            raise InvalidInput(f"basis is one of {', '.join(BASES)}, not {self.basis!r:.40}")
+            raise InvalidInput(f"basis is one of {', '.join(BASES)}, not {quoted(self.basis)}")
         for kind, days in self.days.items():
             if kind not in _KINDS:
-                raise InvalidInput(f"Retention: {kind!r:.60} is none of {', '.join(_KINDS)}")
+                raise InvalidInput(f"Retention: {quoted(kind)} is none of {', '.join(_KINDS)}")
             if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days <= _MOST_DAYS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-                raise InvalidInput(f"days of {kind} are from 0 to {_MOST_DAYS:g}, not {days!r:.40}")
+                raise InvalidInput(f"days of {kind} are from 0 to {_MOST_DAYS:g}, not {quoted(days)}")
 
     @classmethod
     def parse(cls, text: str, basis: Basis = "created") -> RetentionPolicy:
@@ -79,7 +80,9 @@ class RetentionPolicy:
             try:
                 days[kind.strip()] = float(number)
             except ValueError:
-                raise InvalidInput(f"Retention: {part!r:.60} says no days; write interaction=365,archive=30") from None
+                raise InvalidInput(
+                    f"Retention: {quoted(part)} says no days; write interaction=365,archive=30"
+                ) from None
         return cls(days=days, basis=basis)
 
 

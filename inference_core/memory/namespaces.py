@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from inference_core.errors import InvalidId
+from inference_core.memory.secrets import quoted
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
     MemoryCategory,
@@ -121,7 +122,7 @@ class Space:
 
     def __post_init__(self) -> None:
         if (label := _SPACE + encode_label(self.name, what="a space's name")) in _NO_SPACES:
-            raise InvalidId(f"{label!r} is reserved; choose another name for the space")
+            raise InvalidId(f"{quoted(label)} is reserved; choose another name for the space")
         if self.member is not None:
             encode_label(self.member)
 
@@ -181,9 +182,9 @@ def decode_label(label: str) -> str:
             raw = head.encode() + b"".join(bytes.fromhex(part[:2]) + part[2:].encode() for part in rest)
             name = raw.decode()
         except ValueError as error:
-            raise InvalidId(f"{label[:80]!r} is not an encoded id") from error
+            raise InvalidId(f"{quoted(label)} is not an encoded id") from error
     if not name or encode_label(name) != label:
-        raise InvalidId(f"{label[:80]!r} is not an encoded id")
+        raise InvalidId(f"{quoted(label)} is not an encoded id")
     return name
 
 

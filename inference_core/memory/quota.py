@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, QuotaExceeded
 from inference_core.memory.namespaces import QUOTA, Namespace
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import encode_json, text_field
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Limit:
         for part in filter(None, map(str.strip, "" if given is None else str(given).split(","))):
             name, _, number = part.rpartition("=")
             if name.strip() not in ("", "agent") or not number.strip().isdecimal() or not int(number):
-                raise ConfigurationError(f"{part!r:.60} is no limit; write 5000, or 5000,agent=1000")
+                raise ConfigurationError(f"{quoted(part)} is no limit; write 5000, or 5000,agent=1000")
             found[name.strip() or "user"] = int(number)
         return cls(**found)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from inference_core.errors import ConfigurationError, SecretFound, in_one_line
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.secrets import Finding, credentials_in, is_assigned, merged, personal_in
+from inference_core.memory.secrets import Finding, credentials_in, is_assigned, merged, personal_in, quoted, without
 from inference_core.memory.text import encode_json
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Guard:
     def __post_init__(self) -> None:
         for name, policy in (("secrets", self.secrets), ("pii", self.pii)):
             if policy not in POLICIES:
-                raise ConfigurationError(f"{name} must be one of {', '.join(POLICIES)}, not {policy!r:.40}")
+                raise ConfigurationError(f"{name} must be one of {', '.join(POLICIES)}, not {quoted(policy)}")
 
     @property
     def is_off(self) -> bool:
@@ -77,14 +77,7 @@ class Guard:
     def text(self, text: str) -> str:
         """``text`` with ``[redacted: kind]`` in the place of each secret."""
         found = self.find(text)
-        if not found:
-            return text
-        parts: list[str] = []
-        at = 0
-        for one in found:
-            parts += [text[at : one.start], f"[redacted: {one.kind}]"]
-            at = one.end
-        return "".join([*parts, text[at:]])
+        return without(text, found) if found else text
 
     def value(self, value: T) -> T:
         """JSON data with all its texts, names of fields included, likewise; ``value`` itself if nothing is found."""

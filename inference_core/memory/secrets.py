@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 _SHORTEST: Final = 8
 """No shorter text holds a secret that can be told from other words."""
 _LONG_TOKEN: Final = 32
+_MOST_SHOWN: Final = 4_000
+"""Characters of a value that an error searches for credentials before it shows the first ones."""
 _HIDDEN: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
 _PLAIN: Final = {**_HIDDEN, **{wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}}
 """Invisible characters go, and full-width forms become ASCII, as a model reads them."""
@@ -102,6 +104,22 @@ def credentials_in(text: str) -> list[Finding]:
     if len(text) < _SHORTEST:
         return []
     return _placed(text, _credentials)
+
+
+def without(text: str, found: Iterable[Finding]) -> str:
+    """``text`` with ``[redacted: kind]`` in the place of each of ``found``, which are in its order."""
+    parts: list[str] = []
+    at = 0
+    for one in found:
+        parts += [text[at : one.start], f"[redacted: {one.kind}]"]
+        at = one.end
+    return "".join([*parts, text[at:]])
+
+
+def quoted(value: object) -> str:
+    """``value`` as an error shows what a caller gave: its representation, without credentials, cut to 80 characters."""
+    text = repr(value)[:_MOST_SHOWN]
+    return without(text, credentials_in(text))[:80]
 
 
 def personal_in(text: str) -> list[Finding]:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from inference_core.errors import InvalidCategory, InvalidMemoryType
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import did_you_mean
 
 
@@ -115,7 +116,7 @@ def validate_memory_type(value: str | MemoryType) -> str:
     name = _plain(value)
     if name not in MEMORY_TYPE_TO_CATEGORY:
         known = f"{', '.join(MEMORY_TYPES)}{did_you_mean(name, MEMORY_TYPES)}"
-        raise InvalidMemoryType(f"Invalid memory_type {name[:80]!r}. Must be one of: {known}")
+        raise InvalidMemoryType(f"Invalid memory_type {quoted(name)}. Must be one of: {known}")
     return name
 
 
@@ -124,7 +125,7 @@ def validate_memory_category(value: str | MemoryCategory) -> str:
     name = _plain(value)
     if name not in MEMORY_CATEGORIES:
         known = f"{', '.join(MEMORY_CATEGORIES)}{did_you_mean(name, MEMORY_CATEGORIES)}"
-        raise InvalidCategory(f"Invalid memory_category {name[:80]!r}. Must be one of: {known}")
+        raise InvalidCategory(f"Invalid memory_category {quoted(name)}. Must be one of: {known}")
     return name
 
 

@@ -24,7 +24,7 @@ from inference_core import __version__
 from inference_core.agents.identity import MemoryBinding
 from inference_core.agents.tools.arguments import CategoryName, TypeName
 from inference_core.agents.tools.memory_tools import get_memory_tools, reason_of
-from inference_core.context.render import fenced, id_label, neutral_line, numbered, whole
+from inference_core.context.render import fenced, id_label, missing_id, neutral_line, numbered, whole
 from inference_core.effects import arun
 from inference_core.errors import raised_as
 from inference_core.memory.audit import Actor
@@ -187,7 +187,7 @@ class MemoryServer(MCPServer[Any]):
         """Show where a memory comes from, and in which conversations a model was given it."""
         found = await _read(self._service.why(self._caller().user_id, memory_id, limit=_TURNS), ToolError)
         if found.memory is None:
-            raise ToolError(f"There is no memory with the id {id_label(memory_id, 64)}")
+            raise ToolError(f"There is no memory with the id {missing_id(memory_id)}")
         source = MemorySource.from_value(found.memory.value.get("source") or {})
         lines = [whole(found.memory), f"- said by: {source.origin.value}{_thread(source.thread_id)}"]
         lines += [f"- earlier text: {neutral_line(one.content)}" for one in found.earlier]
@@ -228,7 +228,7 @@ class MemoryServer(MCPServer[Any]):
         """One memory, whole."""
         found = await _read(self._service.get_memory(self._caller().user_id, memory_id))
         if found is None:
-            raise ResourceNotFoundError(f"There is no memory with the id {id_label(memory_id, 64)}")
+            raise ResourceNotFoundError(f"There is no memory with the id {missing_id(memory_id)}")
         return whole(found)
 
     async def with_memory(self, question: str) -> str:

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from inference_core import errors
+from inference_core.memory.redaction import DEFAULT_GUARD
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:inference-core:error:"
@@ -110,7 +111,8 @@ def problem(
 
 def problem_of(status: int, name: str, detail: str | None = None) -> Problem:
     """A problem; of texts that are no valid Unicode, the rest is told."""
-    detail = detail and detail.encode(errors="backslashreplace").decode()
+    # What was asked for, such as an id that nobody has, may be a secret.
+    detail = detail and DEFAULT_GUARD.text(detail.encode(errors="backslashreplace").decode())
     return Problem(
         type=TYPE_PREFIX + name,
         title=_TITLES.get(status, "The request failed"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput, UnsupportedSchema
 from inference_core.memory.namespaces import Namespace
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import is_text
 from inference_core.stores.backend import Expiry
 
@@ -173,7 +174,7 @@ class Cursor(NamedTuple):
             micros, key, *namespace = json.loads(urlsafe_b64decode(text[:_MAX_LENGTH] + "=" * (-len(text) % 4)))
             if type(micros) is int and namespace and all(map(is_text, [key, *namespace])):
                 return cls(from_micros(micros), key, tuple(namespace))
-        raise InvalidInput(f"Not the cursor of a page: {text!r:.80}")
+        raise InvalidInput(f"Not the cursor of a page: {quoted(text)}")
 
 
 @dataclass(frozen=True, slots=True)

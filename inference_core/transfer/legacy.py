@@ -18,6 +18,7 @@ from inference_core.errors import InvalidId, InvalidInput, InvalidMemory, Secret
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, decode_label, encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import DEFAULT_GUARD, Guard
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import LEFTOVERS, MemorySource, Origin, Trust, trust_of
 from inference_core.memory.types import (
@@ -289,7 +290,7 @@ class Layouts:
             if isinstance(given, str):
                 raise InvalidInput(f"{what} must be a list of ids or names, not one text")
         if not flat_name or flat_name in MEMORY_CATEGORIES:
-            raise InvalidInput(f"The flat namespace cannot be called {flat_name!r}; its usual name is 'memories'")
+            raise InvalidInput(f"The flat namespace cannot be called {quoted(flat_name)}; its usual name is 'memories'")
         for user_id in user_ids or ():
             encode_label(user_id)
         self._users = None if user_ids is None else frozenset(user_ids)
@@ -299,11 +300,11 @@ class Layouts:
         for name in names or USUAL:
             near = get_close_matches(name, known, 1, cutoff=_LIKE)
             if name not in known and near:
-                raise InvalidInput(f"Unknown layout {name!r:.100}; did you mean {near[0]}?")
+                raise InvalidInput(f"Unknown layout {quoted(name)}; did you mean {near[0]}?")
             for labels in known.get(name, (tuple(name.split(".")),)):
                 if not all(labels) or (USER not in labels and not has_one_user):
                     raise InvalidInput(
-                        f"Unknown layout {name!r:.100}; known: {', '.join(known)}, or labels such as 'notes.{USER}'. "
+                        f"Unknown layout {quoted(name)}; known: {', '.join(known)}, or labels such as 'notes.{USER}'. "
                         f"One without {USER} needs exactly one user to be named"
                     )
                 self._labels.append((name, labels))

@@ -16,6 +16,7 @@ from inference_core import AgentMemoryStoreService, MemorySource, Origin, Trust,
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite
 from inference_core.ingestion.jobs import undo
+from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import AUDIT, VERSIONS
 from inference_core.services.operations import review
 from inference_core.services.user_memories import count_user_memories, list_user_memories, purge_user_memories
@@ -120,6 +121,15 @@ async def test_a_rejected_one_leaves_a_mark_and_no_text(ask: Ask, service: Agent
             await ask("save_memory", U, text, kind, source=WEB)
     assert await ask("list_pending", U) == []
     assert await ask("save_memory", U, RULE, "instructions"), "what the application states is stored"
+
+
+def test_the_trail_says_whether_the_user_or_somebody_for_them_has_decided(timed_store: BaseStore, clock: FrozenClock):
+    admin = AgentMemoryStoreService(timed_store, agent_name="planner", clock=clock, actor=Actor(kind="admin", id="root"))
+    offers = [offer(admin, text) for text in ("Always be brief", "Always be late", "Always be loud")]
+    for key, by in zip(offers, (None, U, "bob"), strict=True):
+        admin.sync.reject_pending(U, key, by=by)
+    decided = [event.actor for event in admin.sync.audit(U) if event.operation == "reject"]
+    assert sorted((one.kind, one.id) for one in decided) == [("admin", "bob"), ("user", U), ("user", U)]
 
 
 @pytest.mark.parametrize("days", [0, 7])

@@ -27,6 +27,7 @@ from inference_core.agents.middleware.calls import Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.document import PendingMemory
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import moment_field
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
@@ -156,7 +157,7 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
         known = {one.id for one in pending}
         for one in decisions:  # all of them, before anything is done
             if one.id not in known:
-                raise InvalidInput(f"{one.id!r:.80} is not among the memories that were asked about")
+                raise InvalidInput(f"{quoted(one.id)} is not among the memories that were asked about")
             if (one.type == "edit") is (one.content is None):
                 raise InvalidInput('"edit" needs the new text in "content", and nothing else has one')
         scope, noted = self._binding.scope_of(runtime), state.get("memory_review") or {}

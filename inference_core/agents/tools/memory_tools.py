@@ -27,7 +27,7 @@ from inference_core.agents.tools.arguments import (
     SaveToSpaceArguments,
     UpdateArguments,
 )
-from inference_core.context.render import id_label, numbered, whole
+from inference_core.context.render import id_label, missing_id, numbered, whole
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import (
     ConfirmationNeeded,
@@ -124,7 +124,7 @@ class MemoryTool(BaseTool):
     def _outcome(self, memory_id: str, done: str, *, was_found: bool) -> str:
         if was_found:
             return f"✓ Memory {done} successfully (id: {id_label(memory_id)})"
-        return f"✗ Failed to {self.verb} (id: {id_label(memory_id, 64)} not found)"
+        return f"✗ Failed to {self.verb} (id: {missing_id(memory_id)} not found)"
 
     def _answered(self, runtime: Any, arguments: Mapping[str, Any]) -> Operation[str]:
         try:

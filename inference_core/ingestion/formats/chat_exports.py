@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 from inference_core.errors import InvalidInput
+from inference_core.memory.secrets import quoted
 
 Entry = tuple[str, Mapping[str, Any]]
 """A message, and where it is."""
@@ -81,7 +82,7 @@ def _branch(mapping: Mapping[str, Any], last: Any, where: str) -> list[tuple[str
     found: dict[str, Mapping[str, Any]] = {}
     while isinstance(last, str) and last in mapping:
         if last in found:
-            raise InvalidInput(f"{where}: node {last[:60]!r} is its own ancestor")
+            raise InvalidInput(f"{where}: node {quoted(last)} is its own ancestor")
         found[last] = _object(mapping[last], where, "a node")
         last = found[last].get("parent")
     return list(reversed(found.items()))

@@ -19,6 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
 from inference_core.ingestion.formats.chat_exports import Entry
+from inference_core.memory.secrets import quoted
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -39,7 +40,7 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
     named = set(threads)
     with _opened(place) as (saver, found):
         if missing := sorted(named.difference(found)):
-            raise InvalidInput(f"{'The database' if '://' in place else place} has no thread {missing[0]!r:.100}")
+            raise InvalidInput(f"{'The database' if '://' in place else place} has no thread {quoted(missing[0])}")
         for thread in found:
             state = saver.get_tuple({"configurable": {"thread_id": thread}})
             if state is None:
@@ -49,7 +50,7 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
             found_owner = next((metadata[name] for name in _USERS if metadata.get(name)), values.get("memory_owner"))
             owner = None if found_owner is None else str(found_owner)
             if owner not in (None, user_id) and thread in named:
-                raise InvalidInput(f"The thread {thread!r:.100} is another user's")
+                raise InvalidInput(f"The thread {quoted(thread)} is another user's")
             if owner != user_id and thread not in named:
                 skipped[OTHERS if owner else NOBODYS] += 1
                 continue

@@ -26,6 +26,7 @@ from inference_core.ingestion.formats.chat_exports import (
 )
 from inference_core.ingestion.formats.json_values import json_values, text_files, text_lines
 from inference_core.ingestion.formats.threads import thread_entries
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
 
@@ -95,7 +96,7 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
                 given = next((fields[name] for name in _TIMES if fields.get(name) is not None), None)
                 at = moment_of(given)
                 if text.strip() and at is None and given is not None:
-                    _refuse(f"its time {given!r:.40} is neither ISO 8601 nor seconds since 1970")
+                    _refuse(f"its time {quoted(given)} is neither ISO 8601 nor seconds since 1970")
                 if text.strip():
                     message = Message(
                         session_id=session,
@@ -108,7 +109,7 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
                         after_tool=_ROLES[name] is Role.ASSISTANT and session in with_results,
                     )
             elif name not in _UNSPOKEN:
-                _refuse(f"its role {name[:40]!r} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
+                _refuse(f"its role {quoted(name)} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
         except InvalidInput as error:
             raise InvalidInput(f"{path}, {where}: {error}. {_AGAIN}") from error
         positions[session] += 1
@@ -235,7 +236,7 @@ def read_conversations(
     if form == "messages":
         return read_messages(path)
     if form not in FORMATS:
-        raise InvalidInput(f"Unknown format {form!r}; known: {', '.join(FORMATS)}")
+        raise InvalidInput(f"Unknown format {quoted(form)}; known: {', '.join(FORMATS)}")
 
     def entries(skipped: Counter[str]) -> Iterator[Entry]:
         if form == "langgraph":

@@ -12,6 +12,7 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import why_invalid
+from inference_core.memory.secrets import quoted
 from inference_core.memory.types import MemoryCategory, validate_memory_type
 from inference_core.services.operations.scope import (
     MemoryScope,
@@ -218,5 +219,5 @@ def asks(query: object) -> bool:
 def checked_limit(k: int) -> int:
     """``k``, if it is a number of results that may be asked for. Raises InvalidInput."""
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-        raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {k!r}")
+        raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {quoted(k)}")
     return k

@@ -346,7 +346,9 @@ def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemorySco
         name = scope.engine.guard.text(canonical_text(by, what="by", max_bytes=512))
     else:
         name = Origin.APPLICATION.value if isinstance(user_id, Space) else str(user_id)
-    return replace(scope, actor=Actor(kind=Origin.USER.value, id=name))
+    # Else it is who acts here: an administrator at the command line, a program with a key.
+    kind = Origin.USER.value if by in (None, str(user_id)) else scope.actor.kind
+    return replace(scope, actor=Actor(kind=kind, id=name))
 
 
 def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> Operation[list[Row]]:

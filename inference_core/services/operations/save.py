@@ -14,6 +14,7 @@ from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.redaction import Guard
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import (
     canonical_id,
     canonical_metadata,
@@ -198,7 +199,7 @@ def _saved(
         yield from scope.write([*removed, put_of(kept)], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
     if old is not None and expected_version == 0:
-        raise VersionConflict(f"There is a memory {record.id!r} already, at version {old.version}")
+        raise VersionConflict(f"There is a memory {quoted(record.id)} already, at version {old.version}")
     check_version(record.id, old.version if old else 0, expected_version or None)
     at = {old.namespace: old.version} if old else {}
     writes: list[Write] = [Check(namespace=one, key=kept.id, expected=0) for one in others if one not in at]

@@ -18,6 +18,7 @@ from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.audit import Actor, Cause, actor_of
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace, Owner, encode_label
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
+from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import (
     MAX_CONTENT_BYTES,
@@ -138,9 +139,9 @@ def check_version(memory_id: str, version: int, expected: int | None) -> None:
     if expected is None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-        raise InvalidInput(f"expected_version must be a version of a memory, from 1 on, not {expected!r:.80}")
+        raise InvalidInput(f"expected_version must be a version of a memory, from 1 on, not {quoted(expected)}")
     if version != expected:
-        raise VersionConflict(f"The memory {memory_id!r} is at version {version}, not {expected}; read it again")
+        raise VersionConflict(f"The memory {quoted(memory_id)} is at version {version}, not {expected}; read it again")
 
 
 def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
@@ -212,7 +213,7 @@ def checked_moment(moment: datetime | None, what: str) -> datetime | None:
     try:
         return aware(moment)
     except (AttributeError, OverflowError) as error:
-        raise InvalidMemory(f"{what} must be a datetime within the calendar, not {moment!r:.80}") from error
+        raise InvalidMemory(f"{what} must be a datetime within the calendar, not {quoted(moment)}") from error
 
 
 def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -225,7 +226,7 @@ def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
 def checked_importance(importance: float) -> float:
     """``importance``. Raises InvalidMemory unless it is a number from 0 to 1."""
     if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-        raise InvalidMemory(f"importance must be a number from 0 to 1, not {importance!r}")
+        raise InvalidMemory(f"importance must be a number from 0 to 1, not {quoted(importance)}")
     return float(importance)
 
 

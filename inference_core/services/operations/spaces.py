@@ -17,6 +17,7 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidId, InvalidInput, SpaceNotFound, UntrustedWrite
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
+from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole, home_of, pseudonym
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import MemorySource, Origin, Trust, guides
@@ -131,7 +132,9 @@ def grant(
     """
     home, now = home_of((yield from scope.engine.content_key()), user, group), scope.clock.now()
     if role.upper() not in SpaceRole.__members__:
-        raise InvalidInput(f"role must be one of {', '.join(one.name.lower() for one in SpaceRole)}, not {role!r:.80}")
+        raise InvalidInput(
+            f"role must be one of {', '.join(one.name.lower() for one in SpaceRole)}, not {quoted(role)}"
+        )
     value = {
         "role": int(SpaceRole[role.upper()]),
         "at": now.isoformat(),

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, check_write, decide
 from inference_core.memory.types import MemoryType, validate_memory_type
@@ -98,7 +99,9 @@ def update(  # noqa: D417 - callers of the service pass no scope
         new = yield from scope.engine.redacting(partial(guard.record, changed))
         if decision is not Decision.YES:
             known = yield from propose(scope, new, [old])
-            raise InvalidInput(f"Not changed: the user has approved the memory {known!r}, which says this already")
+            raise InvalidInput(
+                f"Not changed: the user has approved the memory {quoted(known)}, which says this already"
+            )
         try:
             yield from scope.write((yield from _writes(scope, old, new)), "update", source=source)
         except VersionConflict:
@@ -117,7 +120,7 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
         rows = yield from scope.engine.get([(new.namespace, new.id)])
         if rows[0] is not None:
             raise InvalidInput(
-                f"Another memory with id {new.id!r} is {new.category.value} already; delete one of them first"
+                f"Another memory with id {quoted(new.id)} is {new.category.value} already; delete one of them first"
             )
         put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
         writes = [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]

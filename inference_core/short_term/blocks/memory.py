@@ -28,6 +28,7 @@ from inference_core.errors import (
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.redaction import told_error
+from inference_core.memory.secrets import quoted
 from inference_core.memory.text import digest_of
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -81,7 +82,7 @@ class Owners:
                 raise ConfigurationError("No user: pass user_id=, or owner=, a function of the session id")
             user = self._owner(session)
             if not user:
-                raise IdentityError(f"owner gives no user for session {session[:80]!r}")
+                raise IdentityError(f"owner gives no user for session {quoted(session)}")
         return Conversation(str(user) if isinstance(user, UUID) else user, session)
 
 
@@ -250,7 +251,7 @@ def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
     """What ``function`` returns, which is called on a separate thread for ``block``. Raises BlockFailed."""
 
     def failure(error: Exception) -> BlockFailed:
-        return BlockFailed(f"The block {block!r} failed: {type(error).__name__}: {told_error(error)}")
+        return BlockFailed(f"The block {quoted(block)} failed: {type(error).__name__}: {told_error(error)}")
 
     with raised_as(failure, but=InferenceCoreError):
         result: T = yield in_thread(partial(function, *args, **kwargs))

@@ -14,6 +14,7 @@ from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, InvalidInput
 from inference_core.memory.namespaces import holds_memories
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.secrets import quoted
 from inference_core.memory.types import validate_memory_category
 from inference_core.stores.backend import Expiry, Key, Put, Touch, Write
 
@@ -33,7 +34,7 @@ class MemoryTTLConfig(TTLConfig, total=False):
 def expiry_in(now: datetime, minutes: float) -> Expiry:
     """The end of what is put ``now`` for so many minutes. Raises InvalidInput."""
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MAX_MINUTES:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidInput(f"ttl is in minutes, above 0 and at most {_MAX_MINUTES:,}; got {minutes!r}")
+        raise InvalidInput(f"ttl is in minutes, above 0 and at most {_MAX_MINUTES:,}; got {quoted(minutes)}")
     ttl = timedelta(minutes=minutes)
     return Expiry(now + ttl, ttl)
 
@@ -50,7 +51,7 @@ def parse_ttl(text: str) -> MemoryTTLConfig:
         try:
             minutes = None if number == "none" else float(number)
         except ValueError as error:
-            raise ConfigurationError(f"{part!r:.60} is no time; write minutes: 1440, or 1440,episodic=60") from error
+            raise ConfigurationError(f"{quoted(part)} is no time; write minutes: 1440, or 1440,episodic=60") from error
         if separator:
             categories[category] = minutes
         else:
