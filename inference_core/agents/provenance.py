@@ -7,8 +7,9 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
-from typing import Annotated, Any, Final, NamedTuple, NotRequired
+from dataclasses import fields, is_dataclass, replace
+from itertools import chain
+from typing import Annotated, Any, Final, NamedTuple, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import (
@@ -102,14 +103,17 @@ class Call(NamedTuple):
 
 
 def grounding_of(runtime: Any) -> Grounding | None:
-    """The words of the conversation that a tool is called in; None if the tool knows of none, as outside of an agent.
+    """The words of the conversation that a tool is called in; None if the application's own code calls it.
 
     Outside text is what tools other than the memory tools returned, what the user pasted or attached, summaries, and
     memories of external trust that stand in the prompt or that a memory tool showed. ``memory_outside`` in the state
     says that there was some which has left the conversation since. In a subagent, the conversation of the agent that
-    called it counts as well.
+    called it counts as well. If a model made the call, which ``runtime.tool_call_id`` tells, and no message can be
+    seen, all that it says may be from outside.
     """
     spoken = _spoken(getattr(runtime, "state", None), getattr(runtime, "config", None))
+    if spoken is None and hasattr(runtime, "tool_call_id"):
+        spoken = _Spoken([], [_UNREADABLE])
     return spoken and Grounding(spoken.messages, spoken.others)
 
 
@@ -125,19 +129,23 @@ _OUTER: Final[ContextVar[_Spoken | None]] = ContextVar("_OUTER", default=None)
 
 
 def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
-    """What was said in a run; None if ``state`` has no messages.
+    """What was said in a run; None if no messages can be seen in ``state``.
 
     The messages that a subagent gets as a user's are the words of the agent that called it; the user's are in that
     agent's conversation. If nobody knows that one, something from outside may have spoken in it.
     """
-    messages: Sequence[Any] | None = field_of(state, "messages")
-    if not isinstance(messages, list | tuple):
+    lists = _lists_of_messages(state)
+    if not lists:
         return None
-    said = [
-        Message(session_id=None, role=role, text=one.text or _UNREADABLE)
-        for one in messages
-        if isinstance(one, BaseMessage) and (role := _role(one)) is not None
-    ]
+    messages = list(chain.from_iterable(lists))
+    said: list[Message] = []
+    for at, held in enumerate(lists):
+        for one in held:
+            if (role := _role(one)) is not None:
+                is_agents = at > 0 and role is Role.USER  # what agents tell one another stands in lists of their own
+                role = Role.ASSISTANT if is_agents else role
+                said.append(Message(session_id=None, role=role, text=one.text or _UNREADABLE))
+        said.append(Message(session_id=None, role=Role.ASSISTANT, text=""))  # no "yes" answers another list
     recalled: Any = field_of(state, "memory_context")
     others = [recalled] if _is_marked(recalled) else []
     others += [blocks] if _is_marked(blocks := field_of(state, "short_term_recalled")) else []
@@ -149,6 +157,25 @@ def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
     before, more = outer or _Spoken([], [_UNREADABLE])
     inner = [replace(one, role=Role.ASSISTANT) if one.role is Role.USER else one for one in said]
     return _Spoken([*before, *inner], [*more, *others])
+
+
+def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
+    """All lists of messages in ``state``, first that of the user: ``messages``, or else the first one.
+
+    An entry that is no message counts as a message of a tool.
+    """
+    if isinstance(state, list | tuple):
+        held = {"messages": cast("Any", state)}
+    elif is_dataclass(state):
+        held = {one.name: getattr(state, one.name) for one in fields(state)}
+    else:
+        held = cast("dict[str, Any]", state if isinstance(state, Mapping) else getattr(state, "__dict__", {}))
+    found = {
+        name: [one if isinstance(one, BaseMessage) else ToolMessage(_UNREADABLE, tool_call_id="") for one in value]
+        for name, value in held.items()
+        if isinstance(value, list | tuple) and any(isinstance(one, BaseMessage) for one in value)
+    }
+    return [found[name] for name in sorted(found, key=lambda name: name != "messages")]
 
 
 @contextmanager

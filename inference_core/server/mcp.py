@@ -7,12 +7,11 @@ Who the user is comes from the connection alone. Protocol: https://modelcontextp
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-from langchain_core.messages import ToolMessage
 from langgraph.store.base import BaseStore
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
@@ -55,8 +54,6 @@ _NO_WRITING: Final = "This connection may only read. Nothing was changed; do not
 MemoryId = Annotated[str, Field(description="The id that save, recall or list gave.")]
 Type = Annotated[TypeName | None, Field(description="Only memories of this type.")]
 Category = Annotated[CategoryName | None, Field(description="Only memories of this category.")]
-# A run in which somebody else has spoken, with no word that the user has said: all that a model saves is from outside.
-_OUTSIDE: Final[Mapping[str, Any]] = {"messages": [ToolMessage("\N{OBJECT REPLACEMENT CHARACTER}", tool_call_id="mcp")]}
 
 
 class Caller(NamedTuple):
@@ -237,8 +234,8 @@ class MemoryServer(MCPServer[Any]):
         return f"{fenced(block)}\n{question}" if block else question
 
     async def _written(self, name: str, **arguments: Any) -> str:
-        """What the memory tool ``name`` answers in a run in which somebody else has spoken. Raises ToolError."""
-        run = SimpleNamespace(state=_OUTSIDE, config={}, context=None, store=None, tool_call_id=None)
+        """What the memory tool ``name`` answers a model whose conversation nobody can see. Raises ToolError."""
+        run = SimpleNamespace(config={}, tool_call_id=None)
         given = {key: value for key, value in arguments.items() if value is not None}
         answer: str = await self._tools[name].ainvoke({**given, "runtime": run})
         if answer.startswith("✗"):

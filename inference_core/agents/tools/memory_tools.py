@@ -10,8 +10,10 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
@@ -94,6 +96,13 @@ def reason_of(error: Exception) -> str:
             return "memory does not work at the moment"
 
 
+def _of_model(given: Any) -> Any:
+    """``given`` to a tool, marked as a model's call if it is one that no `ToolNode` has marked."""
+    if field_of(given, "type") != "tool_call" or hasattr(given["args"].get("runtime"), "tool_call_id"):
+        return given
+    return {**given, "args": {**given["args"], "runtime": SimpleNamespace(tool_call_id=given.get("id"))}}
+
+
 class MemoryTool(BaseTool):
     """Base of the memory tools, on ``memory_service`` (a service or a binding), for ``user_id`` or the run's user."""
 
@@ -110,6 +119,14 @@ class MemoryTool(BaseTool):
         super().model_post_init(context)
         given = self.memory_service
         self._binding = given if isinstance(given, MemoryBinding) else MemoryBinding(given, self.user_id)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain names it
+        """Answers a model's call, or one of the application's own code, which passes nothing but arguments."""
+        return super().invoke(_of_model(input), config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - as above
+        """As `invoke`."""
+        return await super().ainvoke(_of_model(input), config, **kwargs)
 
     def _run(self, runtime: Injected = None, **arguments: Any) -> str:
         return run(self._answered(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
