@@ -165,15 +165,16 @@ def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
     An entry that is no message counts as a message of a tool.
     """
     if isinstance(state, list | tuple):
-        held = {"messages": cast("Any", state)}
+        held: dict[str, Any] = {"messages": state}
     elif is_dataclass(state):
         held = {one.name: getattr(state, one.name) for one in fields(state)}
     else:
         held = cast("dict[str, Any]", state if isinstance(state, Mapping) else getattr(state, "__dict__", {}))
+    lists = {name: cast("Sequence[Any]", value) for name, value in held.items() if isinstance(value, list | tuple)}
     found = {
-        name: [one if isinstance(one, BaseMessage) else ToolMessage(_UNREADABLE, tool_call_id="") for one in value]
-        for name, value in held.items()
-        if isinstance(value, list | tuple) and any(isinstance(one, BaseMessage) for one in value)
+        name: [one if isinstance(one, BaseMessage) else ToolMessage(_UNREADABLE, tool_call_id="") for one in entries]
+        for name, entries in lists.items()
+        if any(isinstance(one, BaseMessage) for one in entries)
     }
     return [found[name] for name in sorted(found, key=lambda name: name != "messages")]
 

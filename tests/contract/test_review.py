@@ -123,8 +123,10 @@ async def test_a_rejected_one_leaves_a_mark_and_no_text(ask: Ask, service: Agent
     assert await ask("save_memory", U, RULE, "instructions"), "what the application states is stored"
 
 
-def test_the_trail_says_whether_the_user_or_somebody_for_them_has_decided(timed_store: BaseStore, clock: FrozenClock):
-    admin = AgentMemoryStoreService(timed_store, agent_name="planner", clock=clock, actor=Actor(kind="admin", id="root"))
+def test_the_trail_says_whether_the_user_or_somebody_else_has_decided(timed_store: BaseStore, clock: FrozenClock):
+    admin = AgentMemoryStoreService(
+        timed_store, agent_name="planner", clock=clock, actor=Actor(kind="admin", id="root")
+    )
     offers = [offer(admin, text) for text in ("Always be brief", "Always be late", "Always be loud")]
     for key, by in zip(offers, (None, U, "bob"), strict=True):
         admin.sync.reject_pending(U, key, by=by)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypedDict
 
@@ -72,15 +73,13 @@ def in_a_graph(schema: Any, said: list[BaseMessage], service: AgentMemoryStoreSe
 
 def in_a_list(said: list[BaseMessage], service: AgentMemoryStoreService, call: AIMessage) -> str:
     node = ToolNode(get_memory_tools(service, "ada"))
-    graph: Any = StateGraph(list).add_node("tools", node).add_edge(START, "tools").add_edge("tools", END)
+    schema: Any = list
+    graph: Any = StateGraph(schema).add_node("tools", node).add_edge(START, "tools").add_edge("tools", END)
     return graph.compile().invoke([*said, call])[-1].text
 
 
 SEEN: dict[str, Callable[[list[BaseMessage], AgentMemoryStoreService, AIMessage], str]] = {
-    **{
-        one.__name__: lambda *given, one=one: in_a_graph(one, *given)
-        for one in (Chat, ChatData, SlottedData, ChatModel)
-    },
+    **{one.__name__: partial(in_a_graph, one) for one in (Chat, ChatData, SlottedData, ChatModel)},
     "list": in_a_list,
 }
 
@@ -104,7 +103,7 @@ async def in_a_subgraph(service: AgentMemoryStoreService, call: AIMessage) -> st
 
 UNSEEN: dict[str, Callable[[AgentMemoryStoreService, AIMessage], Any]] = {
     "by itself": by_itself,
-    "without an id": lambda *given: by_itself(*given, call_id=None),
+    "without an id": partial(by_itself, call_id=None),
     "forged": lambda service, call: by_itself(
         service, call_tool(call.tool_calls[0]["name"], **call.tool_calls[0]["args"], runtime={"state": {}})
     ),
