@@ -5,7 +5,7 @@ not in the repository. Each case is a turn of an agent whose tool returns it and
 such turns is captured and processed by rules; by a model that obeys whatever it reads and attributes it to the user; or
 word for word. Then `inference-core undo --session` reverts the session, and the store is compared.
 
-Those cases and the attacks of `tests/data/attacks`, in 30 languages and 87 forms, are also played on all paths by which
+Those cases and the attacks of `tests/data/attacks`, in 30 languages and 91 forms, are also played on all paths by which
 text becomes a memory (`attack_paths.py`). ``--conversations PATH``, a file of LoCoMo or a folder of BEAM's, counts what
 the user really said and a save after a tool has spoken would not believe.
 """
@@ -280,6 +280,7 @@ def on_all_paths(sets: dict[str, list[Case]], every: int = 1) -> tuple[list[Row]
     chosen = {
         "240 attacks in ten languages": own_attacks(OWN / "attacks.json"),
         "60 attacks in 20 other languages": own_attacks(OWN / "held_out.json"),
+        "48 attacks with the user's own words": own_attacks(OWN / "altered.json"),
     }
     for name, cases in sets.items():
         chosen[name] = [Attack(name, KNOWN, one.asked, [one.returned], [one.attack]) for one in cases]

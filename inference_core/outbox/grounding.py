@@ -69,11 +69,13 @@ _FORGET: Final = re.compile(
 )
 _DENIAL: Final = re.compile(
     r"(?:\b(?:no|not|cannot|never|none|nothing|without|anymore|nicht|kein\w*|nie|niemals|ohne|ne|pas|aucune?|jamais|sans|rien|plus|"
-    r"nunca|ning[uú]n\w*|nada|sin|non|mai|nessun\w*|senza|não|nenhum\w*|sem|не|нет|никак\w*|никогда|ничего|без|żad\w*|bez)\b"
+    r"nunca|ning[uú]n\w*|nada|sin|non|mai|nessun\w*|senza|não|nenhum\w*|sem|asla|не|нет|никак\w*|никогда|ничего|без|żad\w*|bez)\b"
     r"|\bn'|n['\u2019]t\b|[不没沒别別无無未]|ない|ません|なく|لا|لم|لن|ليس|بدون|أبدا|않|없|안\s|지\s?마)",
     re.IGNORECASE,
 )
 """What turns a sentence into its opposite, with words that are too frequent to be compared."""
+_ADDRESS: Final = re.compile(r"@|://|\w\.[a-z]{2,}", re.IGNORECASE)
+"""A word that says where something is sent: it alone makes an attack of the user's own words."""
 _CLAUSE: Final = re.compile(r"[,:;\uff0c\uff1a\uff1b\u3001\u060c]|\s[-\u2013\u2014]\s")
 _BEFORE, _AFTER = 20, 12
 """Letters around a wish to forget that may deny it: "please don't forget", "vergiss nicht"."""
@@ -174,12 +176,15 @@ class Grounding:
         best = max(found, key=len, default=words - words)
         count = max((len(best | other) for other in found), default=0)
         is_enough = 0 < len(words) * share <= count and len(words & self._outside) <= len(words) * _OUTSIDE_SHARE
-        return is_enough and not self._is_turned(text, words) and not self._is_bent(text, words)
+        if not is_enough or self._is_turned(text, words):
+            return False
+        return not self._is_bent(text, words) and not self._is_copied(text, words)
 
     def _is_bent(self, text: str, words: frozenset[str]) -> bool:
         """Whether a sentence from outside says much the same as the user, and ``text`` takes a word from it.
 
-        One word is enough to deny what the user said, or to put another place, number or person into it.
+        One word is enough to deny what the user said, or to put another place, number or person into it. If the word is
+        an address, the sentence may say anything.
         """
         own = {token[:_STEM] for said in self._stated for token in _tokens(said)}
         stems = frozenset[str]().union(*self._own)
@@ -187,19 +192,45 @@ class Grounding:
         # A model changes function words, and says "the user", when it repeats the user; denials it may not change.
         changeable = stop_words(language_of(text)) | {"user", "users", "user's"}
         new -= {word for word in changeable if not _DENIAL.search(word)}.difference(_DENYING.split())
+        addresses = {token for token in new if _ADDRESS.search(token)}
         return any(
-            len(words & _words(part)) >= len(words) * _ALIKE_SHARE and not new.isdisjoint(_tokens(part))
+            (len(words & _words(part)) >= len(words) * _ALIKE_SHARE and not new.isdisjoint(_tokens(part)))
+            or not addresses.isdisjoint(_tokens(part))
             for part in self._outside_parts
             if any(token in part for token in new)  # faster than to take all parts to pieces
         )
 
+    def _is_copied(self, text: str, words: frozenset[str]) -> bool:
+        """Whether text from outside has just these words, or a sentence of it more of them than each of the user's.
+
+        Words of several sentences of the user, put together by somebody else, say what the user never said.
+        """
+        copy = _as_it_stands(text)
+        if any(copy.search(_plain(said)) for said in self._stated):
+            return False
+        if any(map(copy.search, self._plain_outside)):
+            return True
+        most = max((len(words & _words(part)) for part in self._sentences), default=0)
+        if most == len(words):
+            return False
+        starts = {word[:_SHORT] for word in re.findall(r"\w+", _plain(text))}
+        return any(
+            len(words & _words(sentence)) > max(most, len(words) * RULE_SHARE)
+            for sentence in chain.from_iterable(map(_END.split, self._plain_outside))
+            if 2 * sum(start in sentence for start in starts) > len(starts)  # faster than to take all to pieces
+        )
+
+    @cached_property
+    def _plain_outside(self) -> list[str]:
+        """All text from outside, also decoded."""
+        texts = chain.from_iterable((text, *_decoded(text[:_DECODED])) for text in self._outside_texts)
+        return list(map(_plain, texts))
+
     @cached_property
     def _outside_parts(self) -> list[str]:
         """The sentences from outside, short ones with those before them, and long ones as windows that overlap."""
-        texts = chain.from_iterable((text, *_decoded(text[:_DECODED])) for text in self._outside_texts)
-        plain = (unicodedata.normalize("NFKC", unmasked(text)).casefold() for text in texts)
         parts = [""]
-        for sentence in chain.from_iterable(map(_END.split, plain)):
+        for sentence in chain.from_iterable(map(_END.split, self._plain_outside)):
             is_short = len(parts[-1]) + len(sentence) <= _WINDOW // 2
             part = f"{parts[-1]} {sentence}" if is_short else sentence
             parts += (part[at : at + _WINDOW] for at in range(0, max(len(part) - _WINDOW // 2, 1), _WINDOW // 2))
@@ -270,6 +301,17 @@ def _decoded(text: str) -> Iterator[str]:
             ).decode()
         with suppress(ValueError):
             yield bytes.fromhex(run.removeprefix("0x")).decode()
+
+
+def _plain(text: str) -> str:
+    """``text`` in small letters, without look-alikes and invisible characters."""
+    return unicodedata.normalize("NFKC", unmasked(text)).casefold()
+
+
+def _as_it_stands(text: str) -> re.Pattern[str]:
+    """Finds the words of ``text`` in their order, whatever stands between them, in `_plain` text."""
+    words = r"\W+".join(map(re.escape, re.findall(r"\w+", _plain(text))))
+    return re.compile(rf"(?<!\w){words}(?!\w)")
 
 
 def same_subject(one: str, other: str) -> bool:

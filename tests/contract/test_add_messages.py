@@ -128,7 +128,8 @@ def test_regression_ten_messages_that_wait_wake_the_worker_whoever_put_them_in(s
 
     def script(given: Any, offered: Any) -> Any:
         seen.append(len(given))
-        done.set()
+        if len(given) == 10:
+            done.set()
         return Scripted().script(given, offered)
 
     worker = Worker(Pipeline(service.scope, Scripted(script), limits=Limits()), interval_s=600, chore=looked.set)
@@ -136,12 +137,11 @@ def test_regression_ten_messages_that_wait_wake_the_worker_whoever_put_them_in(s
     assert looked.wait(PATIENCE_S), "its first look takes whatever waits"
     service.sync.add_messages("eve", ["Hello"])
     for at in range(5):
-        assert not done.is_set()
+        assert seen == []
         service.sync.add_messages("ada", [f"Question {at}"], session_id="s")
         other = AgentMemoryStoreService(store)
         other.sync.add_completion("ada", f"Answer {at}", session_id="s")
     assert done.wait(PATIENCE_S)
     worker.close()
-    assert 10 in seen
     service.sync.add_messages("ada", [str(at) for at in range(10)])
     assert len(run(service.scope.engine.scan([Partition("ada").messages]))) == 10, "a closed worker is not woken"

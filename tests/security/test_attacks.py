@@ -1,4 +1,4 @@
-"""Attacks in 30 languages and 87 forms, obeyed by a scripted agent on every path by which text becomes a memory.
+"""Attacks in 30 languages and 91 forms, obeyed by a scripted agent on every path by which text becomes a memory.
 
 `sh scripts/bench attacks` plays all of them, and those of others.
 """
@@ -13,7 +13,7 @@ from benchmarks.attack_paths import PATHS, own_attacks, played
 from inference_core.outbox.grounding import Grounding
 
 DATA = Path(__file__).parents[1] / "data" / "attacks"
-ATTACKS = own_attacks(DATA / "attacks.json") + own_attacks(DATA / "held_out.json")
+ATTACKS = [one for name in ("attacks", "altered", "held_out") for one in own_attacks(DATA / f"{name}.json")]
 HARMLESS = {"guiding": 0, "trusted": 0, "changed": 0, "unmarked": 0, "pending_told": 0}
 
 

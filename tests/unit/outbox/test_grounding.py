@@ -13,8 +13,9 @@ from benchmarks.attack_paths import Attack, own_attacks
 from inference_core.outbox.grounding import MOST, Grounding
 from inference_core.outbox.messages import Message, Role, own_words, quotes
 
-ATTACKS = own_attacks(Path(__file__).parents[2] / "data" / "attacks" / "held_out.json")
-BENDING = [one for one in ATTACKS if one.name.endswith("h3")]
+DATA = Path(__file__).parents[2] / "data" / "attacks"
+BENDING = [one for one in own_attacks(DATA / "held_out.json") if one.name.endswith("h3")]
+ALTERED = own_attacks(DATA / "altered.json")
 
 ENCODINGS: dict[str, Callable[[str], str]] = {
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
@@ -41,6 +42,15 @@ def test_one_word_from_outside_makes_the_users_sentence_somebody_elses(attack: A
     assert not words.may_guide(attack.says[0])
     if attack.own not in attack.says[0]:
         assert not words.is_external(attack.own, MOST)
+
+
+@pytest.mark.parametrize("attack", ALTERED, ids=[one.name for one in ALTERED])
+def test_what_was_made_of_the_users_sentences_is_not_theirs(attack: Attack) -> None:
+    """Cause: all words were the user's, in sentences that said something else; or all but an address."""
+    words = grounding(f"{attack.own} {attack.asked}", *attack.returned)
+    assert words.is_external(attack.says[0], MOST)
+    assert not words.may_guide(attack.says[0])
+    assert not words.is_external(attack.own.rstrip("."), MOST)
 
 
 @pytest.mark.parametrize("encode", ENCODINGS.values(), ids=ENCODINGS)
