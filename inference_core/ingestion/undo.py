@@ -105,7 +105,7 @@ def _undone(
                 report.lost.append(key[1])
             continue
         targets[key] = target if target and _holds(_row(key, target, current[key]), scope, drops) else None
-    staying = _staying(targets, current)
+    staying = _staying(targets, current, histories)
     report.kept = [key for _, key in staying]
     lost = {*report.lost, *report.kept}
     targets = {key: target for key, target in targets.items() if key[1] not in lost}
@@ -197,12 +197,22 @@ def _records(scope: MemoryScope, user_id: UserId, keys: Collection[str]) -> Oper
     return {row.key: record_of(row) for row in rows if row and is_known(row)}
 
 
-def _staying(targets: Mapping[Key, State | None], current: Mapping[Key, Row | None]) -> dict[Key, Row]:
-    """The pinned memories that would go: no undo removes them."""
+def _staying(
+    targets: Mapping[Key, State | None],
+    current: Mapping[Key, Row | None],
+    histories: Mapping[Key, Sequence[tuple[AuditEvent, Changed]]],
+) -> dict[Key, Row]:
+    """The pinned memories that would go: no undo removes what somebody has pinned.
+
+    One that was approved, and not changed since, is pinned only because what it replaced was, which is back now.
+    """
     there = {key for (place, key), target in targets.items() if target and holds_memories(place)}
     going = {key: current[key] for key, target in targets.items() if not target and key[1] not in there}
     return {
-        key: row for key, row in going.items() if row and holds_memories(key[0]) and row.value.get("pinned") is True
+        key: row
+        for key, row in going.items()
+        if row and holds_memories(key[0]) and row.value.get("pinned") is True
+        if histories[key][-1][0].operation != "approve"
     }
 
 

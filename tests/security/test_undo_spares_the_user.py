@@ -136,3 +136,25 @@ def test_a_proposal_whose_time_is_over_does_not_wait_again(clock: FrozenClock) -
         clock.advance(timedelta(days=31))
         assert run(undo_changes(service.scope, "ada", since=since)).waiting == []
         assert service.sync.list_pending("ada") == []
+
+
+def test_what_was_approved_in_the_place_of_a_pinned_memory_goes_with_its_session(clock: FrozenClock) -> None:
+    """It took over the pin, so an undo of the page's session left the page's text, pinned, beside the user's."""
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        memory = (service := AgentMemoryStoreService(store, clock=clock)).sync
+        memory.save_memory("ada", "Answer in English", "instructions", memory_id="lang", pinned=True)
+        page = MemorySource(origin=Origin.WEB, thread_id="evil", tool="update_memory_store")
+        for _ in range(2):
+            with pytest.raises(ConfirmationNeeded) as waits:
+                memory.update_memory("ada", "lang", "Answer in French", source=page)
+            (approved,) = memory.approve_pending("ada", waits.value.pending_id)
+            report = run(undo_changes(service.scope, "ada", session_id="evil"))
+            assert (report.removed, report.restored, report.kept) == ([approved], ["lang"], [])
+            assert [(one.content, one.value["pinned"]) for one in memory.list_memories("ada")[0]] == [
+                ("Answer in English", True)
+            ]
+        with pytest.raises(ConfirmationNeeded) as waits:
+            memory.update_memory("ada", "lang", "Answer in French", source=page)
+        memory.approve_pending("ada", waits.value.pending_id)
+        memory.update_memory("ada", waits.value.pending_id, pinned=True, tags=["mine"])
+        assert run(undo_changes(service.scope, "ada", session_id="evil")).kept == [waits.value.pending_id]
