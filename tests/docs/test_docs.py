@@ -15,6 +15,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -205,10 +206,16 @@ def laid_out(page: str, folder: Path, servers: ExitStack) -> dict[str, Any]:
     for shared in ("scripts", "examples"):
         (folder / shared).symlink_to(ROOT / shared)
     url, _ = servers.enter_context(chat_server(*CONVERSATIONS.get(page, [])))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return {"folder": str(folder), "environment": {"OPENAI_BASE_URL": url, "AGENT_SERVER_PORT": str(port)}}
+    return {"folder": str(folder), "environment": {"OPENAI_BASE_URL": url, "AGENT_SERVER_PORT": str(free_port())}}
+
+
+def free_port() -> int:
+    """A port below those that systems give to whoever asks for any: other tests take none of these meanwhile."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("No port is free")
 
 
 @pytest.mark.parametrize("page", PAGES)
