@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -86,7 +87,7 @@ class Seen:
         return checkpoint_id in self._ids
 
 
-class OnWorkers(BaseCheckpointSaver[str]):
+class OnWorkers(BaseCheckpointSaver[str], ABC):
     """Gives a sync checkpointer async methods, which run on the workers of ``pool``, and a fence.
 
     Each write builds on a checkpoint. If this process has seen that one and it is no longer there, then the thread was
@@ -169,9 +170,9 @@ class OnWorkers(BaseCheckpointSaver[str]):
         for one in found:
             yield one
 
+    @abstractmethod
     def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
         """The rows that ``query`` gives, with ``?`` for what is ``given``."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Closes the database; a second call does nothing."""
