@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -200,6 +200,8 @@ def answers(
         runs += [(name, whole[name]) for name in names if name in whole]
         models = [embeddings] if embeddings else []
         runs += _runs(target, [name for name in names if name not in whole], models, [])
+        # All are made before the first call: what is missing shows before anything costs.
+        systems = [(name, opened.enter_context(closing(make()))) for name, make in runs]
         replies = opened.enter_context(Replies(cache))
         done, total = count(1), len(runs) * sum(len(one.turns) + len(one.questions) for one in conversations)
         judge_name = None if rules is None else judge or model
@@ -210,9 +212,9 @@ def answers(
             asked = {name: Asked(name, made, replies, gate) for name, made in chat_models.items() if name is not None}
             judging = None if rules is None or judge_name is None else (rules, asked[judge_name])
             reports: list[AnswerReport] = []
-            for name, make in runs:
+            for name, recalling in systems:
                 outcomes = await answered(
-                    conversations, make(), asked[model], judging, k, lambda: show(next(done), total)
+                    conversations, recalling, asked[model], judging, k, lambda: show(next(done), total)
                 )
                 reports.append(AnswerReport(name, model, judge_name, outcomes, prices))
             return reports

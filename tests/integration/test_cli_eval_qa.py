@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,15 @@ def test_a_model_that_fails_is_asked_again_next_time(
         assert "500" in failed["answers"][0]["failure"] or "refused" in failed["answers"][0]["failure"]
         assert measured(capsys, *command)["runs"][0]["answers"][0]["answer"] == "A tractor"
         assert len(asked) == 2
+
+
+def test_a_package_that_is_missing_shows_before_anything_is_asked(
+    requests: list[Request], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "langmem", None)
+    assert main([*LOCOMO, *TEXT, "--system", "full", "--system", "langmem", "--model", "openai:m"]) == 1
+    assert "pip install langmem" in capsys.readouterr().err
+    assert requests == []
 
 
 @pytest.mark.parametrize(
