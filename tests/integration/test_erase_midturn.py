@@ -28,9 +28,14 @@ ADA, CANARY = "ada@example.com", "zqcanary7 of Ada"
 @pytest.fixture(params=["sqlite", "postgres"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
     with database(request.param, tmp_path) as url:
+        _empty(url)  # LangGraph's tables are shared: a test finds what those before it have left
         yield url
-        with closing(CheckpointThreads(url)) as threads:  # of LangGraph's tables, the next test finds all
-            threads.erase([*threads.there()])
+        _empty(url)
+
+
+def _empty(url: str) -> None:
+    with closing(CheckpointThreads(url)) as threads:
+        threads.erase([*threads.there()])
 
 
 class Thinking(ScriptedChatModel):
