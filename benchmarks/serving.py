@@ -41,6 +41,8 @@ LAST_PAGE: Final = 400
 ADDED_MS: Final = 3.0
 SHARE: Final = 0.8
 SAME: Final = 2.0
+IDS: Final = 1_000
+APART_MS: Final = 1.0
 _LEAD_S: Final = 1.0
 _START_S: Final = 30.0
 
@@ -74,8 +76,8 @@ class Connection:
         self._head = f"HTTP/1.1\r\nHost: localhost:{port}\r\nAuthorization: Bearer {key}\r\n"
         self._left = b""
 
-    def send(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The body of the answer. Raises RuntimeError unless its status is 200."""
+    def send(self, method: str, path: str, body: bytes = b"", *, status: int = 200) -> bytes:
+        """The body of the answer. Raises RuntimeError unless it has that status."""
         head = f"{method} {path} {self._head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         self._socket.sendall(head.encode() + body)
         while b"\r\n\r\n" not in self._left:
@@ -85,7 +87,7 @@ class Connection:
         while len(self._left) < length:
             self._left += self._received()
         answer, self._left = self._left[:length], self._left[length:]
-        if b" 200 " not in told[:16]:
+        if f" {status} ".encode() not in told[:16]:
             raise RuntimeError(told.decode())
         return answer
 
@@ -182,7 +184,7 @@ def measured(options: Options) -> Result:
                         each.append(_round(pool, Work(url, used, key, number, CALLS, clients, 0.0), process))
                 for name, each in runs.items():
                     found[f"{name}_{clients}"] = {what: quantile([one[what] for one in each]) for what in each[0]}
-        return found | _pages(folder)
+        return found | _pages(folder) | _strangers(folder)
 
 
 def _round(pool: ProcessPoolExecutor, given: Work, server: int) -> dict[str, float]:
@@ -224,6 +226,22 @@ def _pages(folder: Path) -> Result:
     return {f"{name}_page_ms": quantile(each) for name, each in took.items()}
 
 
+def _strangers(folder: Path) -> Result:
+    """How long it takes to say that there is no memory with an id: with another user's, and with nobody's."""
+    url = f"sqlite:///{folder / 'strangers.db'}"
+    with open_store(url, embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.save_memory("somebody else", "The code of the safe is 4711")
+        (saved,), _ = AgentMemoryStoreService(store).sync.list_memories("somebody else")
+    nobodys = saved.id[::-1]
+    with served(url) as (port, key, _):
+        connection = Connection(port, key)
+        took: dict[str, list[float]] = {saved.id: [], nobodys: []}
+        for _ in range(IDS):
+            for name in took:
+                took[name] += clicked(lambda path: connection.send("GET", path, status=404), [f"/v1/memories/{name}"])
+    return {"other_id_ms": quantile(took[saved.id]), "no_id_ms": quantile(took[nobodys])}
+
+
 def table(result: Result) -> list[Row]:
     """The report's rows."""
     one, many = (f"{clients} client{'s' if clients > 1 else ''}" for clients in (1, CLIENTS))
@@ -255,6 +273,8 @@ def table(result: Result) -> list[Row]:
         bar(f"recalls a second, {many}, HTTP over direct", share, SHARE, "", least=True),
         plain(f"page 1 of {LISTED:,} memories, HTTP", result["first_page_ms"]),
         bar(f"page {LAST_PAGE} over page 1", growth, SAME, ""),
+        plain("404 for an id of nobody's, HTTP", result["no_id_ms"]),
+        bar("404 for another user's id, apart from that", abs(result["other_id_ms"] - result["no_id_ms"]), APART_MS),
     ]
 
 
