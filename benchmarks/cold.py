@@ -117,10 +117,5 @@ def table(result: Result) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("cold", measured, table, __doc__))

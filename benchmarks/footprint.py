@@ -109,10 +109,5 @@ def table(result: Result) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options(N)))
-
-
 if __name__ == "__main__":
     sys.exit(run("footprint", measured, table, __doc__, N))

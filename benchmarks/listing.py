@@ -165,10 +165,5 @@ def _rows(listing: Listing, found: Mapping[str, float]) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual sizes."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("listing", measured, table, __doc__))

@@ -71,10 +71,5 @@ def table(result: Result) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("middleware", measured, table, __doc__))

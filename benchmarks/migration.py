@@ -105,11 +105,6 @@ def table(result: Result) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options(SIZES[-1])))
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--migrate"]:
         print(json.dumps(migrated(Path(sys.argv[2]))))

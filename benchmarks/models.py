@@ -153,10 +153,5 @@ def table(result: Result) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options(N)))
-
-
 if __name__ == "__main__":
     sys.exit(run("models", measured, table, __doc__, N))

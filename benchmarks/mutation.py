@@ -249,11 +249,6 @@ def measured(count: int, seed: int = SEED) -> tuple[list[Row], Mapping[str, Any]
     return rows, {"seed": seed, "survivors": [described(one) for one in left]}
 
 
-def rows() -> list[Row]:
-    """The share of mutants that the tests notice, by package."""
-    return measured(MUTANTS)[0]
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="sh scripts/bench mutation", description=__doc__)
     parser.add_argument("--n", type=int, default=MUTANTS, help="mutants in all (default: %(default)s)")

@@ -119,10 +119,5 @@ def table(result: Result) -> list[Row]:
     return rows
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("outbox", measured, table, __doc__))

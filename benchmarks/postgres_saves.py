@@ -61,11 +61,6 @@ def table(result: Result) -> list[Row]:
     return found
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured())
-
-
 def main() -> int:
     """Measures and publishes; exit code 1 if a bar was missed."""
     parser = argparse.ArgumentParser(prog="sh scripts/bench postgres_saves", description=__doc__)

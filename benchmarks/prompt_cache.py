@@ -173,11 +173,6 @@ def _row(what: str, share: float, least: float | None = None) -> Row:
     )
 
 
-def rows() -> list[Row]:
-    """What is measured."""
-    return table(measured())
-
-
 if __name__ == "__main__":
     shares = measured()
     sys.exit(0 if publish("prompt_cache", table(shares), {"shares": shares}) else 1)

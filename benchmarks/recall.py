@@ -24,7 +24,6 @@ from timing import WARM_UP, by_turns, milliseconds, quantile, scratch
 from inference_core import AgentMemoryStoreService, MemoryStore
 
 QUERIES: Final = 60
-SIZES: Final = (1_000, 10_000, 100_000)
 BARS_MS: Final = {1_000: 0.6}
 FLOOR_BARS: Final = {10_000: 2.5, 100_000: 1.3}
 INMEMORY_BARS: Final = {10_000: 50}
@@ -123,11 +122,6 @@ def _of_size(what: str, result: Result, name: str, bars: Mapping[int, float], un
     if (limit := bars.get(result["n"])) is None:
         return plain(what, result[name], unit)
     return bar(what, result[name], limit, unit, least=bars is INMEMORY_BARS)
-
-
-def rows() -> list[Row]:
-    """What is measured at the sizes that have bars."""
-    return [row for size in SIZES for row in table(measured(Options(size)))]
 
 
 if __name__ == "__main__":

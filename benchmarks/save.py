@@ -57,10 +57,5 @@ def table(result: Result) -> list[Row]:
     return [*writing.table("save", result, writing.RATIO_BAR), *held]
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("save", measured, table, __doc__))

@@ -230,10 +230,5 @@ def _shown(one: Mapping[str, float]) -> str:
     return f"{one['fewest']}/{one['median']:g} results, recall {one['recall']:.2f}{cosine}, {one['p50_ms']:.1f} ms"
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("starvation", measured, table, __doc__))

@@ -132,10 +132,5 @@ def _rows(where: str, found: Result) -> list[Row]:
     ]
 
 
-def rows() -> list[Row]:
-    """What is counted at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("turn", measured, table, __doc__))

@@ -32,10 +32,5 @@ def table(result: Result) -> list[Row]:
     return writing.table("update", result)
 
 
-def rows() -> list[Row]:
-    """What is measured at the usual size."""
-    return table(measured(Options()))
-
-
 if __name__ == "__main__":
     sys.exit(run("update", measured, table, __doc__))
