@@ -206,12 +206,12 @@ class ContextEngineer:
         kept = fitted(units, cost, cut, room)
         while (context := render(kept)).tokens > max_tokens:
             kept = kept[:-1]
-        there = {unit[0].id for unit in kept}
-        for unit in [unit for unit in units if unit[0].id not in there][:_LATER]:
+        there = {unit[0].key for unit in kept}
+        for unit in [unit for unit in units if unit[0].key not in there][:_LATER]:
             if (wider := render([*kept, unit])).tokens <= max_tokens:  # sections that are left out make room
                 kept, context = [*kept, unit], wider
-        given = {(item.source, item.id) for unit in kept for item in unit}
-        over = [item for unit in units for item in unit if (item.source, item.id) not in given]
+        given = {item.key for unit in kept for item in unit}
+        over = [item for unit in units for item in unit if item.key not in given]
         return context, [Dropped(item, DropReason.BUDGET) for item in over]
 
 
@@ -257,7 +257,7 @@ def _value(item: ContextItem) -> float:
 
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
-    in_order = sorted(items, key=lambda item: (item.source, item.id, item.text))
+    in_order = sorted(items, key=lambda item: (*item.key, item.text))
     newest_first = sorted(in_order, key=lambda item: item.when, reverse=True)
     return sorted(newest_first, key=lambda item: (_value(item), item.score - item.doubt), reverse=True)
 

@@ -57,6 +57,11 @@ class ContextItem:
     doubts: frozenset[Doubt] | None = None
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Source and id, which no other item has: sources number their items as they like."""
+        return self.source, self.id
+
+    @property
     def when(self) -> datetime:
         """When it happened; without a time, before everything else."""
         return self.happened_at or _DAWN

@@ -217,17 +217,17 @@ def pruned(
     """The items that are likely enough, with at most ``max_external`` judged ones from outside, and the others."""
     likely = [item for item in items if is_likely(item, chance, least)]
     dropped = [Dropped(item, DropReason.IRRELEVANT) for item in items if not is_likely(item, chance, least)]
-    external = [item for item in likely if item.trust <= Trust.EXTERNAL and (item.source, item.id) in chance]
-    external.sort(key=lambda item: chance[item.source, item.id], reverse=True)
-    over = {(item.source, item.id) for item in external[max_external:]}
-    dropped += [Dropped(item, DropReason.UNCONFIRMED) for item in likely if (item.source, item.id) in over]
-    return [item for item in likely if (item.source, item.id) not in over], dropped
+    external = [item for item in likely if item.trust <= Trust.EXTERNAL and item.key in chance]
+    external.sort(key=lambda item: chance[item.key], reverse=True)
+    over = {item.key for item in external[max_external:]}
+    dropped += [Dropped(item, DropReason.UNCONFIRMED) for item in likely if item.key in over]
+    return [item for item in likely if item.key not in over], dropped
 
 
 def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
     """Whether ``item`` is likely enough to be needed; a pinned memory, and what no source has judged, always is."""
     is_pinned = item.record is not None and item.record.pinned
-    return is_pinned or 0 < chance.get((item.source, item.id), math.inf) >= least
+    return is_pinned or 0 < chance.get(item.key, math.inf) >= least
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +316,12 @@ def answering(
             return one.is_somebodys or (one.is_others and 0 < len(said) <= most)
         return one.is_relatives and bool(said) and any(said <= users for users in own)
 
-    dropped = {one.item.id: Dropped(one.item, DropReason.IRRELEVANT) for one in statements if is_beside(one)}
+    dropped = {one.item.key: Dropped(one.item, DropReason.IRRELEVANT) for one in statements if is_beside(one)}
     if answers_only and _ASKS.match(query) and not _NOT_NOW.search(query):
         users = [one for one in statements if one.is_users]
         dropped |= {
-            old.item.id: Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
+            old.item.key: Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
             for old, new in permutations(users, 2)
             if old.is_replaced_by(new, asked)
         }
-    return [item for item in items if item.id not in dropped], list(dropped.values())
+    return [item for item in items if item.key not in dropped], list(dropped.values())

@@ -137,6 +137,15 @@ def test_without_a_question_everything_stays():
     assert answering(items, None) == (items, [])
 
 
+def test_regression_sources_may_use_the_same_ids():
+    """What left out another source's item of that id took this one along, without a word in ``dropped``."""
+    mine = replace(item("1", "I am allergic to walnuts"), source="notes")
+    others = replace(item("1", "My sister is allergic to walnuts"), source="letters")
+    kept, dropped = answering([mine, others], "What am I allergic to, walnuts?")
+    assert (kept, [one.item for one in dropped]) == ([mine], [others])
+
+
+
 def test_the_chance_falls_with_place_distance_and_relevance():
     found = chances(
         [item("a", relevance=0.7, score=9.0), item("b", relevance=0.7, score=6.0), item("c", relevance=0.1)]
