@@ -1,7 +1,7 @@
 """Access counts: how often memories are recalled, and when last.
 
 Each figure is a row of its own beside the memory's namespace, so that noting one changes neither the memory, its
-version nor any index, and is in nobody's way who writes it.
+version nor any index, and never blocks who writes the memory.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class StoreEngine(StoreReader):
             lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
-        # Who expects no version is in nobody's way: others that were faster are a reason to try again.
+        # Without an expected version there is no conflict: if another writer was faster, try again.
         tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES
         while True:
             try:

@@ -461,6 +461,8 @@ def test_every_label_of_the_package_is_a_place_with_an_eraser() -> None:
                     labels |= known.get(name, set())
                 case ast.Tuple(elts=[ast.Call(func=ast.Name("encode_label")), ast.Name(name), *_]):
                     labels |= known.get(name, set())
+                case ast.Tuple(elts=[ast.Name("user" | "root" | "label"), ast.Name(name), *_]):
+                    labels |= known.get(name, set())
                 case ast.Tuple(elts=[ast.Call(func=ast.Name("encode_label")), ast.Constant(str(value)), *_]):
                     labels.add(value)
                 case ast.Tuple(elts=[ast.Name(name), *_]):
@@ -469,7 +471,7 @@ def test_every_label_of_the_package_is_a_place_with_an_eraser() -> None:
                     roots.add(value)
                 case _:
                     pass
-    assert {OUTBOX, "jobs", "~receipts", "usage"} <= labels
+    assert {OUTBOX, "jobs", "~receipts", "usage", "~holds", "~quota"} <= labels
     assert labels <= PLACES.keys(), "name it in memory/namespaces.py"
     roots -= PLACES.keys()
     assert {QUEUE_ROOT, ERASED} <= roots <= ROOTS.keys(), "name it in memory/namespaces.py, with the user id field"

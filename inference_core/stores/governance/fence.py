@@ -1,11 +1,11 @@
-"""Fences: who began to write before a user was erased does not bring anything back.
+"""Fences: a write that began before a user was erased brings nothing back.
 
 A user that is being erased has a row, the fence, whose version changes when the erasure begins and when it ends. Each
 write checks, in its own transaction, that the fences of its users are at the versions that this process knows. A write
 that began before an erasure ended is refused with UserErased. What begins later is written: a user may come back.
 
-The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: it says nothing to who has
-neither that nor the id. As long as nobody was ever erased there is no key, and all writes check just that.
+The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: without that key
+and the id, it reveals nothing. As long as nobody was ever erased there is no key, and all writes check just that.
 """
 
 from __future__ import annotations

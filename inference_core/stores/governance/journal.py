@@ -317,7 +317,7 @@ def mac_of(text: str, user: str, event: str, key: bytes) -> str:
 
 
 def commitment(text: str, key: bytes) -> str:
-    """A keyed hash of ``text``, which tells nothing about it to who has not the ``key``."""
+    """A keyed hash of ``text``, which reveals nothing about it without the ``key``."""
     # BLAKE2 (RFC 7693) is a MAC by itself, and takes half the time of an HMAC.
     return blake2b(text.encode(), key=key, digest_size=_MAC_BYTES).hexdigest()
 

@@ -79,8 +79,8 @@ class Search:
 class Found:
     """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
 
-    ``links`` are those that add to the score. ``outdated``, from 0 to 1, is what it lost to a newer row that says
-    something else of the same. ``place`` is where the index of the search has it, if that found it.
+    ``links`` are those that add to the score. ``outdated``, from 0 to 1, is what it lost to a newer row that
+    contradicts it. ``place`` is where the index of the search has it, if that found it.
     """
 
     row: Row

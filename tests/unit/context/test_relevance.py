@@ -145,7 +145,6 @@ def test_regression_sources_may_use_the_same_ids():
     assert (kept, [one.item for one in dropped]) == ([mine], [others])
 
 
-
 def test_the_chance_falls_with_place_distance_and_relevance():
     found = chances(
         [item("a", relevance=0.7, score=9.0), item("b", relevance=0.7, score=6.0), item("c", relevance=0.1)]
