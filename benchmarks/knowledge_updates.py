@@ -83,9 +83,11 @@ def _row(what: str, among: list[Pair]) -> Row:
 def main() -> int:
     """Measures, and publishes the table."""
     command = argparse.ArgumentParser(prog="sh scripts/bench knowledge_updates", description=__doc__)
-    command.add_argument("--data", type=Path, required=True, help="the folder of the numbered folders of chats")
+    command.add_argument("--data", type=Path, required=True, help="a folder with BEAM's chats, at any depth")
     options = command.parse_args()
-    folders = sorted((one for one in options.data.iterdir() if one.name.isdecimal()), key=lambda one: int(one.name))
+    chats = (file.parent for file in options.data.rglob("chat.json") if file.parent.name.isdecimal())
+    if not (folders := sorted(chats, key=lambda one: int(one.name))):
+        command.error(f"{options.data} has no numbered folder with a chat.json")
     found = asyncio.run(pairs(folders))
     return int(not publish("knowledge_updates", table(found), {"pairs": [pair._asdict() for pair in found]}))
 
