@@ -1019,11 +1019,11 @@ def test_regression_who_writes_thousands_holds_up_nobody(monkeypatch: pytest.Mon
 
 def test_a_transaction_that_hangs_refuses_later_writes_until_it_ends():
     backend = InMemoryBackend()
-    writer = GroupWriter(backend, hang_s=0.1)
+    writer = GroupWriter(backend, hang_s=0.5)
     with backend._lock:
         hanging = writer.submit([put("a")])
         queued = writer.submit([put("b")])
-        time.sleep(0.2)
+        time.sleep(0.6)
         with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
             writer.submit([put("c")])
     assert (hanging.result(5), queued.result(5)) == ([1], [1])
