@@ -348,6 +348,28 @@ def test_a_model_that_fails_now_and_then_gets_to_every_text():
         assert eventually(lambda: not pending(store), 60)
 
 
+def test_a_text_that_comes_while_others_are_looked_for_gets_its_vector(monkeypatch: pytest.MonkeyPatch):
+    looked, stored = threading.Event(), threading.Event()
+    read = InMemoryBackend.pending
+
+    def read_before_it_is_stored(self: InMemoryBackend, model: str, limit: int) -> list[Pending]:
+        found = read(self, model, limit)
+        if not looked.is_set():
+            looked.set()
+            stored.wait(10)
+        return found
+
+    model = FailingEmbeddings()
+    with open_store("memory://", embeddings=model) as store:
+        monkeypatch.setattr(InMemoryBackend, "pending", read_before_it_is_stored)
+        store.engine.embed_later()
+        assert looked.wait(10)
+        store.put(NS, "a", {"t": "green tea"})
+        model.broken = False
+        stored.set()
+        assert eventually(lambda: not pending(store))
+
+
 class Lossy(HashingEmbeddings):
     """Gives no vector for the last text."""
 

@@ -49,6 +49,7 @@ class Backfill:
         self._with_tokens = with_tokens
         self._wake = wake
         self._running: Future[bool] | None = None
+        self._asked_meanwhile = False
         self._refused: set[tuple[Namespace, str, int]] = set()
 
     def fill_portion(self) -> bool:
@@ -59,6 +60,7 @@ class Backfill:
         """
         # Never in the thread of the chores: a model that hangs would hold up all of them.
         running = self._running
+        self._asked_meanwhile = True  # before the look: if it still runs, it reads this when it is done
         if running is not None and not running.done():
             return False
         self._running = None
@@ -68,15 +70,23 @@ class Backfill:
                 count = len(self._refused)
                 self._refused.clear()
                 raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
-            return filled
+            if filled:
+                return True
+            # It found nothing, and so woke nobody: whoever did has stored a text since.
         if not self._embedder.is_loaded:
             return False  # whoever loads it has the chore woken
         if not self._embedder.is_ready:
             self._wake(_PAUSE_S)
             return False
+        self._asked_meanwhile = False
         self._running = self._embedder.in_background(self._fill_some)
-        self._running.add_done_callback(lambda _: self._wake(0.0))
+        self._running.add_done_callback(self._filled)
         return False
+
+    def _filled(self, done: Future[bool]) -> None:
+        """Has the chore called again if a portion leaves something to do, or a text came while it was looked for."""
+        if done.exception() or done.result() or self._refused or self._asked_meanwhile:
+            self._wake(0.0)
 
     def _fill_some(self) -> bool:
         """Embeds some of what is pending; texts that the model refuses wait until all others are done.
