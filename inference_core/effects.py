@@ -72,6 +72,14 @@ class Deadline:
         return left if limit is None else min(left, limit)
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Starts ``thread``, before it is recorded anywhere. Raises StoreUnavailable if the system gives no more."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise StoreUnavailable(f"No thread could be started: {error}") from error
+
+
 class WorkerPool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
@@ -107,12 +115,12 @@ class WorkerPool:
                 raise StoreUnavailable(f"{self._name} is closed")
             if self.hangs:
                 raise StoreUnavailable(f"{self._name}: all {self._workers} workers wait for calls that do not return")
-            self._tasks.append((future, call))
-            if len(self._tasks) > self._idle and len(self._threads) < self._workers:
+            if len(self._tasks) >= self._idle and len(self._threads) < self._workers:
                 name = f"{self._name}-{len(self._threads) + 1}"
                 thread = threading.Thread(target=self._work, args=(len(self._threads),), name=name, daemon=True)
+                start_thread(thread)
                 self._threads.append(thread)
-                thread.start()
+            self._tasks.append((future, call))
             self._wake.notify()
         return future
 

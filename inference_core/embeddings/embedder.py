@@ -289,7 +289,7 @@ class Embedder:
             made = [self._normalized(one) for one in found]
         except EmbeddingMismatch:
             raise
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise EmbeddingError(f"The embedding model returned something else than vectors: {error}") from error
         if len(made) != count:
             raise EmbeddingError(f"The embedding model returned {len(made)} vectors for {count} texts")

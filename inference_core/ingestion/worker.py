@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from inference_core.effects import WorkerPool, run
+from inference_core.effects import WorkerPool, run, start_thread
 from inference_core.errors import StoreError, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Extractor, Pipeline
@@ -125,8 +125,9 @@ class Worker:
         with self._lock:
             if self._thread is None:
                 self._pipeline.outbox.watch(self.note)
-                self._thread = threading.Thread(target=self._work, name="memory-worker", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="memory-worker", daemon=True)
+                start_thread(thread)
+                self._thread = thread
 
     def wake(self) -> None:
         """Makes the background thread check for work now. Safe to call from any thread."""
@@ -156,12 +157,12 @@ class Worker:
 
     def _work(self) -> None:
         while not self._closed.is_set():
-            try:
+            # Whatever it is, it may be over with the next look; a worker that ended would be missed by nobody.
+            with only_warned(_LOG, "The outbox cannot be read: %s"):
                 self.drain()
-            except StoreError as error:
-                _LOG.warning("The outbox cannot be read: %s", error)
             if self._chore and not self._closed.is_set():
-                self._chore()
+                with only_warned(_LOG, "A worker's chore failed: %s"):
+                    self._chore()
             with self._changed:
                 # A pass may have taken the call by which close() woke it for one of more work.
                 self._changed.wait_for(lambda: self._is_woken or self._closed.is_set(), self._interval_s)
@@ -174,19 +175,21 @@ class Worker:
         """
         lap = _Lap()
         while not self._rests and not lap.alone:
-            with self._changed:
-                self._noted.clear()
+            with self._changed:  # before the look: what is put in during it is not missed
+                noted, self._noted = self._noted, {}
+                self._is_woken = False
             for found in run(self._pipeline.partitions()):
                 with self._changed:
                     is_new = found[0] not in lap.under_way
                     lap.under_way.add(found[0])
+                    # Its last batch may have been read before this message was put in.
+                    lap.has_more |= not is_new and found[0] in noted
                 if is_new:
                     pool.submit(partial(self._go_on, pool, lap, found))
             with self._changed:  # until all is done, or it is time to look for other partitions
                 self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
                 if not lap.under_way:
                     break
-                self._is_woken = False
         with self._changed:
             self._changed.wait_for(lambda: not lap.under_way)
         # Only now, when nothing else is in this worker's hands: they may kill it, as they did another.

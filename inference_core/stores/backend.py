@@ -312,8 +312,8 @@ class Backend(Protocol):
         """A setting of the store as a whole."""
         ...
 
-    def set_meta(self, name: str, value: str) -> None:
-        """Stores a setting of the store as a whole."""
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
+        """Stores a setting of the store as a whole; with ``is_first``, only if it has none of that name."""
         ...
 
     def forget(self, user: str) -> None:

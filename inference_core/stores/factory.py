@@ -149,8 +149,8 @@ def _give_up(parts: EngineParts, *, is_told: bool) -> None:
             "with it, or use it as in 'with open_store(…) as store:'",
             parts.backend.name,
         )
-    # In a thread of its own: the collector must not wait for the engine's threads to end.
-    threading.Thread(target=parts.close, name="memory-close", daemon=True).start()
+    # In a thread of its own: the collector must not wait for the engine's threads to end. The process waits for it.
+    threading.Thread(target=parts.close, name="memory-close").start()
 
 
 def _point_at_unmigrated(backend: Backend) -> None:

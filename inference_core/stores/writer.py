@@ -19,7 +19,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from inference_core.effects import HANG_S
+from inference_core.effects import HANG_S, start_thread
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backend import Backend, Outcome, Write
 from inference_core.stores.breaker import Breaker
@@ -79,10 +79,11 @@ class GroupWriter:
             began = self._began  # read once: the writer's thread changes it at any time
             if began is not None and time.monotonic() - began >= self._hang_s:
                 raise StoreUnavailable("The store hangs in an earlier write")
-            self._waiting.put((batch, future))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="memory-writer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="memory-writer", daemon=True)
+                start_thread(thread)
+                self._thread = thread
+            self._waiting.put((batch, future))
         return future
 
     def close(self, timeout: float = 10.0) -> None:

@@ -716,6 +716,13 @@ def test_meta(backend: Backend):
     assert backend.get_meta("colour") is None
 
 
+def test_the_first_of_two_settings_stays_if_both_are_to_be_the_first(backend: Backend):
+    """Two processes that open a new store at once would each work with a key of its own."""
+    for value in ("red", "blue"):
+        backend.set_meta("color", value, is_first=True)
+        assert backend.get_meta("color") == "red"
+
+
 def test_labels_and_keys_are_data(backend: Backend):
     labels = [text for text in HOSTILE if text.strip()]
     done(backend, *(put(key, scope=(label, "s"), n=[label, key]) for label in labels for key in HOSTILE))

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from langgraph.store.memory import InMemoryStore
-from support import HashingEmbeddings
+from support import FailingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware
 from inference_core.services.user_memories import purge_user_memories
@@ -104,3 +104,20 @@ def test_the_threads_of_a_model_end_with_its_last_store() -> None:
     embedder = weakref.ref(engine.embedder or engine)
     del store, engine, service
     until(lambda: embedder() is None)
+
+
+def test_rows_that_are_gone_do_not_hide_texts_that_wait_for_their_vectors() -> None:
+    store, model = InMemoryStore(), FailingEmbeddings()
+    service = AgentMemoryStoreService(store, embeddings=model)
+    for text in ("tea", "mate", "coffee"):
+        service.sync.save_memory(U, f"likes {text}")
+    service.sync.recall_memories(U, "tea")
+    for item in store.search(()):
+        store.delete(item.namespace, item.key)
+    service.sync.save_memory("bob", "likes water")
+    service.sync.recall_memories("bob", "water")
+    engine = service.scope.engine
+    assert engine.embedder is not None
+    (waiting,) = engine.backend.pending(engine.embedder.fingerprint, 3)
+    assert "water" in waiting.text
+    engine.close()

@@ -17,11 +17,13 @@ import pytest
 from server_support import Served, served
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.effects import arun, run
+from inference_core.effects import Operation, arun, run
+from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import PORTIONS
 from inference_core.server.api import jobs, user_routes
 from inference_core.server.api.jobs import ABANDONED, Job, Jobs
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
+from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
 ADMIN = (Permission.READ, Permission.WRITE, Permission.ADMIN)
@@ -290,3 +292,29 @@ async def test_of_two_servers_with_one_job_the_later_has_it(server: Served):
     assert stale.is_stopped
     with pytest.raises(jobs._Stopped):
         stale.advance(1, 2)
+
+
+async def test_a_request_that_broke_off_is_taken_in_as_a_whole_when_it_is_sent_again(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+):
+    """The second attempt used to leave out every portion that the first one had not stored."""
+    body = {"memories": [{"content": f"tea {number}", "memory_type": "facts"} for number in range(7)]}
+    engine, write = server.service.scope.engine, type(server.service.scope.engine).write
+    calls = iter(range(1_000))
+
+    def breaks_off(self: StoreEngine, *args: Any, **kwargs: Any) -> Operation[list[int]]:
+        if next(calls) == 1:
+            raise StoreUnavailable("the database is away")
+        return write(self, *args, **kwargs)
+
+    async with server.client("ada") as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(type(engine), "write", breaks_off)
+            answer = await client.post("/v1/jobs/save", json=body, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == 503
+        other = {"memories": body["memories"][:1]}
+        refused = await client.post("/v1/jobs/save", json=other, headers={"Idempotency-Key": "k"})
+        assert refused.status_code in (409, 422)
+        job = await begun(client, "save", body, **{"Idempotency-Key": "k"})
+        assert (await ended(client, job))["result"] == {"stored": 7, "refused": 0}
+        assert len(lines_of(await client.get(job + "/result"))) == 7

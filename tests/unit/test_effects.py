@@ -499,3 +499,19 @@ def test_a_deadline_bounds_what_is_left():
     assert Deadline(LATE).remaining(2) == 2
     with pytest.raises(DeadlineExceeded, match="deadline passed"):
         Deadline(0).remaining()
+
+
+def test_a_system_without_threads_leaves_nothing_behind(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was refused used to be made later, by a pool that had lost a worker for good."""
+    made: list[str] = []
+
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_more)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="can't start new thread"):
+                pool.submit(lambda: made.append("refused"))
+    pool.submit(lambda: made.append("accepted")).result(LATE)
+    assert made == ["accepted"]

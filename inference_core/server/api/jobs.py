@@ -52,6 +52,8 @@ BEAT_S: Final = 15.0
 TELL_S: Final = 0.3
 PORTION: Final = 200
 _AT_ONCE: Final = 2
+_MARK: Final = 16
+"""Characters of a request's digest; the guard would take the whole for a secret."""
 _QUEUED, _RUNNING, _DONE, _FAILED = "queued", "running", "done", "failed"
 _BESIDE: Final = ("id", "place", "version", "created_at", "updated_at", "is_stopped")
 _LOG = logging.getLogger(__name__)
@@ -149,16 +151,15 @@ class Jobs:
         try:
             if request_key is None or not (known := await self.get(user, name)):
                 for number, portion in enumerate(portions):
-                    await arun(self._put(user, name, number, {"given": portion}, expected=0))
+                    await arun(self._take_in(user, job, number, portion))
                 await self._write(job)
-                known = None
+                self._start(job, user, scope)
+                return job
         except VersionConflict:  # the same request, sent twice at once
             known = await self.get(user, name)
-        if known is None:
-            self._start(job, user, scope)
-        elif known.digest != digest:
+        if known is None or known.digest != digest:
             raise InvalidInput("This idempotency key was used for another job; choose a new one")
-        return known or job
+        return known
 
     async def get(self, user: str, job_id: str) -> Job | None:
         """A job of ``user``."""
@@ -267,6 +268,18 @@ class Jobs:
             expiry=Expiry(now + LIFE, LIFE),
         )
         (job.version,) = await arun(self._engine.write([put], is_clean=True))
+
+    def _take_in(self, user: str, job: Job, number: int, portion: Sequence[object]) -> Operation[None]:
+        """Stores what the job is given, unless an attempt of the same request that broke off has done so.
+
+        Raises VersionConflict if that was another request, or its job is under way.
+        """
+        value = {"given": portion, "request": job.digest[:_MARK]}
+        try:
+            yield from self._put(user, job.id, number, value, expected=0)
+        except VersionConflict:
+            if (yield from self._portion(user, job.id, number)).get("request") != value["request"]:
+                raise
 
     def _put(
         self, user: str, job_id: str, number: int, value: dict[str, Any], *, expected: int | None = None

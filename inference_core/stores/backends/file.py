@@ -128,9 +128,11 @@ class FileBackend(TableBackend):
             content = read_manifest(self._manifest)
         return (content["settings"] | {"schema_version": str(content["schema_version"])}).get(name)
 
-    def set_meta(self, name: str, value: str) -> None:
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         with self._writing():
             content = read_manifest(self._manifest)
+            if is_first and name in content["settings"]:
+                return
             content["settings"][name] = value
             write_manifest(self._manifest, content)
 

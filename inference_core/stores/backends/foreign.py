@@ -210,9 +210,14 @@ class ForeignBackend:
                 for key, mark in mirror.marks.items()
                 if mark.model not in (None, model)
             )
-            keys = list(islice(waiting, limit))
-        rows = [row for row in self.get(keys) if row]
-        return [Pending(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))]
+            keys = list(waiting)
+        found: list[Pending] = []
+        for at in range(0, len(keys), limit):  # past rows that are gone: their scope may never be read again
+            rows = [row for row in self.get(keys[at : at + limit]) if row]
+            found += [Pending(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     def expired(self, limit: int) -> list[Key]:
         """Nothing: the store removes expired items itself."""
@@ -223,9 +228,12 @@ class ForeignBackend:
         """A setting of this object. It is not stored: each vector names its model."""
         return self._meta.get(name)
 
-    def set_meta(self, name: str, value: str) -> None:
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         """Keeps a setting for the life of this object."""
-        self._meta[name] = value
+        if is_first:
+            self._meta.setdefault(name, value)
+        else:
+            self._meta[name] = value
 
     def inspect(self, root: str | None = None) -> Iterator[Row]:
         """Every row of one user or of all. A row that the store cannot read makes it fail."""

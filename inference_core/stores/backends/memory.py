@@ -55,9 +55,10 @@ class InMemoryBackend(TableBackend):
         with self._open():
             return self._meta.get(name)
 
-    def set_meta(self, name: str, value: str) -> None:
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         with self._open():
-            self._meta[name] = value
+            if not (is_first and name in self._meta):
+                self._meta[name] = value
 
     def inspect(self, root: str | None = None) -> list[Row | Unreadable]:
         """Every row of one user, or all: nothing here can be damaged."""
@@ -136,10 +137,11 @@ class MappingBackend(InMemoryBackend):
                     "mapping of its own"
                 ) from None
 
-    def set_meta(self, name: str, value: str) -> None:
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         with self._open():
-            self._mapping[SETTINGS] = {**self._meta, name: value}
-            self._meta[name] = value
+            if not (is_first and name in self._meta):
+                self._mapping[SETTINGS] = {**self._meta, name: value}
+                self._meta[name] = value
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         with self._open():

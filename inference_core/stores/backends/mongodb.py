@@ -214,9 +214,11 @@ class MongoBackend:
             found = self._meta.find_one({"_id": name})
         return found and found["value"]
 
-    def set_meta(self, name: str, value: str) -> None:
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         with self._open():
-            self._meta.update_one({"_id": name}, {"$set": {"value": value}}, upsert=True)
+            self._meta.update_one(
+                {"_id": name}, {"$setOnInsert" if is_first else "$set": {"value": value}}, upsert=True
+            )
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         of_root = {} if root is None else {"root": root}

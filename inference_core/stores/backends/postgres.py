@@ -21,6 +21,7 @@ from inference_core.errors import WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Capabilities, Key, Outcome, Put, Row, Unreadable, Write
 from inference_core.stores.backends.postgres_connections import (
+    ADD_META,
     SET_META,
     WANTED,
     Connection,
@@ -165,8 +166,9 @@ class PostgresBackend(SqlBackend):
         found = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"{ALIVE} AND {of_kind}", given)
         return sum(count for (count,) in found)
 
-    def set_meta(self, name: str, value: str) -> None:
-        self.connections.attempt(lambda connection: connection.execute(SET_META, (name, value)))
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
+        query = ADD_META if is_first else SET_META
+        self.connections.attempt(lambda connection: connection.execute(query, (name, value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         of_root = "" if root is None else "AND s.root = :root"

@@ -56,6 +56,7 @@ unnest(%(names)b::text[], %(keys)b::text[]) AS s (namespace, key) CROSS JOIN LAT
 """
 """Rows by their keys, written so that PostgreSQL uses the primary key even before it has statistics."""
 SET_META: Final = "INSERT INTO memory_meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+ADD_META: Final = "INSERT INTO memory_meta VALUES (%s, %s) ON CONFLICT (name) DO NOTHING"
 _MIGRATIONS: Final[dict[int, LiteralString]] = {
     1: """
     CREATE TABLE memory_meta (name text COLLATE "C" PRIMARY KEY, value text NOT NULL);

@@ -227,8 +227,8 @@ class RedisBackend:
         (found,) = self._server.ask([("HGET", self._keys.whole("meta"), encoded(name))])
         return None if found is None else found.decode()
 
-    def set_meta(self, name: str, value: str) -> None:
-        self._server.tell(("HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
+        self._server.tell(("HSETNX" if is_first else "HSET", self._keys.whole("meta"), encoded(name), encoded(value)))
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         return inspect(self._server, self._keys, root)

@@ -218,9 +218,11 @@ class SqliteBackend(SqlBackend):
         self.connections.settle()
         return super().expired(limit)
 
-    def set_meta(self, name: str, value: str) -> None:
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         with self.connections.transaction() as writer:
-            writer.execute("INSERT OR REPLACE INTO memory_meta VALUES (?, ?)", (name, value))
+            writer.execute(
+                f"INSERT OR {'IGNORE' if is_first else 'REPLACE'} INTO memory_meta VALUES (?, ?)", (name, value)
+            )
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         self.connections.settle()

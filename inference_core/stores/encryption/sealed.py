@@ -181,8 +181,8 @@ class SealedBackend:
     def get_meta(self, name: str) -> str | None:
         return self._get_sealed(name) if name == CONTENT_KEY_META else self.inner.get_meta(name)
 
-    def set_meta(self, name: str, value: str) -> None:
-        (self._set_sealed if name == CONTENT_KEY_META else self.inner.set_meta)(name, value)
+    def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
+        (self._set_sealed if name == CONTENT_KEY_META else self.inner.set_meta)(name, value, is_first=is_first)
 
     def forget(self, user: str) -> None:
         self.inner.forget(user)
@@ -298,9 +298,9 @@ class SealedBackend:
         opened = self._sealer(OF_STORE).open_text(stored, ((OF_STORE,), name), "setting") if stored else None
         return None if opened is None else opened.decode()
 
-    def _set_sealed(self, name: str, value: str) -> None:
+    def _set_sealed(self, name: str, value: str, *, is_first: bool = False) -> None:
         sealer = self._sealer(OF_STORE, makes=True)
-        self.inner.set_meta(name, sealer.seal_text(value.encode(), ((OF_STORE,), name), "setting"))
+        self.inner.set_meta(name, sealer.seal_text(value.encode(), ((OF_STORE,), name), "setting"), is_first=is_first)
 
 
 def _or_reason(opening: Callable[[], T | None]) -> T | str:

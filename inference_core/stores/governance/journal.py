@@ -134,11 +134,13 @@ class Journal:
     ) -> list[Outcome]:
         """Applies the batches at once with what they record, for who writes to the backend itself, or by ``apply``."""
         apply = apply or self.backend.apply
-        outcomes = apply([self._noted(batch, cause) for batch in batches])
+        salted: dict[str, UserKey] = {}
+        outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
         for at, (batch, outcome) in enumerate(zip(batches, outcomes, strict=True)):
             users = list({one.namespace[0]: None for one in batch if is_audited(one.namespace)})
             if isinstance(outcome, VersionConflict) and self._load(users, anew=True):  # a purge has ended a key
-                (outcomes[at],) = apply([self._noted(batch, cause)])
+                (outcomes[at],) = apply([self._noted(batch, cause, salted)])
+        self._note_written(salted)  # only now: the sealer would look for events that are not there yet
         return [
             one if isinstance(one, Exception) else one[: len(batch)]
             for one, batch in zip(outcomes, batches, strict=True)
@@ -166,12 +168,12 @@ class Journal:
         if self._secret is None:
             with self._lock:
                 if not self.backend.get_meta(KEY_META):
-                    self.backend.set_meta(KEY_META, token_hex(32))
+                    self.backend.set_meta(KEY_META, token_hex(32), is_first=True)
                 self._secret = bytes.fromhex(self.backend.get_meta(KEY_META) or "")
         return self._secret
 
-    def _noted(self, batch: Sequence[Write], cause: Cause) -> list[Write]:
-        """``batch`` with what it records."""
+    def _noted(self, batch: Sequence[Write], cause: Cause, salted: dict[str, UserKey]) -> list[Write]:
+        """``batch`` with what it records; the users who get an event go into ``salted``, with their keys."""
         changing = [one for one in batch if isinstance(one, _CHANGES) and is_audited(one.namespace)]
         users = self._users(batch, changing, cause)
         if salts := [salt_put(user, key.salt, cause) for user, key in self._loaded(users).items() if not key.version]:
@@ -179,10 +181,9 @@ class Journal:
             self._load(users, anew=True)
         keys = self._read_before(changing, cause)
         before = dict(zip(keys, self.backend.get(keys), strict=True))
-        salted = self._loaded(users)
-        noted = [*batch, *self._records(changing, before, cause, salted)]
-        self._note_written(salted)
-        return noted
+        loaded = self._loaded(users)
+        salted.update(loaded)
+        return [*batch, *self._records(changing, before, cause, loaded)]
 
     def _users(self, batch: Sequence[Write], changing: Sequence[Write], cause: Cause) -> list[str]:
         """The labels of the users who get an event of ``batch``, in order."""

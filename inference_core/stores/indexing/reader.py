@@ -45,7 +45,7 @@ def content_key_of(backend: Backend) -> bytes:
     """The store's own key for names that follow from contents; made when it is first asked for."""
     with _CONTENT_KEY_LOCK:
         if not backend.get_meta(CONTENT_KEY_META):
-            backend.set_meta(CONTENT_KEY_META, token_hex(32))
+            backend.set_meta(CONTENT_KEY_META, token_hex(32), is_first=True)
         return bytes.fromhex(backend.get_meta(CONTENT_KEY_META) or "")
 
 

@@ -55,6 +55,19 @@ def test_a_chore_is_done_after_each_look(store: MemoryStore) -> None:
     one.close()
 
 
+def test_a_chore_that_fails_does_not_end_the_worker(store: MemoryStore) -> None:
+    done: list[int] = []
+
+    def fails() -> None:
+        done.append(1)
+        raise KeyError("chore")
+
+    one = Worker(pipeline_on(store, word_for_word), interval_s=0.01, chore=fails)
+    one.start()
+    until(lambda: len(done) > 2)
+    one.close()
+
+
 def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time(store: MemoryStore) -> None:
     before = threading.enumerate()
     pipeline = pipeline_on(store, word_for_word)
