@@ -207,11 +207,20 @@ class StoreEngine(StoreReader):
             lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = yield from self._texts.prepared(lasting, embeds=embeds)
         writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
+        texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
+
+        def landed() -> None:
+            self._indexes.note_written(namespace for namespace, _ in texts)
+            if embeds and any(document.vector is None for _, document in texts):
+                self.embed_later()
+
         # Without an expected version there is no conflict: if another writer was faster, try again.
         tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES
         while True:
             try:
-                written = yield from self.journal.recorded([*writes, *fence], why, self._read, self._written)
+                written = yield from self.journal.recorded(
+                    [*writes, *fence], why, self._read, partial(self._written, landed)
+                )
             except VersionConflict:
                 renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
                 tries -= renewed is None
@@ -220,10 +229,6 @@ class StoreEngine(StoreReader):
                 fence = fence if renewed is None else renewed
             else:
                 break
-        texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
-        self._indexes.note_written(namespace for namespace, _ in texts)
-        if embeds and any(document.vector is None for _, document in texts):
-            self.embed_later()
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:
@@ -302,7 +307,10 @@ class StoreEngine(StoreReader):
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
         self.parts.close()
 
-    def _written(self, batch: Sequence[Write]) -> Operation[list[int]]:
+    def _written(
+        self, landed: Callable[[], None], batch: Sequence[Write], noted: Callable[[], None]
+    ) -> Operation[list[int]]:
+        """The versions after ``batch``. Calls ``noted`` and ``landed`` when it is there, even if its caller is gone."""
         self._writing.check()
 
         def apply_alone() -> list[int]:
@@ -321,9 +329,14 @@ class StoreEngine(StoreReader):
         try:
             with step("db_write", {"db.system.name": self.kind, "db.operation.batch.size": len(batch)}):
                 versions: list[int] = yield Effect(hand_over, inline=alone, may_block=self.pool.may_block)
-        except DeadlineExceeded as error:
+        except BaseException as error:
             # A write that was still queued has been taken back, so it is known not to be there.
             if not handed_over or handed_over[0].cancelled():
                 raise
-            raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
+            handed_over[0].add_done_callback(lambda done: None if done.exception() else (noted(), landed()))
+            if isinstance(error, DeadlineExceeded):
+                raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
+            raise
+        noted()
+        landed()
         return versions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sqlite3
 import threading
@@ -469,3 +470,30 @@ def test_a_store_that_nobody_has_any_more_is_closed_and_told_once(
     assert eventually(lambda: all(one.is_closed for one in lost))
     with opened("sqlite:///kept.db") as again:
         assert [one.content for one in again.memory("ada").all()] == ["Ada lives in Lisbon"]
+
+
+async def test_a_save_whose_caller_has_left_gets_its_vector_and_its_seal() -> None:
+    model, gate, entered = FailingEmbeddings(), threading.Event(), threading.Event()
+    apply = InMemoryBackend.apply
+
+    def slow(self: InMemoryBackend, batches: Sequence[Sequence[Write]]) -> list[Any]:
+        if any(isinstance(write, Put) and "mate" in write.value for batch in batches for write in batch):
+            entered.set()
+            gate.wait(10)
+        return apply(self, batches)
+
+    with open_store("memory://", embeddings=model) as store, pytest.MonkeyPatch.context() as patched:
+        service = AgentMemoryStoreService(store)
+        patched.setattr(InMemoryBackend, "apply", slow)
+        saving = asyncio.create_task(service.save_memory("ada", "likes mate", "facts"))
+        await asyncio.to_thread(entered.wait, 10)
+        saving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        model.broken = False
+        noted: list[str] = []
+        patched.setattr(store.engine.journal, "wake", lambda: noted.append("an event"))
+        gate.set()
+        assert await asyncio.to_thread(eventually, lambda: noted == ["an event"])
+        assert await asyncio.to_thread(eventually, lambda: not pending(store))
+        assert len(await service.recall_memories("ada", "mate")) == 1

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from random import getrandbits
 from secrets import token_hex
@@ -91,9 +92,11 @@ class Journal:
         batch: Sequence[Write],
         cause: Cause,
         read: Callable[..., Operation[Any]],
-        write: Callable[[Sequence[Write]], Operation[list[int]]],
+        write: Callable[[Sequence[Write], Callable[[], None]], Operation[list[int]]],
     ) -> Operation[list[int]]:
         """What ``write`` returns for ``batch`` and what it records; ``read`` calls a function of the backend.
+
+        ``write`` calls its second argument once the batch is there.
 
         Raises VersionConflict if the batch expects another version, and what ``write`` raises.
         """
@@ -112,9 +115,8 @@ class Journal:
             if seen is not None and guarded is None:
                 raise VersionConflict("Another caller has changed a memory; read it again")
             try:
-                written = yield from write(
-                    [*(guarded or batch), *self._records(changing, before, cause, salted, is_strict=is_strict)]
-                )
+                records = self._records(changing, before, cause, salted, is_strict=is_strict)
+                return (yield from write([*(guarded or batch), *records], partial(self._note_written, salted)))
             except VersionConflict:
                 fresh: bool = (yield from read(self._load, users, anew=True)) if users else False
                 may_be_unreadable = bool(keys) or not all(key.version for key in salted.values())
@@ -122,9 +124,6 @@ class Journal:
                     raise
                 # Somebody else was faster, or it is a row that cannot be read, which seems absent and is not.
                 is_strict, seen = fresh or versions != seen, versions
-            else:
-                self._note_written(salted)
-                return written
 
     def apply(
         self,
