@@ -52,8 +52,6 @@ BEAT_S: Final = 15.0
 TELL_S: Final = 0.3
 PORTION: Final = 200
 _AT_ONCE: Final = 2
-_MARK: Final = 16
-"""Characters of a request's digest; the guard would take the whole for a secret."""
 _QUEUED, _RUNNING, _DONE, _FAILED = "queued", "running", "done", "failed"
 _BESIDE: Final = ("id", "place", "version", "created_at", "updated_at", "is_stopped")
 _LOG = logging.getLogger(__name__)
@@ -274,7 +272,7 @@ class Jobs:
 
         Raises VersionConflict if that was another request, or its job is under way.
         """
-        value = {"given": portion, "request": job.digest[:_MARK]}
+        value = {"given": portion, "request": job.digest}
         try:
             yield from self._put(user, job.id, number, value, expected=0)
         except VersionConflict:
