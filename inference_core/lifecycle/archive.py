@@ -106,14 +106,16 @@ def restore_archived(
         keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
         rows = [row for row in (yield from engine.get(keys)) if row and is_wanted(row)]
     report = RestoreReport()
-    for portion in portions(rows, _PORTION):
-        known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
-        back = yield from retried(partial(put_back, portion, known))
-        report.restored += [key for _, key in back]
-        report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
+    try:
+        for portion in portions(rows, _PORTION):
+            known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
+            back = yield from retried(partial(put_back, portion, known))
+            report.restored += [key for _, key in back]
+            report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
+    finally:  # the portions before one that fails are restored, too
+        engine.embed_later()
     there = {*report.restored, *report.taken}
     report.missing = [one for one in dict.fromkeys(memory_ids or ()) if one not in there]
-    engine.embed_later()
     return report
 
 

@@ -74,7 +74,8 @@ class Maintenance:
     ) -> None:
         """Has ``work`` done every ``interval`` seconds, and whenever ``name`` is woken.
 
-        A call of ``work`` does a portion, and says by what it returns whether there is more to do at once.
+        A call of ``work`` does a portion, and says by what it returns whether there is more to do at once. None says
+        that it has only begun: whether that succeeds, a later call will say, so failures are counted on.
         ``is_flushed``: it is also called when the store is closed, until nothing is left. Raises ConfigurationError if
         there is such a chore.
         """
@@ -126,18 +127,19 @@ class Maintenance:
 
     def _do(self, chore: _Chore) -> bool:
         """Does a portion; whether there is more to do."""
-        has_more, fault = False, None
+        done, fault = None, None
         try:
-            has_more = bool(chore.work())
+            done = chore.work()
         except Exception as error:  # noqa: BLE001 - a fault in one chore must not end the others
             fault = error
         with self._changed:
             chore.runs += 1
-            if has_more:
+            if done:
                 chore.due = time.monotonic()
             if fault is None:
-                chore.in_a_row, chore.not_before = 0, 0.0
-                return has_more
+                if done is not None:
+                    chore.in_a_row, chore.not_before = 0, 0.0
+                return bool(done)
             pause = _PATIENCE_S[min(chore.in_a_row, len(_PATIENCE_S) - 1)]
             chore.in_a_row += 1
             chore.failures += 1

@@ -12,6 +12,7 @@ from support import FailingEmbeddings, HangingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import run
+from inference_core.stores.indexing.reader import VECTORS
 from inference_core.stores.indexing.search import RecallMode, Search
 
 
@@ -85,6 +86,24 @@ def test_pending_vectors_are_filled_in_once_the_model_answers(sqlite_url: str, m
         assert until(lambda: pending(store) == 0)
         service.sync.save_memory("ada", "Her dog is called Bix", "facts")
         assert recalled(service, "What is her dog called?")[0] == "Her dog is called Bix"
+
+
+def test_a_model_that_stays_away_is_asked_less_and_less(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked about twice a second for as long as it was away, or refused a text."""
+    monkeypatch.setattr("inference_core.embeddings.embedder._PAUSE_S", 0.01)
+    monkeypatch.setattr("inference_core.stores.indexing.embedding._PAUSE_S", 0.01)
+    monkeypatch.setattr("inference_core.stores.maintenance._PATIENCE_S", (0.01, 0.01, 60.0))
+    with open_store(sqlite_url, embeddings=FailingEmbeddings()) as store:
+        AgentMemoryStoreService(store).sync.save_memory("ada", "likes tea", "facts")
+
+        def failures() -> int:
+            return next(one.failures for one in store.engine.maintenance.report() if one.name == VECTORS)
+
+        assert until(lambda: failures() == 3)
+        for _ in range(20):
+            store.engine.embed_later()
+            time.sleep(0.02)
+        assert failures() == 3
 
 
 def test_a_text_that_changed_while_it_was_embedded_keeps_no_stale_vector(sqlite_url: str) -> None:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from server_support import Served, served
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import StoreUnavailable
-from inference_core.memory.namespaces import PORTIONS
+from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS
 from inference_core.server.api import jobs, user_routes
 from inference_core.server.api.jobs import ABANDONED, Job, Jobs
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
@@ -237,13 +238,24 @@ async def test_another_server_goes_on_with_what_one_has_left(
     runner: Jobs = second.app.state.jobs
     async with second.client("ada") as client:
         await looked(runner)
-        assert (await ended(client, saving))["result"] == {"stored": 5, "refused": 0}
-        assert (await client.get(erasing)).json()["state"] == "queued"  # its server may be busy
+        states = [(await client.get(job)).json()["state"] for job in (saving, erasing)]
+        assert states == ["queued", "queued"]  # their server may be busy
         clock.advance(ABANDONED + timedelta(seconds=1))
         await looked(runner)
+        assert (await ended(client, saving))["result"] == {"stored": 5, "refused": 0}
         left = (await client.get(erasing)).json()
         assert (left["state"], left["problem"]["type"].rpartition(":")[2]) == ("failed", "interrupted")
     assert server.service.sync.count_memories("ada")["total"] == 5
+
+
+async def test_what_a_later_version_has_added_to_a_job_is_left_out(server: Served):
+    """One such row ended the search for jobs that are left, without a word."""
+    async with server.client("ada") as client:
+        job = await begun(client, "export")
+        await ended(client, job)
+    engine = server.service.scope.engine
+    (row,) = await arun(engine.scan(await arun(engine.namespaces((JOBS_ROOT,)))))
+    assert Job.of(replace(row, value={**row.value, "priority": 3})) == Job.of(row)
 
 
 async def looked(runner: Jobs) -> None:

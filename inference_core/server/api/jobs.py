@@ -13,7 +13,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -63,7 +63,10 @@ class _Stopped(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A job, as its row has it. ``user`` None: it is an erasure, which is not to leave a name behind."""
+    """A job, as its row has it. ``user`` None: it is an erasure, which is not to leave a name behind.
+
+    ``is_given_up``: its server has ended in good order, and another one need not wait to see whether it is dead.
+    """
 
     id: str
     place: Namespace
@@ -80,13 +83,16 @@ class Job:
     result: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
     version: int = 0
+    is_given_up: bool = False
     is_stopped: bool = False
 
     @classmethod
     def of(cls, row: Row) -> Job:
-        """The job in ``row``."""
+        """The job in ``row``; what a later version of this package has added to it is left out."""
+        known = {field.name for field in fields(cls)}.difference(_BESIDE)
+        value = {name: what for name, what in row.value.items() if name in known}
         when = {"created_at": row.created_at, "updated_at": row.updated_at}
-        return cls(id=row.key, place=row.namespace, version=row.version, **when, **row.value)
+        return cls(id=row.key, place=row.namespace, version=row.version, **when, **value)
 
     def to_value(self) -> dict[str, Any]:
         """What its row holds."""
@@ -187,7 +193,8 @@ class Jobs:
 
     async def _take_up(self, job: Job) -> None:
         is_ours = any((one.place, one.id) == (job.place, job.id) for one in self._running.values())
-        has_server = job.updated_at > self._clock.now() - ABANDONED and (job.state == _RUNNING or job.user is None)
+        # One that is queued waits in the pool of the server that took it in, which writes it from time to time too.
+        has_server = job.updated_at > self._clock.now() - ABANDONED and not job.is_given_up
         if job.is_over or is_ours or has_server:
             return
         user = job.user
@@ -195,7 +202,7 @@ class Jobs:
             detail = "The server ended meanwhile. Send the request again: it completes the erasure"
             job.state, job.problem = _FAILED, problem_of(503, "interrupted", detail).model_dump(exclude_none=True)
         else:
-            job.state = _RUNNING
+            job.state, job.is_given_up = _RUNNING, False
         try:
             await self._write(job)
         except VersionConflict:
@@ -239,7 +246,7 @@ class Jobs:
         try:
             job.result, job.state = task.result(), _DONE
         except _Stopped:
-            job.state = _QUEUED
+            job.state, job.is_given_up = _QUEUED, True
         except InferenceCoreError as error:
             job.state, job.problem = _FAILED, told(error).model_dump(exclude_none=True)
         except Exception as error:  # noqa: BLE001 - nobody else would see it; its text may quote memories

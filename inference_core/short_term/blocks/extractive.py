@@ -173,15 +173,17 @@ class ExtractiveMemory(Block):
                 portions.append({})
                 size = len(said[key].text)
             portions[-1][key] = said[key]
-        for portion in portions:
-            text = get_buffer_string(list(portion.values()), format="xml")
-            request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
-            answer = yield from ask(self._extractor, request, self.model_timeout)
-            if not isinstance(answer, ExtractedFacts):
-                raise ModelError("The chat model did not give facts in the required form")
-            made = (self._record(scope, conversation, fact, words) for fact in answer.facts[:MAX_FACTS])
-            yield from self._store(scope, conversation, {one.id: one for one in made if one}, list(portion))
-        scope.engine.embed_later()
+        try:
+            for portion in portions:
+                text = get_buffer_string(list(portion.values()), format="xml")
+                request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
+                answer = yield from ask(self._extractor, request, self.model_timeout)
+                if not isinstance(answer, ExtractedFacts):
+                    raise ModelError("The chat model did not give facts in the required form")
+                made = (self._record(scope, conversation, fact, words) for fact in answer.facts[:MAX_FACTS])
+                yield from self._store(scope, conversation, {one.id: one for one in made if one}, list(portion))
+        finally:  # the portions before one that fails are stored, too
+            scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
         """Removes the facts that come from this session alone; agents' own memories stay."""

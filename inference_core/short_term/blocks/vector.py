@@ -160,9 +160,11 @@ class VectorMemory(Block):
             yield from scope.engine.write(writes)
 
         write = drafts.write if vector_store is None else partial(add, vector_store)
-        for at in range(0, len(made), _MESSAGES_AT_ONCE):
-            yield from retried(partial(write, made[at : at + _MESSAGES_AT_ONCE]))
-        scope.engine.embed_later()
+        try:
+            for at in range(0, len(made), _MESSAGES_AT_ONCE):
+                yield from retried(partial(write, made[at : at + _MESSAGES_AT_ONCE]))
+        finally:  # the portions before one that fails are stored, too
+            scope.engine.embed_later()
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
         """Removes the passages of this session. Raises BlockFailed if a vector store fails."""

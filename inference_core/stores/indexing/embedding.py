@@ -52,8 +52,8 @@ class Backfill:
         self._asked_meanwhile = False
         self._refused: set[tuple[Namespace, str, int]] = set()
 
-    def fill_portion(self) -> bool:
-        """Has the model's own thread embed some of what is pending; whether to go on at once.
+    def fill_portion(self) -> bool | None:
+        """Has the model's own thread embed some of what is pending; whether to go on at once, None if it only begins.
 
         Called again when that is done. Raises then what it raised: EmbeddingError if the model fails or refuses what is
         left, StoreError.
@@ -62,7 +62,7 @@ class Backfill:
         running = self._running
         self._asked_meanwhile = True  # before the look: if it still runs, it reads this when it is done
         if running is not None and not running.done():
-            return False
+            return None
         self._running = None
         if running is not None:
             filled = running.result()
@@ -74,14 +74,14 @@ class Backfill:
                 return True
             # It found nothing, and so woke nobody: whoever did has stored a text since.
         if not self._embedder.is_loaded:
-            return False  # whoever loads it has the chore woken
+            return None  # whoever loads it has the chore woken
         if not self._embedder.is_ready:
             self._wake(_PAUSE_S)
-            return False
+            return None
         self._asked_meanwhile = False
         self._running = self._embedder.in_background(self._fill_some)
         self._running.add_done_callback(self._filled)
-        return False
+        return None
 
     def _filled(self, done: Future[bool]) -> None:
         """Has the chore called again if a portion leaves something to do, or a text came while it was looked for."""

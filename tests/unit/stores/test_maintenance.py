@@ -116,6 +116,27 @@ def test_a_chore_that_has_failed_rests_however_often_it_is_woken(
     assert [one.runs for one in chores.report()] == [1]
 
 
+def test_what_has_only_begun_does_not_end_a_row_of_failures(
+    chores: Maintenance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", (0.01, 60.0))
+    begins = [True, False, True, False]
+
+    def work() -> None:
+        if begins.pop():
+            chores.wake("bad")
+        else:
+            raise StoreUnavailable("away")
+
+    chores.add("bad", work)
+    chores.wake("bad")
+    until(lambda: len(begins) == 1)
+    chores.wake("bad")
+    time.sleep(0.1)
+    (report,) = chores.report()
+    assert (report.runs, report.failures) == (3, 2)
+
+
 def test_what_has_to_be_flushed_is_done_at_the_end() -> None:
     chores = Maintenance()
     left, idle = [1, 2, 3], list[int]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from short_term_support import USER, calls, in_threads, mark_count, model_of, result, resumed, stored_texts
+from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore
+from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.document import MemoryStoreDocument
@@ -151,6 +153,17 @@ def test_a_long_history_is_given_in_portions(store: MemoryStore, monkeypatch: py
     absorb(ExtractiveMemory(model, store, user_id=USER), [HumanMessage(f"{at}" * 60, id=f"m{at}") for at in range(2)])
     assert len(model.requests) == 2
     assert sorted(stored_texts(store)) == ["one", "two"]
+
+
+def test_what_was_stored_before_the_model_failed_gets_its_vectors(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(extractive, "_CHARACTERS_AT_ONCE", 100)
+    with open_store("memory://", embeddings=HashingEmbeddings()) as own:
+        embedded = threading.Event()
+        monkeypatch.setattr(own.engine, "embed_later", embedded.set)
+        with pytest.raises(ModelError):
+            absorb(block_of(own, told(TEA), AIMessage("no facts")), [HumanMessage(f"{at}" * 60) for at in range(2)])
+        assert embedded.is_set()
+        assert stored_texts(own) == ["Likes tea"]
 
 
 def test_who_was_faster_has_done_it(store: MemoryStore):
