@@ -1,7 +1,7 @@
 """Which results are older than the code that they measure, what changed since, and which pages cite them.
 
 Each result keeps a digest of the code behind every path that `measured.toml` names for it, so that neither dates nor
-commits decide. A stale result fails unless `measured.toml` accepts it with a reason.
+commits decide. A stale result fails unless `measured.toml` accepts it, with a reason and for the code as it is now.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ def paths_of(name: str) -> list[str]:
 def digests(name: str) -> dict[str, str]:
     """The digest of the code of each of the result's paths, as it is now."""
     return {path: digest(ROOT / path) for path in paths_of(name)}
+
+
+def mark_of(name: str) -> str:
+    """One digest of all that the result measures, as it is now: what `measured.toml` accepts it for."""
+    return hashlib.sha256("".join(digests(name).values()).encode()).hexdigest()[:8]
 
 
 def last_changed(name: str) -> float:
@@ -114,8 +119,10 @@ def main() -> int:
         changed = changed_since(name)
         state = "fresh"
         if changed is None or changed:
-            state = f"accepted: {accepted[name]}" if name in accepted else "STALE"
-            stale += [] if name in accepted else [name]
+            mark = mark_of(name)
+            is_accepted = accepted.get(name, {}).get("code") == mark
+            state = f"accepted: {accepted[name]['why']}" if is_accepted else f"STALE at {mark}"
+            stale += [] if is_accepted else [name]
         what = (
             ["unknown: no digests"] if changed is None else [path.removeprefix("inference_core/") for path in changed]
         )

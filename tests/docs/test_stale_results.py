@@ -46,7 +46,7 @@ def test_what_code_does_counts_and_not_where_it_stands(stale: Any, tmp_path: Pat
     assert len({stale.digest(folder) for folder in (one, three, four)}) == 3
 
 
-def test_a_stale_result_fails_and_is_accepted_only_with_a_reason(tmp_path: Path):
+def test_a_stale_result_fails_and_is_accepted_only_with_a_reason_and_for_that_code(tmp_path: Path):
     for name in ("stale.py", "report.py"):
         (tmp_path / "benchmarks").mkdir(exist_ok=True)
         shutil.copy(ROOT / "benchmarks" / name, tmp_path / "benchmarks" / name)
@@ -74,8 +74,14 @@ def test_a_stale_result_fails_and_is_accepted_only_with_a_reason(tmp_path: Path)
     assert "1 of 1 results are stale: speed" in printed
     assert "code.py" in printed
     assert "README.md" in printed
-    (tmp_path / "benchmarks" / "measured.toml").write_text(f'{measured}speed = "no quiet machine yet"\n')
+    mark = run("import stale; print(stale.mark_of('speed'))")[1].strip()
+    assert f"STALE at {mark}" in printed
+    accepted = f'{measured}speed = {{ code = "{mark}", why = "only its name has changed" }}\n'
+    (tmp_path / "benchmarks" / "measured.toml").write_text(accepted)
     assert run(checked)[0] == 0
+    (tmp_path / "inference_core" / "code.py").write_text("X = 3")
+    assert run(checked)[0] == 1  # what was accepted was another change
+    (tmp_path / "inference_core" / "code.py").write_text("X = 2")
     (tmp_path / "README.md").write_text("[figures](benchmarks/results/size.md)")
     code, printed = run(checked)
     assert (code, "README.md: no result of 'size' is committed" in printed) == (1, True)
