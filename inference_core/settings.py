@@ -65,13 +65,14 @@ class MemorySettings(_Settings):
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
     encryption_key: SecretStr | None = Field(
         default=None,
-        description="Master key of the key store below, or without one the key of an encrypted file store: 32 random "
-        "bytes in base64 or hexadecimal. Keep a copy elsewhere.",
+        description="With AGENT_MEMORY_KEYS, the master key of that key store; without it, the key of an encrypted "
+        "file store: 32 random bytes in base64 or hexadecimal. Keep a copy elsewhere.",
     )
     keys: str | None = Field(
         default=None,
-        description="Key store with a key for each user, with which all memories are encrypted, as sqlite:///keys.db "
-        "or file:///keys.json. Keep it out of the memories' backups. None: they are not encrypted.",
+        description="The key store, for example sqlite:///keys.db or file:///keys.json. It holds a key for each user, "
+        "and all memories are encrypted with these keys. Keep it out of the memories' backups. None: memories are not "
+        "encrypted.",
     )
     embeddings: str = Field(
         default="auto",
@@ -92,17 +93,17 @@ class MemorySettings(_Settings):
     )
     writes_per_minute: str | None = Field(
         default=None,
-        description="Most saves and updates of a user a minute, and of each of their agents, as in 600,agent=200.",
+        description="The most saves and updates per minute, of a user and of each of the user's agents: 600,agent=200.",
     )
     max_memories: str | None = Field(
-        default=None, description="Most memories of a user, and of each of their agents, as in 5000,agent=1000."
+        default=None, description="The most memories of a user, and of each of the user's agents: 5000,agent=1000."
     )
     max_bytes: str | None = Field(
         default=None,
-        description="Most bytes of a user's memories, and of each of their agents': text, tags and metadata.",
+        description="The most bytes (text, tags and metadata) of a user's memories, and of each of the user's agents.",
     )
     audit: Literal["on", "off"] = Field(
-        default="on", description="Write an event of each change of a memory: who, when, why, and never what it says."
+        default="on", description="Record an event for each change of a memory: who, when and why, but never the text."
     )
     audit_days: float = Field(default=365.0, gt=0, le=36_500, description="Days after which an audit event is removed.")
     audit_key: SecretStr | None = Field(
@@ -110,8 +111,8 @@ class MemorySettings(_Settings):
     )
     log_format: Literal["text", "json"] = Field(
         default="text",
-        description="How the command line logs: text, or json, a document a line, with the trace and without any text "
-        "of errors.",
+        description="How the command line logs: text, or json (one document per line, with the trace and without the "
+        "texts of errors).",
     )
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
@@ -145,7 +146,8 @@ class MemorySettings(_Settings):
     )
     engineer: bool = Field(
         default=True,
-        description="Of what was recalled, show only what may answer the question, without repeats and contradictions.",
+        description="Show only the recalled memories that may answer the question, without repetitions and "
+        "contradictions.",
     )
     receipts: bool = Field(
         default=True, description="Record which memories each model call was shown, and why; not what they say."
@@ -159,7 +161,7 @@ class MemorySettings(_Settings):
     model: Names = Field(
         default=(),
         description="Chat models that find memories in what is said, as provider:model, separated by commas; each is "
-        "asked when the one before fails. None: rules for plain statements in English.",
+        "asked when the one before fails. None: rules for plain statements in English and German.",
     )
     model_temperature: float | None = Field(
         default=None,
@@ -178,7 +180,7 @@ class MemorySettings(_Settings):
         default=30.0, gt=0, le=_YEAR_S, description="Seconds between two checks of the outbox."
     )
     summaries: bool = Field(
-        default=False, description="Sum up each session that was captured, by the models, or else in its own sentences."
+        default=False, description="Summarize each captured session, with the models, or else from its own sentences."
     )
     session_quiet: float = Field(
         default=1_800.0, gt=0, description="Seconds without a new message after which a session is summarized."
@@ -191,38 +193,38 @@ class MemorySettings(_Settings):
     )
     ttl: str | None = Field(
         default=None,
-        description="Minutes after which a memory that is neither read nor written is removed for good, and those of "
-        "single categories, as in 1440,episodic=60,semantic=none. None: never.",
+        description="Minutes after which a memory that nobody reads or writes is removed for good. A category can have "
+        "its own: 1440,episodic=60,semantic=none. None: never.",
     )
     access_counts: bool = Field(default=True, description="Count how often each memory is recalled, off the read path.")
     forget_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Hours between two times at which the worker forgets by the four limits below. None: never.",
+        description="Hours between two runs in which the worker forgets, by the limits below. None: it never does.",
     )
     forget_half_life: float | None = Field(
         default=None,
         gt=0,
-        description="Days in which a memory that is not used loses half its strength. None: it keeps it.",
+        description="Days after which an unused memory has lost half its strength. None: it loses none.",
     )
     forget_below: float = Field(
         default=0.1, ge=0, le=1, description="The strength, from 0 to 1, below which a memory is forgotten."
     )
     forget_max_memories: str | None = Field(
         default=None,
-        description="Most memories of a user, and of single types, as in 5000,context=200; the weakest are forgotten.",
+        description="The most memories of a user, and of single types: 5000,context=200. The weakest are forgotten.",
     )
     forget_max_tokens: str | None = Field(
-        default=None, description="Most tokens of a user's memories; the weakest are forgotten."
+        default=None, description="The most tokens of a user's memories. The weakest are forgotten."
     )
     deleted_days: float = Field(
         default=7.0,
         ge=0,
         le=36_500,
-        description="Days in which what was deleted can be restored and what was replaced be read. 0: not at all.",
+        description="Days for which deleted memories can be restored and replaced texts be read. 0: neither is kept.",
     )
     forgotten_days: float = Field(
-        default=90.0, ge=0, description="Days in which what was forgotten can be restored; then it is erased."
+        default=90.0, ge=0, description="Days for which forgotten memories can be restored; then they are erased."
     )
 
     retention: str | None = Field(
@@ -231,9 +233,9 @@ class MemorySettings(_Settings):
         "versions, receipts or conversations, as in interaction=365,archive=30. None: nothing.",
     )
     retention_basis: Literal["created", "last_used", "valid_to"] = Field(
-        default="created", description="From when memories count for that: created, last_used or valid_to."
+        default="created", description="From when their age counts for that: created, last_used or valid_to."
     )
-    retention_hours: float = Field(default=24.0, gt=0, description="Hours between two times at which the worker does.")
+    retention_hours: float = Field(default=24.0, gt=0, description="Hours between two such runs of the worker.")
 
     @property
     def embeddings_spec(self) -> str | None:
@@ -296,13 +298,13 @@ class AgentSettings(_Settings):
     )
     short_term: Names = Field(
         default=(),
-        description="What is done with older messages when a conversation takes more than its limit, in this order, "
-        f"separated by commas: {', '.join(STRATEGIES)}. Empty: nothing.",
+        description="What happens to older messages when a conversation exceeds its limit, in order, separated by "
+        f"commas: {', '.join(STRATEGIES)}. Empty: nothing.",
     )
     short_term_max_tokens: int = Field(
         default=100_000,
         ge=1,
-        description="The limit: tokens of a request to the chat model, system prompt and tools too.",
+        description="That limit: tokens of a request to the chat model, including system prompt and tools.",
     )
 
     @field_validator("short_term")
@@ -328,11 +330,12 @@ class ServerSettings(_Settings):
     )
     user: str | None = Field(
         default=None,
-        description="Serve this user alone: on loopback, requests without a key are this user's, unless there is a "
-        "fixed key.",
+        description="Serve only this user. On loopback, a request without a key acts as this user, unless "
+        "AGENT_SERVER_KEY is set.",
     )
     key: SecretStr | None = Field(
-        default=None, description="A fixed key for that user, at least 32 characters, instead of stored ones."
+        default=None,
+        description="A fixed key for AGENT_SERVER_USER, of at least 32 characters, instead of stored keys.",
     )
     hosts: Names = Field(
         default=(),
@@ -345,17 +348,20 @@ class ServerSettings(_Settings):
     issuer: str | None = Field(
         default=None, description="The address of your identity provider (OpenID), whose tokens are accepted as keys."
     )
-    audience: str | None = Field(default=None, description="Whom these tokens must be for; needed with an issuer.")
+    audience: str | None = Field(
+        default=None, description="The audience that these tokens must name; needed with an issuer."
+    )
     subject: str = Field(default="sub", description="The claim of a token that holds the user's id.")
     jwks_url: str | None = Field(
         default=None, description="Where the issuer's keys are. None: as its OpenID configuration says."
     )
     airi: bool = Field(default=False, description="Also answer on the routes of AIRI's memory service, under /api.")
     ledger: Path | None = Field(
-        default=None, description="The file where erasures are noted. None: beside the store's files, else here."
+        default=None,
+        description="The ledger of erasures. None: beside the store's files, else in the working directory.",
     )
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
-    burst: int = Field(default=100, ge=1, description="Requests at once, above that rate.")
+    burst: int = Field(default=100, ge=1, description="Requests that may come at once, above that rate.")
 
     @field_validator("key")
     @classmethod
