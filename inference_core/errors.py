@@ -6,6 +6,7 @@ InferenceCoreError
 │   │   ├── InvalidMemoryType            also an AssertionError: older callers catch either
 │   │   └── SecretFound                  the text holds a secret, and the store is set to reject those
 │   ├── InvalidCategory
+│   ├── SpaceNotFound                    no space of this name in which the user has the needed role
 │   ├── InvalidId                        a user id or an agent name
 │   ├── InvalidFilter
 │   └── UntrustedWrite                   the source of the text may not write this kind of memory
@@ -77,7 +78,7 @@ class InvalidCategory(InvalidInput):
 
 
 class SpaceNotFound(InvalidInput):
-    """There is no space of this name that the user may use so; whether there is another one is not said."""
+    """The user has no such role in a space of this name; the error does not tell whether the space exists."""
 
     def __init__(self, name: str, role: str) -> None:
         super().__init__(f"There is no space {name[:80]!r} in which this user has the role {role!r}")
@@ -175,7 +176,7 @@ class SealError(StoreError):
 class Held(StoreError):
     """A legal hold keeps what was to be removed; nothing was changed. ``holds`` are the ids of the holds.
 
-    It says nothing of why: who sees it may be whom the hold is about.
+    The message gives no reason, as its reader may be the person whom the hold is about.
     """
 
     def __init__(self, holds: Sequence[str]) -> None:
@@ -199,10 +200,11 @@ class ReadOnlyStore(StoreError):
 
 
 class QuotaExceeded(StoreError):
-    """The user has as much as the quota allows; nothing was changed, and retrying does not help.
+    """The user, or one of the user's agents, has as much as the quota allows; nothing was changed.
 
-    ``kind`` is ``memories``, ``bytes`` or ``writes a minute``; ``used`` of ``limit`` are used up, by ``agent`` if it is
-    the limit of one.
+    ``kind`` is ``memories``, ``bytes`` or ``writes a minute``, ``used`` the figure before the write, ``limit`` the
+    limit, and ``agent`` the agent whose limit it is (None: the user's). A retry helps only with ``writes a minute``,
+    after a while.
     """
 
     def __init__(self, kind: str, used: int, limit: int, *, agent: str | None = None) -> None:
@@ -239,9 +241,9 @@ class WriteUnknown(StoreUnavailable):
 def raised_as(
     ours: Callable[[Exception], Exception], *, but: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Generator[None]:
-    """Somebody else's code runs inside: whatever it raises, but for ``but``, is raised as ``ours`` makes of it.
+    """Converts what its body raises: any exception but those of ``but`` is raised as ``ours(error)``, caused by it.
 
-    Providers and applications have errors of their own; callers of this package get its kinds, with those as causes.
+    Providers and applications have errors of their own; callers of this package get its kinds.
     """
     try:
         yield
@@ -253,7 +255,7 @@ def raised_as(
 
 @contextmanager
 def only_warned(log: logging.Logger, message: str) -> Generator[None]:
-    """What runs inside may fail: ``message``, with the error for its ``%s``, is logged as a warning."""
+    """Logs an exception of its body as a warning, instead of raising it. ``message`` has one ``%s``, for the error."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - what runs outside goes on, whatever it is
@@ -261,7 +263,7 @@ def only_warned(log: logging.Logger, message: str) -> Generator[None]:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What ``error``, one of somebody else's code, says: a line of at most 200 characters."""
+    """The message of ``error`` on one line of at most 200 characters."""
     return " ".join(str(error).split())[:_MAX_REASON]
 
 

@@ -28,7 +28,7 @@ _YEAR_S: Final = 31_536_000.0
 _NO_EMBEDDINGS: Final = ("", "none", "off")
 _LOG = logging.getLogger(__name__)
 _told: Final = set[str]()
-"""Variables of which this process has said that they are none of ours."""
+"""Variables that this process has warned of."""
 
 
 def _listed(value: object) -> object:
@@ -42,7 +42,7 @@ Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
 class _Settings(BaseSettings):
-    """Says once of a variable that it is no setting, if it is like one."""
+    """Base of the settings. Warns once of a variable that looks like a misspelt setting."""
 
     def model_post_init(self, context: Any, /) -> None:
         """Looks at the environment."""

@@ -65,8 +65,8 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     Args:
         runtime: LangGraph's, of the run.
         source: A user, or a function that takes the runtime and returns one.
-        owner: The user of a run that is resumed, "" if it began without one. None: a new run. Whoever resumes a run
-            must be its user, and has to say so.
+        owner: The user of a run that is resumed, "" if it began without one. None: a new run. Only the run's own user
+            may resume it, and must be named again.
 
     Raises:
         IdentityError: No user is given; another source contradicts the authenticated user; the user is not the
@@ -164,11 +164,11 @@ class BindingOptions(TypedDict, total=False):
     timezone: str | tzinfo
     """Decides which day a memory is of, unless the run's context names a zone; UTC by default."""
     max_content_bytes: int
-    """Longer memories are refused."""
+    """The longest content of a memory, in bytes of UTF-8; longer ones are refused. 8,192 by default."""
     counts_access: bool
     """Whether to count recalls; True by default."""
     deleted_days: float
-    """So long what the tools delete can be restored; 7 by default."""
+    """For how many days what the tools delete can be restored; 7 by default."""
     confirm: Collection[str]
     """Names of categories; what the model writes into them waits for the user's confirmation. By default none."""
     spaces: Spaces | None

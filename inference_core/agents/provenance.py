@@ -75,16 +75,20 @@ class Call(NamedTuple):
         return replace(self.source, origin=Origin.TOOL) if is_external else self.source
 
     def stated(self, text: str, source: MemorySource) -> Operation[None]:
-        """Has ``text``, which is stored now, wait no more, if the user has stated it beside text from outside."""
+        """Withdraws what waits in the words of ``text``, which was just stored, as the user has stated it.
+
+        Does nothing without text from outside in the conversation, or if ``source`` is external itself.
+        """
         if self.grounding is not None and self.grounding.has_outside and source.trust is not Trust.EXTERNAL:
             with suppress(StoreError):  # it is stored
                 yield from withdraw(self.scope, self.user_id, text)
 
     def refusal(self, old: MemoryStoreDocument, new: str | None) -> str | None:
-        """Why ``old`` may not be replaced by the text ``new``, or deleted (None), in this conversation.
+        """What to answer if the text ``new`` may not replace ``old`` here, or ``old`` not be deleted (``new`` None).
 
-        Once something from outside has spoken, what the user stated is deleted only in the user's own words; a new
-        text waits for the user. A pinned memory always gives way to those words alone, and to a text about the same.
+        None if it may. Once text from outside is in the conversation, a memory that the user stated is deleted only if
+        the user asks for it; a new text is not refused, as it waits for the user instead. A pinned memory is changed or
+        deleted only in the user's own words, and changed only to a text on the same subject or one that they confirmed.
         """
         said = self.grounding
         is_pinned = old.value.get("pinned") is True
@@ -181,7 +185,10 @@ def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
 
 @contextmanager
 def delegating(tool: str, state: Any, config: Mapping[str, Any] | None) -> Generator[None]:
-    """While ``tool`` runs, an agent that it runs knows whose words this agent's conversation is made of."""
+    """While ``tool`` runs, makes this agent's conversation known to any agent that the tool runs.
+
+    That agent's memory tools can then tell the user's words from text of outside.
+    """
     token = None if tool in MEMORY_TOOLS else _OUTER.set(_spoken(state, config))
     try:
         yield
@@ -191,7 +198,7 @@ def delegating(tool: str, state: Any, config: Mapping[str, Any] | None) -> Gener
 
 
 def told_by_agent() -> bool | None:
-    """Whether text from outside may stand in what the agent says that calls this run's; None if the user speaks."""
+    """Whether the words of the agent that calls this run may hold text from outside; None if no agent calls it."""
     outer = _OUTER.get()
     if outer is None:
         return True if is_subagent() else None

@@ -287,7 +287,10 @@ class AgentService:
         context: Any = None,
         config: RunnableConfig | None = None,
     ) -> RunnableConfig:
-        """The LangGraph configuration of such a run, with its user and thread. Raises IdentityError, InvalidId."""
+        """The LangGraph configuration of a run with these options: its user, its thread, and the service's own parts.
+
+        The arguments are those of `RunOptions`. Raises IdentityError if several users are named, InvalidId.
+        """
         merged = merge_configs(self._config, config)
         configurable: dict[str, Any] = dict(merged.get("configurable") or {})
         claims = (self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))

@@ -75,7 +75,9 @@ def retrieval(
     split: Annotated[
         str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")
     ] = "all",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first conversations.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Write the result as a picture, e.g. r.png.")
     ] = None,
@@ -136,7 +138,11 @@ def answers(
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="What answers: provider:model.")],
     judge: Annotated[
         str | None,
-        typer.Option("--judge", metavar="NAME", help="What judges: provider:model, or none; by default what answers."),
+        typer.Option(
+            "--judge",
+            metavar="NAME",
+            help="The model that judges, as provider:model, or none; by default the one that answers.",
+        ),
     ] = None,
     judge_prompt: Annotated[
         str | None,
@@ -159,10 +165,15 @@ def answers(
         str | None, typer.Option("--embeddings", metavar="NAME", help="Embedding model of ours and dense.")
     ] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Turns or memories for each question.")] = 20,
-    split: Annotated[str, typer.Option("--split", help="As in eval.")] = "all",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first conversations.")] = None,
+    split: Annotated[
+        str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")
+    ] = "all",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")
+    ] = None,
     sample: Annotated[
-        int | None, typer.Option("--sample", min=1, help="Only so many questions, drawn, the same ones each time.")
+        int | None,
+        typer.Option("--sample", min=1, help="Only this many questions, drawn at random but the same each time."),
     ] = None,
     calls: Annotated[int, typer.Option("--calls", min=1, help="Calls of models at a time.")] = 4,
     price: Annotated[

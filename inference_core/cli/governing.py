@@ -93,7 +93,7 @@ def review(
     target.print(document, done if given or is_asked else waiting)
     for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
         raise InvalidInput(
-            f"{quoted(key)} was decided otherwise before, or does not wait any more; nothing was changed"
+            f"{quoted(key)} was decided otherwise before, or no longer waits; inference-core review lists what does"
         )
 
 

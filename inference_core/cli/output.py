@@ -203,4 +203,4 @@ def confirm(question: str) -> None:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidInput("Nothing was deleted; --yes does not ask")
+        raise InvalidInput("Nothing was deleted. Answer y to delete, or give --yes to skip the question")

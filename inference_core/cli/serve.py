@@ -62,7 +62,9 @@ def keys(
             **one_of(_PERMISSIONS),
         ),
     ] = None,
-    days: Annotated[float | None, typer.Option("--days", metavar="N", help="After these it is refused.")] = None,
+    days: Annotated[
+        float | None, typer.Option("--days", metavar="N", help="Days after which the key is refused; by default never.")
+    ] = None,
 ) -> None:
     """Create, list and revoke the keys that serve accepts. A key is shown once.
 

@@ -85,7 +85,7 @@ def stems_of(text: str) -> frozenset[str]:
 def collapsed(
     items: Sequence[ContextItem], min_overlap: float = DEFAULT_OVERLAP
 ) -> tuple[list[ContextItem], list[Dropped]]:
-    """``items`` without those that only repeat another one, and these.
+    """Splits ``items`` into those to keep and those that only repeat another one; returns both.
 
     One is kept of a memory that several sources gave, and of equal texts. Of two texts whose stems overlap by
     ``min_overlap`` the one that says more is kept, if the other has no name, number or negation of its own; a text from
@@ -94,6 +94,8 @@ def collapsed(
     """
 
     def merit(said: _Said) -> tuple[Any, ...]:
+        # Which one is kept, by: what no source has rated; trust; rules before others; the text that says more; an item
+        # in a section of its own; relevance; the newer.
         item, features = said
         category = item.record.category if item.record else None
         is_special = category is not None and item.section != section_of(category)

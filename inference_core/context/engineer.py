@@ -222,14 +222,14 @@ EVERYTHING: Final = ContextEngineer(selects=False)
 def fitted(
     best_first: Sequence[T], cost: Callable[[T], int], cut: Callable[[T, float], T | None], room: int
 ) -> list[T]:
-    """As many of the first as cost no more than ``room`` together.
+    """Those of ``best_first``, taken in order, that cost no more than ``room`` together.
 
-    Before anything is left out, what is long is cut, all to the same cost, so that one long text displaces no other.
-    ``cut`` shortens to a share of the cost, or gives None where it cannot.
+    Before anything is left out, long items are cut, all to the same cost, so that no long text displaces another item.
+    ``cut`` shortens an item to a share of its cost, or returns None where it cannot.
     """
     costs = list(map(cost, best_first))
     level, left = float(max(costs, default=0)), room
-    for at, size in enumerate(ordered := sorted(costs)):  # to what the highest come down for all to fit
+    for at, size in enumerate(ordered := sorted(costs)):  # water-filling: the highest cost at which all fit
         if size * (len(ordered) - at) > left:
             level = left / (len(ordered) - at)
             break

@@ -131,8 +131,8 @@ def renewed(
 ) -> tuple[Profile, list[ContextItem]]:
     """The profile to show, and the items that are newer than it, to be shown beside it.
 
-    That is the ``frozen`` one as long as each of its memories is still among those ``standing`` by id, which hold now,
-    and at most the share ``change`` of its lines differ from those of ``current``; else ``current``, and nothing newer.
+    The ``frozen`` profile stays while each of its memories is in ``standing`` (by id, those that hold now) and at most
+    the share ``change`` of its lines differs from ``current``. Otherwise it is ``current``, with nothing newer.
     """
     if frozen is None or any(line.id not in standing for line in frozen.lines):
         return current, []

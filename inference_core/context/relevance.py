@@ -97,15 +97,21 @@ _NUMBER: Final = re.compile(r"\d[\d.,:]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """The thresholds, from 0 to 1, below which items are left out.
+    """The thresholds, from 0 to 1, below which items are left out; none of them leaves out a pinned memory.
 
-    ``min_chance`` is the minimum estimated chance that an item is needed (`chances`); the default keeps 97 % of what is
-    needed. If no item's relevance reaches ``min_best`` for a question about general knowledge, or ``min_any`` for any
-    other (`relevance_asked`), only items without a relevance are kept, with ``keeps_standing`` or for a request also
-    rules and preferences; the defaults lose some evidence. ``min_relevance`` is a minimum
-    relevance for every item; off by default, as it loses more. At most ``max_external`` items from tools, documents and
-    the web are kept, the likeliest ones, because poisoned texts come in numbers. Raises ConfigurationError for
-    thresholds outside 0 to 1, or a negative number.
+    Args:
+        min_chance: The minimum estimated chance that an item is needed (`chances`).
+        min_relevance: A minimum relevance for every item; off by default, because it loses more.
+        min_best: For a question about general knowledge: if no item is as relevant as this, only items without a
+            relevance are kept. The default loses some evidence, as does that of ``min_any``.
+        min_any: The same for any other question (`relevance_asked`).
+        max_external: At most this many items from tools, documents and the web are kept, the likeliest ones, because
+            poisoned texts come in numbers.
+        keeps_standing: Whether rules and preferences stay where ``min_best`` or ``min_any`` leaves items out. For a
+            request, which is no question, they always do.
+
+    Raises:
+        ConfigurationError: A threshold is not from 0 to 1, or ``max_external`` is negative.
     """
 
     min_chance: float = 0.01
@@ -293,7 +299,7 @@ class _Statement:
 def answering(
     items: Sequence[ContextItem], query: str | None, *, answers_only: bool = True
 ) -> tuple[list[ContextItem], list[Dropped]]:
-    """``items`` without those that answer another question, and these.
+    """Splits ``items`` into those to keep and those that answer another question; returns both.
 
     A user who asks about themselves does not get what is said of a relative, if something said of the user has as much
     to do with the question. With ``answers_only`` they do not get what is somebody else's at all, nor what may be while

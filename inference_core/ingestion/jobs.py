@@ -94,14 +94,16 @@ def undo_changes(
     until: datetime | None = None,
     dry_run: bool = False,
 ) -> Operation[UndoReport]:
-    """Undoes what a job, a session, an agent or anybody in a time has changed in the user's memories.
+    """Undoes the changes of the user's memories that match all given criteria: job, session, agent and time.
 
-    Their memories are then as they were: what was added is removed, also if it was changed or forgotten since, what was
-    changed or deleted is back, also by tools, and what was approved or rejected waits again. Later changes of others
-    stay. A pinned memory is never removed. With a session its waiting and dead messages and the memories of its
-    messages word for word are removed as well, and with a session or job what waits for the user's confirmation.
-    ``dry_run`` only reports. Earlier states are kept for the service's ``deleted_days``. Raises
-    InvalidInput if nothing is given, Held if the user has a legal hold, StoreError.
+    The memories are then as they were: what was added is removed, even if it was changed or forgotten since; what was
+    changed or deleted is restored, also where a tool did it; what was approved or rejected waits again. Later changes
+    by others stay, and a pinned memory is never removed. ``since`` is inclusive, ``until`` is not.
+
+    With a session and neither an agent nor a time, the session's waiting and dead messages go too, and the memories of
+    its messages word for word; with a session or a job, so does what waits for the user's confirmation. ``dry_run``
+    only reports. Earlier states are kept for the service's ``deleted_days``. Raises InvalidInput if nothing is given,
+    Held if the user has a legal hold, StoreError.
     """
     if all(given is None for given in (job_id, session_id, agent, since, until)):
         raise InvalidInput("Say what to undo: a job, a session, an agent or a time")

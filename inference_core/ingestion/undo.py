@@ -252,6 +252,7 @@ def _target(
     if place == USAGE:  # recalls are counted without events
         return before(start)
     target = before(start)
+    # A move to the archive, followed by the move back, changes nothing: both are passed over.
     leaves = {
         index
         for at in range(start, len(history) - 1)

@@ -157,14 +157,14 @@ class Worker:
 
     def _work(self) -> None:
         while not self._closed.is_set():
-            # Whatever it is, it may be over with the next look; a worker that ended would be missed by nobody.
+            # Whatever failed, it may work at the next look; and nobody would miss a worker thread that has ended.
             with only_warned(_LOG, "The outbox cannot be read: %s"):
                 self.drain()
             if self._chore and not self._closed.is_set():
                 with only_warned(_LOG, "A worker's chore failed: %s"):
                     self._chore()
             with self._changed:
-                # A pass may have taken the call by which close() woke it for one of more work.
+                # `_pass` may have cleared the flag with which close() woke this thread, so `_closed` is asked as well.
                 self._changed.wait_for(lambda: self._is_woken or self._closed.is_set(), self._interval_s)
                 self._is_woken = False
 
@@ -192,7 +192,7 @@ class Worker:
                     break
         with self._changed:
             self._changed.wait_for(lambda: not lap.under_way)
-        # Only now, when nothing else is in this worker's hands: they may kill it, as they did another.
+        # Last, while this worker has nothing else in hand: a message that killed another worker may kill it.
         for found in lap.alone:
             lap.has_more |= self._tried(found, alone=True).has_more
         return lap.has_more

@@ -105,14 +105,26 @@ def erase(
     replay_of: str = "",
     audit_key: bytes | None = None,
 ) -> ErasureReceipt:
-    """Removes all of a user from ``stores``: those of memories, and that of the outbox if it is another one.
+    """Removes everything of a user from ``stores``, checks that it is gone, and returns the receipt.
 
-    ``threads`` are the conversations that belong to it. ``fully`` also reclaims space by means that hold up others.
-    ``replay_of`` is the id of the erasure that this one repeats on a restored store. ``audit_key`` is what stores were
-    opened with, if their audit trails have a key of yours: it seals the end of the user's trail.
-    With ``dry_run`` nothing is changed, and the receipt says what there is. Safe beside readers and writers, who get
-    UserErased for this user meanwhile; safe to repeat. Raises InvalidId, also for a space; Held if the user has a legal
-    hold; StoreError, then call it again.
+    Safe to repeat, and safe beside readers and writers, who get UserErased for this user meanwhile.
+
+    Args:
+        stores: The store of memories, and that of the outbox if it is another one.
+        user_id: The user.
+        ledger: Keeps the receipt and, until the erasure is complete, what was found.
+        threads: The conversations of the application; those of the user are removed too.
+        by: Who removes the user, for the receipt.
+        reason: Why, for the receipt.
+        fully: Also reclaims space by means that block everybody else meanwhile.
+        dry_run: Changes nothing; the receipt says what there is.
+        replay_of: The id of the erasure that this one repeats on a restored store.
+        audit_key: What the stores were opened with, if their audit trails have a key of yours.
+
+    Raises:
+        InvalidId: ``user_id`` is no user, but a space for example.
+        Held: The user has a legal hold; nothing was removed.
+        StoreError: A store failed; call it again with the same ledger.
     """
     if isinstance(user_id, Space):
         raise InvalidId("A space is no user: to remove it, delete its memories and revoke its roles")
@@ -150,6 +162,7 @@ def erase(
     remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(shown))] if shared else []
     left = counts
     if not dry_run:
+        # Before anything is removed: after a crash, the next call could not find out any more what there was.
         _write_plan(plan, known)
         sweep()
         for store, one in zip(stores, found, strict=True):
@@ -187,6 +200,8 @@ def erase(
         replay_of=replay_of,
     )
     if not dry_run:
+        # In this order: the receipt lasts before writers are let in again, and the plan goes last: until then, a
+        # repeated call has the same id, and adds no second receipt.
         ledger.append(receipt)
         for fence in fences:
             fence.take_down(label)

@@ -146,6 +146,7 @@ def _archive(
                 continue
             if one.reason is not ForgettingReason.EXPIRED and Usage.of(figure) != one.usage:
                 continue  # recalled since it was chosen; what has expired goes even so
+            # History goes after what superseded it: while that stays, so does this.
             if one.successor is None or one.successor in gone or one.successor in going:
                 going[one.key] = one
                 writes += archive_writes(row, figure, now, one.reason.value, document=known.get(one.key))

@@ -103,7 +103,10 @@ class Ledger:
         except (ValueError, LookupError, TypeError):
             is_sound = False
         if not is_sound:
-            raise ConfigurationError(f"{self.path} is no ledger of erasures, or was changed; nothing was done")
+            raise ConfigurationError(
+                f"{self.path} is no ledger of erasures, or was changed; nothing was done. Restore it from a copy, or "
+                "name another"
+            )
 
     def subject(self, user_id: str) -> str:
         """The name of the user in this ledger."""

@@ -229,6 +229,7 @@ def rotate(
     """
     ring, started = backend.keyring, time.monotonic()
     labels = [*_labels(backend, user_ids), *([] if user_ids else [OF_STORE])]
+    # With two live keys, a label's rotation was interrupted: it is finished before any other begins.
     begun = [label for label in labels if _live(backend, label) > 1]
     labels = begun or [label for label in labels if _live(backend, label)]
     for label in [] if begun else labels:

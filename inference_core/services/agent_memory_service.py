@@ -167,11 +167,11 @@ class AgentMemoryStoreService(ServiceBase):
         secrets: What happens to credentials, for the same stores: "redact", "reject", "off" or a `Guard`.
         quota: Limits of each user, for the same stores.
         audit: Whether changes of memories leave audit events, for the same stores.
-        actor: Who the audit events name. By default the application, or whom the source of a memory names.
+        actor: The actor in audit events. None: the one that a memory's source names, else the application.
         agent_scope_enabled: False: agents share all memories.
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
-        counts_access: Whether to count recalls; memories in use are forgotten later.
+        counts_access: Whether to count recalls. The more often a memory is recalled, the later it is forgotten.
         deleted_days: For how many days deleted memories can be restored and replaced texts can be read. 0: not at all.
         confirm: Names of categories. What agents write into them waits for the user, see `list_pending`.
         clock: Returns the current time.
@@ -260,7 +260,10 @@ class AgentMemoryStoreService(ServiceBase):
 
     @classmethod
     def from_settings(cls, settings: MemorySettings, store: BaseStore, **options: Any) -> AgentMemoryStoreService:
-        """The service on ``store`` that ``settings`` describe; ``options`` win over them."""
+        """The service on ``store`` that ``settings`` describe.
+
+        ``options`` are arguments of the constructor, and override the settings.
+        """
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,
             "embeddings": settings.embeddings_spec,

@@ -100,9 +100,11 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 @_on_store
 def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
-    """Deletes all of the user's memories, of all agents, also forgotten ones, or of one category. Returns how many.
+    """Permanently deletes the user's memories of all agents, forgotten ones included; with ``category``, only those.
 
-    Raises Held if the user has a legal hold.
+    Without a ``category``, everything else that is stored under the user goes too: messages, receipts, jobs and the
+    audit trail. Returns the number of removed rows, without recall counts, earlier versions and proposals. Raises Held
+    if the user has a legal hold. The command ``inference-core erase`` also verifies that nothing is left.
     """
     label = encode_label(user_id)
     yield from engine.check_holds(label)

@@ -315,6 +315,8 @@ def replace_window(
     changed = {key: message for key, message in after.items() if before.get(key) is not message}
     puts = [Put(namespace=namespace, key=key, value=_value(one), updated_at=now) for key, one in changed.items()]
     listing = encode_json({"messages": list(after)}, what="window")
+    # In this order, for stores that apply a batch in parts: messages before the list that names them, removals after
+    # it. The list's version decides whether somebody else was faster.
     writes: list[Write] = [
         *puts,
         Put(namespace=namespace, key=_WINDOW, value=listing, updated_at=now, expected=old.version),

@@ -90,6 +90,8 @@ class AccessCounts:
 
     def write_portion(self) -> bool:
         """Writes some of what was noted, of one user; whether there is more. Raises StoreError, and notes it again."""
+        # Two locks: `_flushing` keeps portions apart while the database works; `_lock` is never held so long, so that
+        # `note` does not wait for the database.
         with self._flushing:
             with self._lock:
                 user = next(iter(self._noted), None)

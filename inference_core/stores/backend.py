@@ -222,9 +222,14 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a database promises. ``single_writer``: waiting writes are joined into one transaction by one thread.
+    """What a database promises.
 
-    ``writable`` False: it was opened for reading alone, and every write raises ReadOnlyStore.
+    ``durable``: what `apply` has written is on disk when it returns. ``atomic``: a batch is applied as a whole or not
+    at all. ``compare_and_set``: expected versions are checked against all other writers, those of other processes
+    included. ``change_feed``: writes are numbered, so that `changes` gives what is new; without it, a search reads the
+    whole scope again, and expired rows stay until a caller removes them. ``single_writer``: waiting writes are joined
+    into one transaction by one thread. ``writable`` False: it was opened for reading alone, and every write raises
+    ReadOnlyStore.
     """
 
     durable: bool
@@ -317,7 +322,7 @@ class Backend(Protocol):
         ...
 
     def forget(self, user: str) -> None:
-        """Whoever followed the changes of the scopes whose first label is ``user`` starts anew from now on."""
+        """Makes all who follow the changes of scopes whose first label is ``user`` read these from the start."""
         ...
 
     def inspect(self, root: str | None = None) -> Iterable[Row | Unreadable]:
@@ -337,9 +342,10 @@ class Backend(Protocol):
         ...
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
-        """Overwrites what removed rows have left in files and journals; in words, where their bytes may still be.
+        """Overwrites what removed rows have left in files and journals.
 
-        ``fully``: also by means that hold up everybody else.
+        Returns, in words, the places where their bytes may still be. ``fully``: also by means that block all other
+        readers and writers meanwhile.
         """
         ...
 

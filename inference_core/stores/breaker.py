@@ -40,7 +40,7 @@ class Breaker:
         """What ``function``, a call of the database, returns; its failures are counted."""
         try:
             result = function(*args, **kwargs)
-        except StoreBusy:
+        except StoreBusy:  # the database answers; others hold what the call needs
             self._succeeded()
             raise
         except StoreUnavailable:

@@ -70,7 +70,7 @@ _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
 
 @dataclass(slots=True)
 class EngineParts:
-    """What an engine has open, without the engine: it can still be closed when nobody has that any more."""
+    """What an engine has open, apart from the engine: so it can be closed when the engine has been collected."""
 
     maintenance: Maintenance
     writer: GroupWriter
@@ -186,18 +186,18 @@ class StoreEngine(StoreReader):
         ages: bool = True,
         is_clean: bool = False,
     ) -> Operation[list[int]]:
-        """Applies ``batch`` as a whole, durable when it returns; the versions after it.
+        """Applies ``batch`` as a whole, durably, and returns the version after each of its writes.
 
-        Earlier states of the memories that it changes are kept in the same transaction, as ``cause`` says, and an event
-        of who changed them. Secrets are redacted, as the store's ``guard`` says, unless the caller has seen to it:
-        ``is_clean``.
+        In the same transaction it keeps the earlier states of the memories that change, as ``cause`` says, and an event
+        of who changed them. Secrets are redacted as the store's ``guard`` says, unless ``is_clean``: the caller has
+        done it.
 
-        ``embeds``: its texts get their vectors before, if the model answers in time. Whoever embeds by itself leaves
-        that out; what has no vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
-        memories in it live as long as the store says.
+        ``embeds``: the texts get their vectors first, if the model answers in time. Pass False to embed them yourself;
+        a text without a vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
+        memories get the store's time to live.
 
         Raises VersionConflict, UserErased, Held, QuotaExceeded, StoreUnavailable; DeadlineExceeded if the database did
-        not see it in time; WriteUnknown if it did, and did not confirm.
+        not get the batch in time; WriteUnknown if it did, and did not confirm.
         """
         began, roots = time.time(), roots_of(batch)
         fence = self.fences.checks(roots) if roots else []
@@ -223,6 +223,7 @@ class StoreEngine(StoreReader):
                 )
             except VersionConflict:
                 renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
+                # A batch that only its fence refused is tried again with the fence of now, which uses up no try.
                 tries -= renewed is None
                 if not tries:
                     raise
@@ -232,7 +233,7 @@ class StoreEngine(StoreReader):
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:
-        """Which of ``rows`` a legal hold keeps: whoever removes many leaves them out. Raises StoreError."""
+        """The keys of those of ``rows`` that a legal hold keeps: leave these out of a removal. Raises StoreError."""
         return self._read(self.holds.held, list(rows))
 
     def check_holds(self, root: str) -> Operation[None]:
@@ -246,7 +247,7 @@ class StoreEngine(StoreReader):
         self.later.put(*(Delete(namespace=namespace, key=key) for namespace, key in gone))
 
     def fenced(self, roots: Sequence[str]) -> Operation[list[Check]]:
-        """The writes that refuse a batch if one of the users with these labels was erased from now on."""
+        """The checks that make a batch fail if one of the users with these labels is erased after this call."""
         return self._read(self.fences.read, roots)
 
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:

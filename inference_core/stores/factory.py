@@ -74,30 +74,43 @@ def open_store(
 ) -> MemoryStore:
     """Opens the store at ``url`` and creates its tables if they are missing; safe for several processes at once.
 
-    ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
-    ``redis://host:6379/0`` (also ``rediss://`` and ``unix://``), ``memory://``; a folder of files is
-    ``file:///relative/folder`` or ``file:////absolute/folder``, with ``?compress=zstd`` if a new one is to be small. A
-    driver in the scheme, as in ``sqlite+aiosqlite://``, is accepted and not needed. ``sqlite:///path.db?mode=ro``, and
-    a file that is not writable, is opened read-only. ``embeddings`` is ``"auto"`` (the local models that are
-    installed), ``"local"``, ``"local-multilingual"``, ``"local-by-language"``, ``"provider:model"``, a LangChain
-    ``Embeddings`` object, a function, or None: recall by words only. ``fields`` are the JSON paths of an item that a
-    query searches, by default ``["$"]``, all of it; memories have their own. ``index`` gives both as LangGraph's
-    IndexConfig: ``{"embed": …, "fields": […]}``; ``dims`` is not needed. ``ttl`` is how many minutes items and memories
-    live, as LangGraph's TTLConfig: ``default_ttl``, and ``categories`` for the memories of single categories, as in
-    ``{"default_ttl": 1440, "categories": {"semantic": None}}``. Writing restarts the time; so does reading, unless
-    ``refresh_on_read`` is False. Pinned memories and those with ``expires_at`` are exempt. ``clock`` returns the
-    current time. ``keys`` encrypts all rows, with a key for each user: the URL of a key store, ``sqlite:///keys.db`` or
-    ``file:///keys.json``, whose master key is ``encryption_key`` (32 bytes, or their base64 or hexadecimal), or a
-    `KeyRing`. Without ``keys``, ``encryption_key`` encrypts a new folder of files; other stores refuse it. ``secrets``
-    says what happens to credentials in memories and messages: ``"redact"``, ``"reject"`` or ``"off"``; a `Guard` also
-    takes a policy for personal data and a `Redactor`. ``quota`` limits the memories, bytes and writes a minute of each
-    user. Instead of a URL you can pass a dict or another mutable mapping, such as a ``shelve``, or a SQLAlchemy engine
-    or a ``redis.Redis``, whose database the store then uses through its own connections. If you pass the same object
-    again, you get the same engine, with the options of the first call. Options are those of StoreEngine and, for SQLite
-    and PostgreSQL, ``durable``. A store that is not closed is closed at exit.
+    A store that is not closed is closed at exit. If you pass the same object (not a URL) again, the new store shares
+    the engine of the first, with the options of the first call.
 
-    Raises ConfigurationError for an unknown scheme or a path that cannot be opened, StoreUnavailable if the server
-    cannot be reached, MissingExtra, EmbeddingMismatch.
+    Args:
+        url: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
+            ``redis://host:6379/0`` (also ``rediss://`` and ``unix://``), ``mongodb://host/database``, ``memory://``, or
+            a folder of files, ``file:///relative/folder`` or ``file:////absolute/folder``, with ``?compress=zstd`` to
+            make a new one small. A driver in the scheme, as in ``sqlite+aiosqlite://``, is not needed.
+            ``sqlite:///path.db?mode=ro``, and a file that is not writable, is opened read-only. Or an object: a dict or
+            another mutable mapping such as a ``shelve``, a SQLAlchemy engine, or a ``redis.Redis``; the store opens
+            connections of its own to the database of the last two.
+        embeddings: ``"auto"`` (the local models that are installed), ``"local"``, ``"local-multilingual"``,
+            ``"local-by-language"``, ``"provider:model"``, a LangChain ``Embeddings`` object, a function, or None:
+            recall by words only.
+        index: Embeddings and fields as LangGraph's IndexConfig, ``{"embed": …, "fields": […]}``, in place of those two
+            arguments; ``dims`` is not needed.
+        fields: The JSON paths of an item that a query searches; by default ``["$"]``, all of it. Memories have their
+            own.
+        ttl: How many minutes items and memories live, as LangGraph's TTLConfig: ``default_ttl``, and ``categories``,
+            such as ``{"semantic": None}``, for the memories of single categories. Writing restarts the time; so does
+            reading, unless ``refresh_on_read`` is False. Pinned memories and those with ``expires_at`` are exempt.
+        clock: Returns the current time. None: the machine's clock.
+        encryption_key: The master key of ``keys``: 32 bytes, or their base64 or hexadecimal. Without ``keys`` it
+            encrypts a new folder of files; other stores refuse it.
+        keys: Encrypts all rows, with a key for each user: a `KeyRing`, or the URL of a key store, ``sqlite:///keys.db``
+            or ``file:///keys.json``.
+        secrets: What happens to credentials in memories and messages: ``"redact"``, ``"reject"``, ``"off"``, or a
+            `Guard`, which also takes a policy for personal data and a `Redactor`.
+        quota: Limits the memories, bytes and writes a minute of each user. None: no limits.
+        **options: Those of StoreEngine and, for SQLite and PostgreSQL, ``durable`` (True by default).
+
+    Raises:
+        ConfigurationError: The scheme is unknown, the path cannot be opened, or arguments contradict each other or
+            those with which the same object is open already.
+        StoreUnavailable: The server cannot be reached.
+        MissingExtra: A package is not installed.
+        EmbeddingMismatch: The store's vectors were made by another model.
     """
     if index is not None:
         if unknown := index.keys() - _INDEX:
@@ -199,12 +212,12 @@ def engine_of(
     *,
     audit: bool = True,
 ) -> StoreEngine:
-    """The engine of ``store``; a store of another library gets one that ranks in this process.
+    """The engine of ``store``; that of another library's store ranks in this process.
 
-    The arguments are for such a store; a MemoryStore has its own. None: the embeddings of the store's ``index=``, if it
-    has one, else recall is lexical; a guard that redacts; no quota; events. Who asks again for the same store with
-    these gets the same engine, which does not keep the store alive and is closed when that goes. Raises
-    ConfigurationError for anything that is not a store, and for one that mixes users up.
+    A MemoryStore has its engine, whatever the other arguments are. For another store they choose one: ``embeddings``
+    None means those of the store's ``index=``, if it has one, else recall by words alone; ``secrets`` None redacts;
+    ``quota`` None sets no limit. The same arguments give the same engine, which does not keep the store alive, and is
+    closed when the store is collected. Raises ConfigurationError if ``store`` is no store, or one that mixes users up.
     """
     if isinstance(store, MemoryStore):
         return store.engine
@@ -276,7 +289,7 @@ def check_safe(store: BaseStore) -> None:
     for package, (distribution, first_safe) in _FIRST_SAFE.items():
         if not any(_is_in(module, package) for module in modules):
             continue
-        with suppress(PackageNotFoundError):  # of a version that nobody knows nothing is known to be wrong
+        with suppress(PackageNotFoundError):  # not installed as a package: whether it has the fault is unknown
             found = tuple(int(part) for part in version(distribution).split(".")[:3] if part.isdigit())
             if found < first_safe:
                 raise ConfigurationError(

@@ -39,7 +39,7 @@ class FileLock:
             fcntl.flock(self._file.fileno(), fcntl.LOCK_EX)
 
     def take(self) -> bool:
-        """Takes the lock until it is closed, unless another one has it; whether it did."""
+        """Takes the lock until `close`, without waiting; False if somebody else has it."""
         try:
             if sys.platform == "win32":
                 msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)
@@ -79,9 +79,9 @@ def private_file(path: Path, how: int = os.O_CREAT | os.O_EXCL) -> Generator[IO[
 
 
 def read_at(path: Path, start: int, size: int) -> bytes:
-    """At most ``size`` bytes of a file from ``start`` on, by a descriptor that this process has of it, if any.
+    """At most ``size`` bytes of a file from ``start`` on, through a descriptor that this process has open, if any.
 
-    Raises OSError.
+    Closing another one would free the process's locks on the file. Raises OSError.
     """
     status = path.stat()
     with suppress(FileNotFoundError):  # Windows has no such folder, and no such trouble

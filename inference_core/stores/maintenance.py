@@ -72,12 +72,11 @@ class Maintenance:
     def add(
         self, name: str, work: Callable[[], object], interval: float | None = None, *, is_flushed: bool = False
     ) -> None:
-        """Has ``work`` done every ``interval`` seconds, and whenever ``name`` is woken.
+        """Runs ``work`` every ``interval`` seconds (None: only when woken), and whenever ``name`` is woken.
 
-        A call of ``work`` does a portion, and says by what it returns whether there is more to do at once. None says
-        that it has only begun: whether that succeeds, a later call will say, so failures are counted on.
-        ``is_flushed``: it is also called when the store is closed, until nothing is left. Raises ConfigurationError if
-        there is such a chore.
+        One call does a portion, and returns whether there is more to do at once. It returns None if it only started
+        something whose outcome a later call reports; its count of failures in a row then stays. ``is_flushed``: `close`
+        also calls it until nothing is left. Raises ConfigurationError if there is such a chore.
         """
         with self._changed:
             if name in self._chores:

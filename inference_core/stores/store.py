@@ -108,7 +108,10 @@ class MemoryStore(BaseStore):
         return UserMemory(AgentMemoryStoreService(self, agent_name=agent_name, clock=self._clock), user_id)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Waits until the embedding model is loaded. Returns whether recall uses meaning as well as words."""
+        """Waits until the embedding model is loaded, at most ``timeout`` seconds (None: without limit).
+
+        Returns whether recall uses meaning as well as words: False without a model, or if it is late or failed.
+        """
         return self.engine.embedder is not None and self.engine.embedder.wait_ready(timeout)
 
     def close(self) -> None:

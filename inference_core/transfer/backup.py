@@ -96,8 +96,8 @@ class _At:
 def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> Manifest:
     """Writes a backup of ``store`` to the new ``folder``, which appears when it is whole.
 
-    Others may go on reading and writing. Only its owner may read it. Raises InvalidInput if the folder is there,
-    StoreError, OSError.
+    Others may go on reading and writing the store. Only the owner of the files may read them. Raises InvalidInput if
+    the folder exists, StoreError, OSError.
     """
     if folder.exists():
         raise InvalidInput(f"{folder} is there already; name a new folder")
@@ -296,7 +296,7 @@ def _contents(rows: Iterable[Stored], file: IO[bytes] | None = None) -> dict[str
             file.write(pack_row(key, state) + b"\n")
         count, total = found.get(key[0][0], (0, 0))
         entry = entry_of(key, state)
-        del entry["seq"]
+        del entry["seq"]  # each database numbers its writes by itself
         digest = hashlib.sha256(_SORTED.encode(entry).encode()).digest()
         found[key[0][0]] = count + 1, (total + int.from_bytes(digest)) % _MODULUS
     return {label: Contents(rows=count, digest=f"{total:064x}") for label, (count, total) in sorted(found.items())}

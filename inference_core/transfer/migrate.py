@@ -90,11 +90,11 @@ def migrate_memories(
         source: A URL, or a LangGraph store such as an InMemoryStore. A URL means this package's store and, in the same
             database, the table of LangGraph's SqliteStore or PostgresStore; if both have an id, this package's counts.
             None: ``store`` itself.
-        layouts: The namespaces of memories in ``source``: ``coala`` ``(user, category[, agent])``, ``flat`` ``(user,
-        "memories")``,
-            ``langmem`` ``("memories", user)``; these three by default. ``files`` are deepagents' at ``(user,
-            "filesystem")``. Others are labels such as ``notes.{user}``, with ``{user}``, ``{category}``, ``{agent}``
-            and ``*`` for any; one without ``{user}`` needs exactly one of ``user_ids``.
+        layouts: The namespaces that hold memories in ``source``. Names: ``coala`` is ``(user, category[, agent])``,
+            ``flat`` is ``(user, "memories")``, ``langmem`` is ``("memories", user)``, ``files`` (deepagents) is
+            ``(user, "filesystem")``. Or labels joined by dots, such as ``notes.{user}``, where ``{user}``,
+            ``{category}``, ``{agent}`` and ``*`` each stand for one label; without ``{user}``, ``user_ids`` must name
+            exactly one user. None: the first three.
         user_ids: Migrate these users only. None: all users.
         legacy_namespace: The last label of ``flat`` namespaces.
         agent_name: Episodic and procedural memories whose namespace names no category go to this agent's own scopes.

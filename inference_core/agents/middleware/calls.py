@@ -61,7 +61,12 @@ class FirstOfRun(UntrackedValue[Any]):
 
 
 class MemoryStatus(str, Enum):
-    """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``."""
+    """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``.
+
+    RECALLED: memories were ranked by words and meaning. LEXICAL: by words alone. DEGRADED: recall failed or took longer
+    than ``recall_timeout``, and the agent answers without memory. CLOSED: no user is known, or the given one is
+    contradicted or invalid, so nothing is read or written. OFF: automatic recall is off in this run; the tools work.
+    """
 
     RECALLED = "recalled"
     LEXICAL = "lexical"

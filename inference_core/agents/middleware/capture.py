@@ -117,6 +117,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         if captured is not None and captured["user"] == user:
             return None
         messages: Sequence[AnyMessage] = state.get("messages") or []
+        # Somebody else continues the thread: what was said before this run is not captured for them.
         start = 0 if captured is None else _last_of_user(messages)
         return {"captured": {"user": user, "id": _last_id(messages[:start])}}
 
@@ -124,6 +125,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         """Captures what is older than the last exchange, because it may leave the conversation with this call."""
         messages: Sequence[AnyMessage] = request.state.get("messages") or []
         asked = _last_of_user(messages)
+        # It always stays in the window (`Window.asked`): by itself it is no reason to capture now.
         new = [at for at in _new(request.state) if at != asked]
         end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
         update: Update = {}

@@ -101,7 +101,8 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         tool_instructions_enabled: Whether the system prompt explains the tools. None: it does. It never does so twice,
             and a run's ``config["configurable"]["memory_tool_instructions_enabled"]`` decides for that run.
         session_id: The session that saved memories are marked with. None: the run's thread.
-        recall_timeout: Seconds that a reply may wait for memories.
+        recall_timeout: Seconds that a reply may wait for memories. After that the agent answers without them, and
+            ``memory_status`` is ``degraded``.
         placement: Where memories outside the profile go: ``"last_user"``, after the user's last message, so that
             everything before it stays cached, or ``"system"``, at the end of the system prompt.
         profile: Whether to keep a profile.
@@ -292,7 +293,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         return with_system_blocks(asked or request, blocks), update
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], T]) -> T:
-        """Runs a tool; an agent in it knows whose words this conversation is made of."""
+        """Runs a tool, and makes this conversation known to an agent inside it (see `delegating`)."""
         with delegating(request.tool_call["name"], request.state, request.runtime.config):
             return handler(request)
 

@@ -154,10 +154,10 @@ class ModelExtractor:
     ) -> Operation[Extraction]:
         """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
 
-        All messages go in one call. The first unusable answer is sent back once for repair, and so is one that was cut
-        off; after that, and when a model fails, the next model is asked. If no answer about a single message is whole,
-        what is whole in the fullest counts. ``now`` and ``zone`` are the user's time. Raises ModelError if no model
-        gave a usable answer; an empty list is one.
+        All messages go in one call. The first answer that is unusable or was cut off is sent back once for repair;
+        after that, and when a model fails, the next model is asked. If there is a single message and no answer about it
+        is complete, the complete memories of the fullest one are used. ``now`` and ``zone`` are the user's time. Raises
+        ModelError if no model gave a usable answer; an empty list is usable.
         """
         batch = Batch.of(messages, offered, now, zone)
         if not batch.messages:

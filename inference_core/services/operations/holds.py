@@ -42,11 +42,13 @@ def hold(
     session_id: str | None = None,
     until: datetime | None = None,
 ) -> Operation[Hold]:
-    """Begins a legal hold: nothing of the user is removed, or of that memory or session, whoever tries to.
+    """Places a legal hold: until it ends, no operation, tool or command can remove what it covers.
 
-    Deleting raises Held; forgetting, retention and the end of a memory's time pass over it; what replaces a text keeps
-    a copy. It ends when it is released, or at ``until``. ``reason`` is for those who list holds; users and agents never
-    see it. Raises InvalidInput, MemoryNotFound if there is no such memory, StoreUnavailable.
+    It covers everything of the user, or with ``memory_id`` or ``session_id`` that memory or session alone. Deletions
+    raise Held; forgetting, retention and expiry skip what is held; an update keeps a copy of the old text, see
+    `list_held_copies`. The hold ends at ``until`` or with `release_hold`. ``reason`` (at most 2,000 bytes) is for those
+    who list holds; users and agents never see it. Raises InvalidInput, also if both ids are given or ``until`` is not
+    in the future; MemoryNotFound if there is no such memory; StoreUnavailable.
     """
     label, now = encode_label(user_id), scope.clock.now()
     end = checked_moment(until, "until")
@@ -87,7 +89,10 @@ def list_holds(scope: MemoryScope, user_id: UserId) -> Operation[list[Hold]]:
 
 
 def list_held_copies(scope: MemoryScope, user_id: UserId) -> Operation[list[HeldCopy]]:
-    """What was replaced, or had to move on, under the user's holds, the newest first. Raises StoreUnavailable."""
+    """The copies of what was replaced under the user's holds, or had to be removed so that agents can go on.
+
+    The newest first. Raises StoreUnavailable.
+    """
     rows = yield from scope.engine.scan([(encode_label(user_id), HELD)])
     told = [(row.value, row.updated_at) for row in rows]
     return [HeldCopy("/".join(one["place"]), one["key"], one["value"], one["version"], at) for one, at in told]

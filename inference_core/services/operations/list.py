@@ -93,13 +93,15 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
     """Returns a page of the memories that the agent reads, the newest first, and the total number that match.
 
+    Memories of spaces are not among a user's: pass the `Space` as ``user_id`` to list them.
+
     Args:
         user_id: The user.
         category: Only memories of this `MemoryCategory`.
         memory_type: Only memories of this `MemoryType`.
         search: Only those whose content or topic contains this text, ignoring case. Reads all memories.
         limit: The size of the page; None for all.
-        offset: How many of the newest to skip. Pages shift when memories are added or removed; prefer ``after``.
+        offset: How many of the newest to skip, in place of ``after``. Pages shift when memories are added or removed.
         session_id: Only those of this session. Reads all memories.
         after: The ``next_cursor`` of the previous page. Every memory that does not change meanwhile is listed exactly
             once, and every page costs the same.

@@ -107,6 +107,8 @@ def add_messages_once(
         yield from scope.engine.write([request.mark], is_clean=True)
     except VersionConflict:
         yield from check_same(scope, request)
+    # The mark alone does not prove that the messages are in: the process may have died in between. So they are put in
+    # again, under ids that follow from the key, which adds none twice.
     named = [one.model_copy(update={"id": one.id or f"{request_key}-{at}"}) for at, one in enumerate(messages)]
     return (yield from add_messages(scope, user_id, named, session_id=session_id))
 

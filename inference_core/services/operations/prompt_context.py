@@ -48,7 +48,7 @@ SOURCE: Final = "memories"
 _IN_PROFILE: Final = "in the profile already"
 _RECOUNTS: Final = 3
 _SPARE: Final = 3
-"""So many more memories of each category are found than are shown; some of them go before doubtful ones."""
+"""How many more memories of each category are searched for than shown; they may take the places of doubted ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

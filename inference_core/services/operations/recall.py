@@ -59,13 +59,14 @@ def recall(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[RecalledMemories]:
     """Finds the memories that answer ``query`` best, the best first.
 
-    Filters are applied before the best memories are chosen, ``min_relevance`` afterwards. A blank query returns the
-    newest memories.
+    Filters are applied before the best memories are chosen, ``min_relevance`` afterwards, so fewer than ``k`` may come
+    back. A blank query returns the newest memories that pass the filters, unranked: without scores, and without regard
+    to ``max_characters``, ``min_relevance`` and the other options of ranking.
 
     Args:
         user_id: The user.
         query: A question or keywords, in any language.
-        k: The maximum number of memories, up to 1,000. By default the service's ``max_results``.
+        k: The maximum number of memories, from 1 to 1,000. None or 0: the service's ``max_results``.
         memory_type: Only memories of this `MemoryType`.
         include_scores: Whether documents have ``score`` and ``relevance``.
         sort_by_time: Sorts the results by age, the newest first.
@@ -77,9 +78,9 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         as_of: Returns what was true at this time, even if it has changed since.
         ignore_session: Ranks by the text only, not by who said it or the messages around it, and does not count the
             recall.
-        links: By default, raises memories about somebody whom the query names. True also raises and adds memories that
-            share a name, a tag or rare words with the best hits. False does neither. ``links`` of a document names what
-            raised it.
+        links: None ranks memories higher that are about somebody whom the query names (with ``ignore_session``, None
+            means False). True also ranks higher, and adds, memories that share a name, a tag or rare words with the
+            best hits. False does neither. A document's ``links`` name what raised its score.
         tags: Only memories that have all of these.
         session_id: Only memories of this session.
         created_after: Only memories stored at this time or later.

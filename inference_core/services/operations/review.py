@@ -67,10 +67,12 @@ def proposal(
 def proposed_on(
     record: MemoryRecord, homes: Sequence[Namespace], now: datetime, ends: Sequence[MemoryRecord], backend: Backend
 ) -> tuple[Decision, str, list[Write]]:
-    """What becomes of ``record``, its id, and the writes that have it wait; they fail if something else waits there.
+    """What to do with the proposal ``record``: a decision, the id, and the writes that store it.
 
-    NO: the user has rejected these words before, or too many memories wait. YES: they were approved, and hold, in one
-    of ``homes``. Without writes it waits already. Approval ends the memories ``ends``. Raises StoreError.
+    PENDING: it waits for the user; without writes, the same words wait already. YES: these words were approved before,
+    and that memory, in one of ``homes``, still holds. NO: the user has rejected them, too many memories wait, or they
+    were approved and ended too often. The writes fail if another proposal takes the place first. Approval ends the
+    memories ``ends``. Raises StoreError.
     """
     owner = owner_in(record.namespace)
     homes = list(dict.fromkeys([record.namespace, *homes]))
@@ -144,7 +146,7 @@ def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecor
 
 
 def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> Operation[None]:
-    """Removes what waits in these words, because the user has stated them in a conversation. Raises StoreError."""
+    """Removes pending memories with the words of ``content``, since the user has stated them. Raises StoreError."""
     text = scope.engine.guard.text(canonical_text(content, max_bytes=scope.max_content_bytes))
     names = list(_names((yield from scope.engine.content_key()), user_id, text))
     rows = [row for row in (yield from pending_rows(scope, user_id)) if row.key in names]
@@ -193,7 +195,7 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
 
     The memory keeps its id. What it replaces is superseded by it in the same transaction; if that was pinned, it is
     pinned. You can repeat the call. An id is missing from the result if the memory was rejected, has expired, or was
-    approved with other words, so of several reviewers only those get it who want what is stored.
+    approved with another text: a reviewer who gets the id back knows that what is stored is what they approved.
 
     Args:
         user_id: The user.

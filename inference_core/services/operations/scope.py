@@ -145,9 +145,9 @@ def check_version(memory_id: str, version: int, expected: int | None) -> None:
 
 
 def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
-    """What ``attempt`` gives, made anew whenever somebody else was faster.
+    """Runs ``attempt`` up to `ATTEMPTS` times, until it raises no VersionConflict; returns its result.
 
-    Raises VersionConflict if others keep changing what it writes.
+    Raises the last VersionConflict if others keep changing what it writes.
     """
     for _ in range(ATTEMPTS - 1):
         try:
@@ -258,9 +258,10 @@ def row_filter(
 def present_as(
     method: Callable[..., object], operation: Callable[..., object], *first: Parameter, in_place_of: int = 1
 ) -> None:
-    """Gives ``method`` the name, docstring and types of ``operation``, as its callers see them.
+    """Gives ``method`` the name, docstring and types of ``operation``, as callers of the method see them.
 
-    ``first`` stand in the place of the operation's first parameters, and what it gives in that of the `Operation`.
+    ``first`` replaces the operation's first ``in_place_of`` parameters, whose one-line descriptions are removed from
+    the docstring; the return type ``Operation[T]`` becomes ``T``.
     """
     shown: Any = update_wrapper(method, operation)
     shown.__name__ = operation.__name__.removeprefix("_")

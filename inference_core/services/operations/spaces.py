@@ -125,10 +125,10 @@ def in_space(
 def grant(
     scope: MemoryScope, space: Space, role: str, user: str | None = None, group: str | None = None
 ) -> Operation[None]:
-    """Gives a user or a group a role in the space, in place of the one that they have.
+    """Gives a user or a group a role in the space; it replaces the role that they have there.
 
-    The roles are "read", "propose", "write" and "admin"; each may do what those before it may. Raises InvalidInput,
-    InvalidId, StoreUnavailable, and SpaceNotFound if a member grants who is no admin.
+    Give ``user`` or ``group``, not both. ``role`` is "read", "propose", "write" or "admin"; each includes those before
+    it. Raises InvalidInput, InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is no admin.
     """
     home, now = home_of((yield from scope.engine.content_key()), user, group), scope.clock.now()
     if role.upper() not in SpaceRole.__members__:
@@ -146,9 +146,10 @@ def grant(
 
 
 def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str | None = None) -> Operation[bool]:
-    """Takes the role in the space away from a user or a group; False if they have none.
+    """Takes the role in the space away from a user or a group; False if they have none. Name one of the two.
 
-    Other processes notice within five seconds. Raises InvalidInput, InvalidId, StoreUnavailable, and SpaceNotFound.
+    Other processes notice it within the ``refresh_seconds`` of their `Spaces`, five by default. Raises InvalidInput,
+    InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is no admin.
     """
     key = (home_of((yield from scope.engine.content_key()), user, group), _key(space))
     if (yield from scope.engine.get([key]))[0] is None:

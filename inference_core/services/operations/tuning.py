@@ -32,9 +32,10 @@ def tuned(engine: StoreEngine, settings: MemorySettings) -> Operation[MemorySett
 
 
 def tune(engine: StoreEngine, changes: Mapping[str, object]) -> Operation[None]:
-    """Keeps ``changes`` of the `TUNABLE` settings, from now on, for all; None: it is as the environment says again.
+    """Stores ``changes`` of `TUNABLE` settings for all processes, from now on; None: back to the environment's value.
 
-    Raises InvalidInput if one of them cannot have its value, and then changes none; StoreUnavailable, ReadOnlyStore.
+    The caller checks that the names are in `TUNABLE`. Raises InvalidInput if a value is invalid, and then changes
+    nothing; StoreUnavailable, ReadOnlyStore.
     """
     checks, blank = MemorySettings.__pydantic_validator__, MemorySettings.model_construct()
     for name, value in changes.items():

@@ -179,6 +179,8 @@ class _Change:
         decision = decide(source, new.category, kind if by_model else None, scope.confirm)
         if by_model and source.trust is Trust.EXTERNAL < old.trust:
             decision = Decision.PENDING  # what a page says ends nothing that the user stated
+        # An agent that rewords a less trusted memory does not vouch for it: the memory keeps its source or, if it is
+        # trusted less than that, counts as a tool's. What such a source may not write at once waits for the user.
         if decision is Decision.YES and source.trust < Trust.STATED and old.trust < source.trust:
             said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
             if decide(said_by, new.category, None if kind is old.memory_type else kind) is Decision.YES:

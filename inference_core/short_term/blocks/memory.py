@@ -259,7 +259,10 @@ def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
 
 class CustomBlock(Block):
-    """A block of the application's own, called on a separate thread; each message is given to it once."""
+    """A block of the application's own, called on a separate thread.
+
+    It is given each message once; again only if the process died before that was noted.
+    """
 
     def __init__(self, memory: Memory) -> None:
         self.section = str(getattr(memory, "name", type(memory).__name__))
