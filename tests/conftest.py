@@ -45,12 +45,16 @@ CORPORA = frozenset(
     | {"test_search_newer_first.py", "test_engineer_cases.py", "test_forgetting.py", "test_capture.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too, but for tests marked as traced."""
-IN_ONE_MODE = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
-"""With --full also through async methods: what differs among processes are the stores."""
+OF_PROCESSES = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
+"""With --full also through async methods, and on more stores: `faults` has the same of every database."""
 STORES = frozenset({"any_store", "own_store", "database_url"})
 """The fixtures whose parameters are kinds of stores."""
 FURTHER = frozenset({"redis", "file", "memory", "langgraph-sqlite"})
 """Stores on which agents and commands (integration) run with --full alone: what differs among stores has contracts."""
+IN_BOTH_FACES = frozenset({"sqlite", "langgraph-memory", None})
+"""On the other stores, contracts run through async methods with --full alone: what differs lies below both faces."""
+OF_TEXT = frozenset({"test_hostile_content.py", "test_time_zones.py"})
+"""What they ask of a store, to give back the text and the time that it was given, its contract asks of every store."""
 FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
 """Those with the longest tests come first, so that no process is left alone with one of them."""
 TRACED = frozenset({"unit", "contract", "integration"})
@@ -83,9 +87,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_for_full(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
     params: dict[str, object] = given.params if given else {}
-    is_another_mode = getattr(item, "originalname", "") in IN_ONE_MODE and "async" in params.values()
-    is_further = folder_of(item) == "integration" and any(params.get(name) in FURTHER for name in STORES)
-    return is_another_mode or is_further or item.get_closest_marker("full") is not None
+    stores = {params.get(name) for name in STORES}
+    is_async = "async" in params.values()
+    is_of_processes = getattr(item, "originalname", "") in OF_PROCESSES
+    return (
+        (is_of_processes and (is_async or not stores <= {"sqlite", None}))
+        or (folder_of(item) == "contract" and is_async and not stores <= IN_BOTH_FACES)
+        or ((folder_of(item) == "integration" or item.path.name in OF_TEXT) and bool(stores & FURTHER))
+        or item.get_closest_marker("full") is not None
+    )
 
 
 def folder_of(item: pytest.Item) -> str:

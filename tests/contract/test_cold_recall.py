@@ -28,6 +28,8 @@ OTHER: Namespace = ("v", "semantic")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 2_100
 IMPATIENT = 0.1
+on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""For what an index does, whichever database its rows are from."""
 
 
 def put(number: int, text: str, scope: Namespace = USER, kind: str = "facts") -> Put:
@@ -109,6 +111,7 @@ def test_a_scan_is_filled_up_with_the_newest_of_a_kind(full: Backend):
     engine.close()
 
 
+@on_one_database
 def test_the_fill_keeps_to_the_kinds(full: Backend):
     full.apply([[put(MANY, "a goal", kind="goals"), put(MANY + 1, "a spare key", kind="goals")]])
     engine = StoreEngine(full)
@@ -120,6 +123,7 @@ def test_the_fill_keeps_to_the_kinds(full: Backend):
     engine.close()
 
 
+@on_one_database
 def test_a_user_whose_index_does_not_fit_waits_for_it(full: Backend):
     cache = IndexCache(full, "", max_bytes=1, wake=_ignored)
     assert cache.needs_build([USER], IMPATIENT)
@@ -128,6 +132,7 @@ def test_a_user_whose_index_does_not_fit_waits_for_it(full: Backend):
     assert not cache.needs_build([OTHER], IMPATIENT)
 
 
+@on_one_database
 def test_a_build_that_fails_is_tried_again(full: Backend, monkeypatch: pytest.MonkeyPatch):
     cache = IndexCache(full, "", max_bytes=10**9, wake=_ignored)
     cache.build([USER])
@@ -148,6 +153,7 @@ def test_a_build_that_fails_is_tried_again(full: Backend, monkeypatch: pytest.Mo
     assert not cache.follow()
 
 
+@on_one_database
 def test_an_index_is_built_once_at_a_time(full: Backend):
     woken: list[float] = []
     cache = IndexCache(full, "", max_bytes=10**9, wake=woken.append)
@@ -159,6 +165,7 @@ def test_an_index_is_built_once_at_a_time(full: Backend):
     assert woken == [0.0, 0.0]
 
 
+@on_one_database
 def test_who_is_patient_waits_for_the_index(full: Backend):
     engine = StoreEngine(full, Embedder(HashingEmbeddings(), "hashing"))
     found = asked(engine, wait_seconds=2)
@@ -167,6 +174,7 @@ def test_who_is_patient_waits_for_the_index(full: Backend):
     engine.close()
 
 
+@on_one_database
 def test_patience_counts_only_what_is_missing(full: Backend):
     cache = IndexCache(full, "", max_bytes=10**9, wake=_ignored)
     assert not cache.needs_build([USER, OTHER], 10)

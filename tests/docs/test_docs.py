@@ -191,7 +191,7 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
         "LANGSMITH_TRACING": "false",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "PYTHONWARNINGS": "error",
-        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider -p no:schemathesis",
     }
     with ExitStack() as servers:
         programs = servers.enter_context(quick_commands()), str(Path(sys.executable).parent), os.environ["PATH"]

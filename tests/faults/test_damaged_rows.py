@@ -246,9 +246,10 @@ def test_a_damaged_row_stops_no_other(place: Place, tmp_path: Path):
 
 
 @every_damage
-def test_a_damaged_row_is_repaired(place: Place):
+def test_a_damaged_row_is_repaired_and_what_was_written_since_is_not_removed(place: Place):
+    found = place.found()
     with place.backend() as backend:
-        assert mend(backend, place.found()) == 1
+        assert mend(backend, found) == 1
         assert place.found() == []
     with place.store() as store:
         service = AgentMemoryStoreService(store).sync
@@ -257,15 +258,6 @@ def test_a_damaged_row_is_repaired(place: Place):
         assert service.count_memories("ada")["total"] == 4
         assert service.count_memories("bob")["total"] == 3
     assert place.found() == []
-
-
-@every_damage
-def test_what_was_written_since_is_not_removed(place: Place):
-    found = place.found()
-    with place.backend() as backend:
-        assert mend(backend, found) == 1
-    with place.store() as store:
-        AgentMemoryStoreService(store).sync.save_memory("ada", "likes rum", "context", memory_id=BAD)
     with place.backend() as backend:
         assert mend(backend, found) == 0
     with place.store() as store:

@@ -123,7 +123,7 @@ def one_more_turn(url: str, checkpoints: str, name: str) -> None:
 def test_after_kill_9_of_agents_and_workers_each_message_has_one_effect(kind: str, tmp_path: Path, full: bool) -> None:
     checkpoints = f"sqlite:///{tmp_path / 'checkpoints.db'}"
     chance = random.Random(7)
-    rounds = 100 if full else 12
+    rounds = 100 if full else 8
     with database(kind, tmp_path) as url:
         with open_store(url, embeddings=None):
             pass

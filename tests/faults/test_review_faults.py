@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flaky import effects_of, run_with_fault
+from flaky import crossed, effects_of, run_with_fault
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, open_store
 from inference_core.effects import Operation
@@ -47,17 +47,15 @@ def places(service: AgentMemoryStoreService, key: str) -> tuple[bool, bool, bool
     return bool(service.sync.list_pending(U)), memory is not None, is_rejected, "superseded_by" in old.value
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    ("name", "fault", "after"),
+    crossed(list(OPERATIONS), {type(one).__name__: one for one in FAULTS}, {"before": False, "after": True}),
+)
 def test_a_fault_at_any_yield_leaves_one_of_both(name: str, fault: BaseException, after: bool) -> None:
-    at = 0
-    while True:
-        with open_store("memory://", embeddings=None) as store:
-            service = AgentMemoryStoreService(store, timeout=None)
-            key = offered(service)
-            if at == effects_of(OPERATIONS[name](service.scope, key)):
-                return
+    with open_store("memory://", embeddings=None) as store:
+        service = AgentMemoryStoreService(store, timeout=None)
+        yields = effects_of(OPERATIONS[name](service.scope, offered(service)))
+    for at in range(yields):
         with open_store("memory://", embeddings=None) as store:
             service = AgentMemoryStoreService(store, timeout=None)
             key = offered(service)
@@ -73,7 +71,6 @@ def test_a_fault_at_any_yield_leaves_one_of_both(name: str, fault: BaseException
             again = run_with_fault(OPERATIONS[name](service.scope, key), -1, fault)
             assert again == [key] or name == "approve a session"
             assert places(service, key) == decided
-        at += 1
 
 
 def test_a_save_that_fails_leaves_nothing_or_what_waits() -> None:

@@ -29,7 +29,13 @@ from inference_core.transfer.migrate import migrate_memories
 
 Script = Callable[..., tuple[int, str, str]]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "migrate_memory_to_coala.py"
-COUNT = 600
+COUNT = 60
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few memories make two of them."""
+    monkeypatch.setattr("inference_core.transfer.migrate.BATCH", 50)
 
 
 @pytest.fixture
@@ -80,7 +86,7 @@ def rows_of(path: Path) -> Iterator[tuple[list[str], str, int, dict[str, Any]]]:
 
 
 def test_thousands_of_flat_memories_arrive_once_and_as_they_were(path: Path, url: str, full: bool):
-    count = 5_000 if full else 1_200
+    count = 5_000 if full else 600
     expected = legacy_file(path, count)
     before = originals(path)
     heard: list[tuple[int, int]] = []

@@ -22,7 +22,13 @@ from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
 from inference_core.transfer.migrate import migrate_memories
 
-COUNT = 600
+COUNT = 60
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few memories make two of them."""
+    monkeypatch.setattr("inference_core.transfer.migrate.BATCH", 50)
 
 
 @pytest.fixture

@@ -178,17 +178,11 @@ def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """The application's own; of a file for the command line."""
-    url = "memory://"
-    if request.node.callspec.params["face"] == "command":
-        shutil.copy(request.getfixturevalue("filled"), tmp_path / "memory.db")
-        url = f"sqlite:///{tmp_path}/memory.db"
-    with open_store(url, embeddings=None) as store:
-        made = AgentMemoryStoreService(store, spaces=Spaces()).sync
-        if url == "memory://":
-            fill(made)
-        yield made
+def service(filled: Path, tmp_path: Path) -> Iterator[Any]:
+    """The application's own, on a copy of the filled database."""
+    shutil.copy(filled, tmp_path / "memory.db")
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        yield AgentMemoryStoreService(store, spaces=Spaces()).sync
 
 
 def outcome(service: Any, face: str, attempt: Any, user: str, space: str, shown: Any, url: str) -> tuple[str, str]:
