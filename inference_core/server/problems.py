@@ -48,7 +48,7 @@ _TITLES: Final = {
     404: "There is no such thing",
     405: "This method is not offered here",
     408: "The body did not arrive in time",
-    409: "Something else is stored there now",
+    409: "It conflicts with what is there",
     412: "The memory was changed meanwhile",
     413: "The body is too large",
     421: "This server does not answer for that host",
