@@ -88,7 +88,7 @@ def is_for_full(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
     params: dict[str, object] = given.params if given else {}
     stores = {params.get(name) for name in STORES}
-    is_async = "async" in params.values()
+    is_async = any(isinstance(value, str) and value == "async" for value in params.values())
     is_of_processes = getattr(item, "originalname", "") in OF_PROCESSES
     return (
         (is_of_processes and (is_async or not stores <= {"sqlite", None}))
