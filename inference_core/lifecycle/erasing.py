@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import secrets
 import time
 from collections import Counter
@@ -50,6 +51,7 @@ _TRACE: Final = 40
 """Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
 _SHORTEST: Final = 8
 _SAID: Final = ("content", "text")
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?")
 _SOUGHT: Final = ("named", "traces")
 _NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
 _ID_OF_OTHERS: Final = "the user's ID, where memories or sessions of other users and of spaces say it"
@@ -290,11 +292,14 @@ def _write_plan(plan: Path, known: dict[str, Any]) -> None:
 
 def _trace_of(row: Row, user_id: str) -> str | None:
     """The beginning of what a row says, by which a copy of it would be found in a file; None if that is too short."""
-    found = [(is_said, text) for is_said, text in _texts(row.value) if len(text) >= _SHORTEST]
+    # An instant is long, but many rows have the same.
+    found = [
+        (said, text) for said, text in _texts(row.value) if len(text) >= _SHORTEST and not _INSTANT.fullmatch(text)
+    ]
     if len(user_id) >= _SHORTEST:  # that is searched for anyway; so what is noted meanwhile has no id in it
         names = (user_id, encode_label(user_id))
         found = [(is_said, text) for is_said, text in found if not any(name in text[:_TRACE] for name in names)]
-    # Instants and hashes are long, but stand in no copy of a text; words stand there.
+    # Hashes are long, but stand in no copy of a text; words stand there.
     _, text = max(found, key=lambda one: (one[0], " " in one[1], len(one[1])), default=(False, ""))
     return text[:_TRACE] or None
 

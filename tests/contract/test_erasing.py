@@ -35,6 +35,7 @@ from inference_core.lifecycle.replaying import replay
 from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEUE_ROOT, ROOTS, encode_label
 from inference_core.outbox.partitions import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
+from inference_core.server.identity.auth import Permission, create_key
 from inference_core.stores.backend import Backend, Check, Put
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import MappingBackend
@@ -334,6 +335,17 @@ def test_traces_that_others_have_too_are_no_traces(tmp_path: Path, ledger: Ledge
     with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
         store.memory(ADA).add("likes short answers", "preferences")
         store.memory(BOB).add("likes short answers", "preferences")
+        assert erase([store.engine.backend], ADA, ledger).left == 0
+
+
+def test_regression_an_instant_of_another_row_is_no_trace(tmp_path: Path, ledger: Ledger, clock: FrozenClock) -> None:
+    """A memory's recall count holds no text but a time, and the API key of another user has the same."""
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, clock=clock).sync
+        service.save_memory(ADA, "likes short answers")
+        assert service.recall_memories(ADA, "answers")
+        store.engine.accesses.flush()
+        run(create_key(store.engine, clock, user=BOB, permissions=[Permission.READ]))
         assert erase([store.engine.backend], ADA, ledger).left == 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import DATA
@@ -29,7 +30,7 @@ def test_a_small_model_answers_and_judges_and_nothing_is_asked_twice(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_BASE_URL", URL)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    reports: list[list[dict[str, object]]] = []
+    reports: list[list[dict[str, Any]]] = []
     for _ in range(2):
         assert main([*COMMAND]) == 0
         reports.append(json.loads(capsys.readouterr().out)["runs"])
