@@ -357,8 +357,7 @@ class ServerSettings(_Settings):
     )
     airi: bool = Field(default=False, description="Also answer on the routes of AIRI's memory service, under /api.")
     ledger: Path | None = Field(
-        default=None,
-        description="The ledger of erasures. None: beside the store's files, else in the working directory.",
+        default=None, description="The ledger of erasures. None: beside the store's files, else in the current folder."
     )
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
     burst: int = Field(default=100, ge=1, description="Requests that may come at once, above that rate.")

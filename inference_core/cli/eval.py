@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CONVERSATIONS: Final = "conversations"
 """In place of a format: the user's own conversations, with a file of questions."""
 NO_JUDGE: Final = "none"
+Split = Annotated[str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")]
 
 
 class RetrievalUnlessNamed(TyperGroup):
@@ -72,12 +74,8 @@ def retrieval(
         list[str] | None,
         typer.Option("--reranker", metavar="NAME", help="Also with this re-ranker: module:name or provider:model."),
     ] = None,
-    split: Annotated[
-        str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")
-    ] = "all",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")
-    ] = None,
+    split: Split = "all",
+    limit: Limit = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Write the result as a picture, e.g. r.png.")
     ] = None,
@@ -165,12 +163,8 @@ def answers(
         str | None, typer.Option("--embeddings", metavar="NAME", help="Embedding model of ours and dense.")
     ] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Turns or memories for each question.")] = 20,
-    split: Annotated[
-        str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")
-    ] = "all",
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")
-    ] = None,
+    split: Split = "all",
+    limit: Limit = None,
     sample: Annotated[
         int | None,
         typer.Option("--sample", min=1, help="Only this many questions, drawn at random but the same each time."),
