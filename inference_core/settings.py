@@ -93,21 +93,21 @@ class MemorySettings(_Settings):
     )
     writes_per_minute: str | None = Field(
         default=None,
-        description="The most saves and updates per minute, of a user and of each of the user's agents: 600,agent=200.",
+        description="Maximum saves and updates per minute, of a user and of each of the user's agents: 600,agent=200.",
     )
     max_memories: str | None = Field(
-        default=None, description="The most memories of a user, and of each of the user's agents: 5000,agent=1000."
+        default=None, description="Maximum memories of a user, and of each of the user's agents: 5000,agent=1000."
     )
     max_bytes: str | None = Field(
         default=None,
-        description="The most bytes (text, tags and metadata) of a user's memories, and of each of the user's agents.",
+        description="Maximum bytes (text, tags and metadata) of a user's memories, and of each of the user's agents.",
     )
     audit: Literal["on", "off"] = Field(
         default="on", description="Record an event for each change of a memory: who, when and why, but never the text."
     )
     audit_days: float = Field(default=365.0, gt=0, le=36_500, description="Days after which an audit event is removed.")
     audit_key: SecretStr | None = Field(
-        default=None, description="Key of the audit trail, at least 16 characters. By default one that the store keeps."
+        default=None, description="Key of the audit trail, at least 16 characters. By default, the store keeps one."
     )
     log_format: Literal["text", "json"] = Field(
         default="text",
@@ -150,7 +150,7 @@ class MemorySettings(_Settings):
         "contradictions.",
     )
     receipts: bool = Field(
-        default=True, description="Record which memories each model call was shown, and why; not what they say."
+        default=True, description="Record which memories each model call saw, and why, but not their text."
     )
     receipt_days: float = Field(default=30.0, gt=0, description="Days for which these receipts are kept.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
@@ -160,17 +160,17 @@ class MemorySettings(_Settings):
     capture: bool = Field(default=False, description="Extract memories from conversations, in the background.")
     model: Names = Field(
         default=(),
-        description="Chat models that find memories in what is said, as provider:model, separated by commas; each is "
-        "asked when the one before fails. None: rules for plain statements in English and German.",
+        description="Chat models that extract memories, as provider:model, separated by commas; each is "
+        "tried if the one before it fails. None: rules for plain statements in English and German.",
     )
     model_temperature: float | None = Field(
         default=None,
         ge=0,
         le=2,
-        description="Temperature of these models. None: their own. Models that reason may have none.",
+        description="Temperature of these models. None: their own. Reasoning models may reject it.",
     )
     model_tokens: int | None = Field(
-        default=None, ge=1, description="Tokens that an answer of these models may take. None: their own limit."
+        default=None, ge=1, description="Maximum tokens of an answer by these models. None: their own limit."
     )
     batch_messages: int = Field(
         default=10, ge=1, le=100, description="Messages in a batch from which memories are extracted."
@@ -186,7 +186,7 @@ class MemorySettings(_Settings):
         default=1_800.0, gt=0, description="Seconds without a new message after which a session is summarized."
     )
     insights: bool = Field(
-        default=False, description="Have the models draw higher-level memories from several that belong together."
+        default=False, description="Have the models derive higher-level memories from several related ones."
     )
     insights_hours: float = Field(
         default=24.0, gt=0, description="Hours between two updates of a user's higher-level memories."
@@ -196,11 +196,11 @@ class MemorySettings(_Settings):
         description="Minutes after which a memory that nobody reads or writes is removed for good. A category can have "
         "its own: 1440,episodic=60,semantic=none. None: never.",
     )
-    access_counts: bool = Field(default=True, description="Count how often each memory is recalled, off the read path.")
+    access_counts: bool = Field(default=True, description="Count how often each memory is recalled, in the background.")
     forget_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Hours between two runs in which the worker forgets, by the limits below. None: it never does.",
+        description="Hours between the runs in which the worker forgets, by the limits below. None: never.",
     )
     forget_half_life: float | None = Field(
         default=None,
@@ -212,16 +212,16 @@ class MemorySettings(_Settings):
     )
     forget_max_memories: str | None = Field(
         default=None,
-        description="The most memories of a user, and of single types: 5000,context=200. The weakest are forgotten.",
+        description="Maximum memories of a user, and of single types: 5000,context=200. The weakest are forgotten.",
     )
     forget_max_tokens: str | None = Field(
-        default=None, description="The most tokens of a user's memories. The weakest are forgotten."
+        default=None, description="Maximum tokens of a user's memories. The weakest are forgotten."
     )
     deleted_days: float = Field(
         default=7.0,
         ge=0,
         le=36_500,
-        description="Days for which deleted memories can be restored and replaced texts be read. 0: neither is kept.",
+        description="Days for which deleted memories can be restored and replaced texts read. 0: neither is kept.",
     )
     forgotten_days: float = Field(
         default=90.0, ge=0, description="Days for which forgotten memories can be restored; then they are erased."
@@ -233,7 +233,7 @@ class MemorySettings(_Settings):
         "versions, receipts or conversations, as in interaction=365,archive=30. None: nothing.",
     )
     retention_basis: Literal["created", "last_used", "valid_to"] = Field(
-        default="created", description="From when their age counts for that: created, last_used or valid_to."
+        default="created", description="What their age is counted from: created, last_used or valid_to."
     )
     retention_hours: float = Field(default=24.0, gt=0, description="Hours between two such runs of the worker.")
 
@@ -326,7 +326,7 @@ class ServerSettings(_Settings):
     root_path: str = Field(
         default="",
         pattern=r"^(/[^/?#\s]+)*$",
-        description="The prefix, such as /memory, that a proxy takes off the paths before it passes requests on.",
+        description="The prefix, such as /memory, that a proxy strips from the paths before it forwards requests.",
     )
     user: str | None = Field(
         default=None,
@@ -339,11 +339,11 @@ class ServerSettings(_Settings):
     )
     hosts: Names = Field(
         default=(),
-        description="Names under which the server is reached, separated by commas; requests for others are refused. "
+        description="Host names of the server, separated by commas; requests for others are refused. "
         "None: localhost on loopback, else any.",
     )
     origins: Names = Field(
-        default=(), description="Other sites whose pages may send requests, as https://app.example.com."
+        default=(), description="Other sites whose pages may send requests, such as https://app.example.com."
     )
     issuer: str | None = Field(
         default=None, description="The address of your identity provider (OpenID), whose tokens are accepted as keys."
@@ -360,7 +360,7 @@ class ServerSettings(_Settings):
         default=None, description="The ledger of erasures. None: beside the store's files, else in the current folder."
     )
     rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
-    burst: int = Field(default=100, ge=1, description="Requests that may come at once, above that rate.")
+    burst: int = Field(default=100, ge=1, description="Requests allowed in a burst above that rate.")
 
     @field_validator("key")
     @classmethod
