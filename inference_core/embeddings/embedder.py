@@ -285,12 +285,8 @@ class Embedder:
 
     def _normalized_all(self, found: Any, given: list[Passage] | _Question) -> Encodings:
         count = len(given) if not isinstance(given, _Question) else len(given.spaces) if self.has_languages else 1
-        try:
+        with raised_as(_unreadable, but=(EmbeddingError, EmbeddingMismatch)):  # a generator may raise anything here
             made = [self._normalized(one) for one in found]
-        except EmbeddingMismatch:
-            raise
-        except (TypeError, ValueError, AttributeError) as error:
-            raise EmbeddingError(f"The embedding model returned something else than vectors: {error}") from error
         if len(made) != count:
             raise EmbeddingError(f"The embedding model returned {len(made)} vectors for {count} texts")
         return made
@@ -315,6 +311,10 @@ class Embedder:
 
 def _failure(error: Exception) -> EmbeddingError:
     return EmbeddingError(f"The embedding model failed: {told_error(error)}")
+
+
+def _unreadable(error: Exception) -> EmbeddingError:
+    return EmbeddingError(f"The embedding model returned something else than vectors: {told_error(error)}")
 
 
 def _readable(passages: Sequence[Passage]) -> list[Passage]:

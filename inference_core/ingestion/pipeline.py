@@ -200,7 +200,12 @@ class Pipeline:
         return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=True)
 
     def _failed(self, claim: Claim, reason: str, outcome: BatchOutcome = BatchOutcome.LATER) -> Operation[BatchReport]:
-        dead = yield from self.outbox.failed(claim, reason)
+        try:
+            dead = yield from self.outbox.failed(claim, reason)
+        except VersionConflict:
+            # Periodic work was put off meanwhile, so this is new work; or another worker has the lease by now.
+            yield from self.outbox.release(claim)
+            return BatchReport(BatchOutcome.LATER)
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
         return replace(report, dead=len(dead))
 

@@ -174,24 +174,27 @@ class Worker:
         Each goes on by itself, so that a slow one holds a thread, but no other partition.
         """
         lap = _Lap()
-        while not self._rests and not lap.alone:
-            with self._changed:  # before the look: what is put in during it is not missed
-                noted, self._noted = self._noted, {}
-                self._is_woken = False
-            for found in run(self._pipeline.partitions()):
-                with self._changed:
-                    is_new = found[0] not in lap.under_way
-                    lap.under_way.add(found[0])
-                    # Its last batch may have been read before this message was put in.
-                    lap.has_more |= not is_new and found[0] in noted
-                if is_new:
-                    pool.submit(partial(self._go_on, pool, lap, found))
-            with self._changed:  # until all is done, or it is time to look for other partitions
-                self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
-                if not lap.under_way:
-                    break
-        with self._changed:
-            self._changed.wait_for(lambda: not lap.under_way)
+        try:
+            while not self._rests and not lap.alone:
+                with self._changed:  # before the look: what is put in during it is not missed
+                    noted, self._noted = self._noted, {}
+                    self._is_woken = False
+                for found in run(self._pipeline.partitions()):
+                    with self._changed:
+                        is_new = found[0] not in lap.under_way
+                        # Its last batch may have been read before this message was put in.
+                        lap.has_more |= not is_new and found[0] in noted
+                        if is_new:
+                            pool.submit(partial(self._go_on, pool, lap, found))  # which waits for this lock at its end
+                            lap.under_way.add(found[0])
+                with self._changed:  # until all is done, or it is time to look for other partitions
+                    self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
+                    if not lap.under_way:
+                        break
+        finally:
+            # Also if the outbox cannot be read: the next lap, and whoever closes the worker, must find nothing running.
+            with self._changed:
+                self._changed.wait_for(lambda: not lap.under_way)
         # Last, while this worker has nothing else in hand: a message that killed another worker may kill it.
         for found in lap.alone:
             lap.has_more |= self._tried(found, alone=True).has_more

@@ -63,6 +63,7 @@ SWEEP_INTERVAL_S: Final = 60.0
 SEAL_INTERVAL_S: Final = 60.0
 _PARTING_S: Final = 10.0
 """So long a store that is closed waits for reads that have begun: SQLite waits five seconds for a lock."""
+_LAST_PORTION_S: Final = 2.0
 _DEFERRED, _ACCESSES = "deferred writes", "access counts"
 _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
 """The chores of a store, besides those of its reader."""
@@ -76,6 +77,7 @@ class EngineParts:
     writer: GroupWriter
     pool: WorkerPool
     embedder: Embedder | None
+    backfill: Backfill | None
     backend: Backend
     is_closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -91,6 +93,8 @@ class EngineParts:
         self.pool.close(_PARTING_S)  # whoever owns another library's store may close its connection after this
         if self.embedder:
             self.embedder.close()
+        elif self.backfill:  # the model goes on for others; a portion in hand reads the database
+            self.backfill.close(_LAST_PORTION_S)
         self.backend.close()
 
 
@@ -155,13 +159,14 @@ class StoreEngine(StoreReader):
             chores.add(_EXPIRED, partial(remove_expired, backend, self._writer, self.journal), sweep_interval_s)
             chores.add(_SEALS, Sealer(self.journal).seal_portion, is_flushed=True)
             self.journal.wake = partial(chores.wake, _SEALS, SEAL_INTERVAL_S)
+        backfill = None
         if embedder and backend.capabilities.writable:
             wake = partial(chores.wake, VECTORS)
             backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)
             chores.add(VECTORS, backfill.fill_portion)
             embedder.when_loaded(wake)
         own = embedder if owns_embedder else None
-        self.parts = EngineParts(self.maintenance, self._writer, self.pool, own, backend)
+        self.parts = EngineParts(self.maintenance, self._writer, self.pool, own, backfill, backend)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -323,6 +328,11 @@ class StoreEngine(StoreReader):
         alone = None if self.backend.capabilities.single_writer else apply_alone
         handed_over: list[Future[list[int]]] = []
 
+        def settled(error: BaseException | None) -> None:
+            if error is None or isinstance(error, WriteUnknown):  # then it may be there
+                noted()
+                landed()
+
         def hand_over() -> Future[list[int]]:
             handed_over.append(self.pool.submit(alone) if alone else self._writer.submit(batch))
             return handed_over[0]
@@ -331,13 +341,13 @@ class StoreEngine(StoreReader):
             with step("db_write", {"db.system.name": self.kind, "db.operation.batch.size": len(batch)}):
                 versions: list[int] = yield Effect(hand_over, inline=alone, may_block=self.pool.may_block)
         except BaseException as error:
-            # A write that was still queued has been taken back, so it is known not to be there.
-            if not handed_over or handed_over[0].cancelled():
-                raise
-            handed_over[0].add_done_callback(lambda done: None if done.exception() else (noted(), landed()))
-            if isinstance(error, DeadlineExceeded):
-                raise WriteUnknown("The store did not confirm the write in time; retry it under the same id") from error
+            if not handed_over:
+                settled(error)
+            elif not handed_over[0].cancelled():  # else it was still queued, so it is known not to be there
+                handed_over[0].add_done_callback(lambda done: settled(done.exception()))
+                if isinstance(error, DeadlineExceeded):
+                    message = "The store did not confirm the write in time; retry it under the same id"
+                    raise WriteUnknown(message) from error
             raise
-        noted()
-        landed()
+        settled(None)
         return versions

@@ -66,8 +66,7 @@ class Maintenance:
         self._chores: dict[str, _Chore] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="memory-maintenance", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def add(
         self, name: str, work: Callable[[], object], interval: float | None = None, *, is_flushed: bool = False
@@ -83,6 +82,10 @@ class Maintenance:
                 raise ConfigurationError(f"There is a chore {name!r} already")
             due = _NEVER if interval is None else time.monotonic() + interval
             self._chores[name] = _Chore(name, work, interval, is_flushed, due)
+            if self._thread is None:  # not before: a store that cannot be opened would leave its thread behind
+                thread = threading.Thread(target=self._run, name="memory-maintenance", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
 
     def wake(self, name: str, after: float = 0.0) -> None:
@@ -104,7 +107,7 @@ class Maintenance:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if threading.current_thread() is not self._thread:
+        if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
     def _run(self) -> None:

@@ -144,8 +144,6 @@ def migrate_memories(
         total = sum(space.rows for one in sources for space in one.spaces() if wanted.place_of(space.labels, one))
         with closing(located(sources, wanted, report)) as items:
             migration.migrate(items, total, progress)
-        if isinstance(store, MemoryStore):
-            store.engine.embed_later()
     return report
 
 
@@ -173,8 +171,6 @@ def import_items(
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
         migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard, frozenset(confirm))
         migration.migrate(items(), total, progress)
-        if isinstance(store, MemoryStore):
-            store.engine.embed_later()
     return report
 
 
@@ -183,6 +179,7 @@ def _opened(
 ) -> tuple[Backend, MigrationReport]:
     """The database to write to. Nothing is made in a dry run, nor in place of a missing file unless ``creates``."""
     if isinstance(store, MemoryStore):
+        opened.callback(store.engine.embed_later)  # also for what was written before a failure
         return store.engine.backend, MigrationReport(store.engine.backend.name, dry_run)
     scheme, path, *_ = parse_url(store)
     is_missing = path is not None and not path.exists() and not creates

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,13 +17,14 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli.app import run
-from inference_core.errors import StoreBusy
+from inference_core.errors import StoreBusy, StoreUnavailable
 from inference_core.lifecycle import erasing
 from inference_core.lifecycle.ledger import Ledger
+from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
-from inference_core.stores.backend import EXTRA, Backend, Delete, Put, Row
+from inference_core.stores.backend import EXTRA, Backend, Delete, Outcome, Put, Row, Write
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.governance import sealer
 from inference_core.stores.governance.journal import EVENT_KIND
@@ -384,3 +385,22 @@ def test_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"event {event.key} was changed" in capsys.readouterr().err
     assert run(["audit", "verify", "--user", USER, "--url", url, "--json", "--head", "ab"]) == 1
     assert "was cut or made anew" in capsys.readouterr().out
+
+
+def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: str):
+    """The sealer was told of none of them, though some were there."""
+    with open_store(sqlite_url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        ids = [service.save_memory("ada", f"likes {drink}") for drink in ("tea", "mate")]
+        journal, backend = store.engine.journal, store.engine.backend
+        while Sealer(journal).seal_portion():
+            pass
+
+        def breaks_off(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+            backend.apply(batches[:1])
+            raise StoreUnavailable("the database is away")
+
+        removals = [[Delete(namespace=("ada", "semantic"), key=key)] for key in ids]
+        with pytest.raises(StoreUnavailable):
+            journal.apply(removals, Cause(at=datetime.now(UTC), operation="expire"), breaks_off)
+        assert list(journal.unsealed) == ["ada"]

@@ -8,8 +8,9 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
+import pytest
 from langgraph.store.memory import InMemoryStore
-from support import FailingEmbeddings, HashingEmbeddings
+from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware
 from inference_core.services.user_memories import purge_user_memories
@@ -121,3 +122,20 @@ def test_rows_that_are_gone_do_not_hide_texts_that_wait_for_their_vectors() -> N
     (waiting,) = engine.backend.pending(engine.embedder.fingerprint, 3)
     assert "water" in waiting.text
     engine.close()
+
+
+def test_regression_closing_waits_for_texts_that_are_embedded_for_another_librarys_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its owner closes the connection after that, which they still read."""
+    monkeypatch.setattr("inference_core.stores.indexing.embedding.EMBED_TIMEOUT_S", 0.05)
+    store, model = InMemoryStore(), HangingEmbeddings(0.5)
+    service = AgentMemoryStoreService(store, embeddings=model)
+    service.sync.save_memory(U, "likes tea")
+    engine = service.scope.engine
+    backfill = engine.parts.backfill
+    assert backfill is not None
+    until(lambda: backfill._running is not None)
+    engine.close()
+    assert backfill._running is not None
+    assert backfill._running.done()

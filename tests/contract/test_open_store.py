@@ -497,3 +497,13 @@ async def test_a_save_whose_caller_has_left_gets_its_vector_and_its_seal() -> No
         assert await asyncio.to_thread(eventually, lambda: noted == ["an event"])
         assert await asyncio.to_thread(eventually, lambda: not pending(store))
         assert len(await service.recall_memories("ada", "mate")) == 1
+
+
+def test_regression_a_store_that_cannot_be_opened_leaves_no_thread(sqlite_url: str):
+    with open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model one")):
+        pass
+    before = set(threading.enumerate())
+    for _ in range(2):
+        with pytest.raises(EmbeddingMismatch):
+            open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model two"))
+    assert [one.name for one in set(threading.enumerate()) - before if one.name == "memory-maintenance"] == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.store.base import BaseStore
 from periodic_support import DAY, QUIET, Life, citing_all, insight, summarizer
 
 from inference_core import MemoryStore, open_store
 from inference_core.effects import run
+from inference_core.errors import ModelError
 from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.testing import FrozenClock
@@ -49,3 +51,22 @@ def test_two_workers_write_one_summary(own_store: MemoryStore, clock: FrozenCloc
         thread.join()
     lives[0].works()
     assert sorted(str(one.value["session_id"]) for one in lives[0].summaries()) == ["s0", "s1", "s2"]
+
+
+def test_regression_work_that_was_put_off_in_its_last_attempt_is_tried(
+    own_store: MemoryStore, clock: FrozenClock
+) -> None:
+    """That attempt could not be noted, so the new work counted as tried too often and died."""
+
+    def fails(messages: list[BaseMessage]) -> AIMessage:
+        raise ModelError("out of order")
+
+    def fails_late(messages: list[BaseMessage]) -> AIMessage:
+        life.says("Two")
+        return fails(messages)
+
+    life = Life(own_store, clock, summarizer=summarizer(fails, fails, fails_late, citing_all("Both")))
+    life.says("One")
+    for _ in range(4):
+        life.works(DAY)
+    assert [one.content for one in life.summaries()] == ["Both"]

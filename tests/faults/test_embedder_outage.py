@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from langchain_core.embeddings import Embeddings
@@ -12,6 +14,9 @@ from support import FailingEmbeddings, HangingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import run
+from inference_core.errors import WriteUnknown
+from inference_core.retrieval.documents import Document
+from inference_core.stores.backend import Put
 from inference_core.stores.indexing.reader import VECTORS
 from inference_core.stores.indexing.search import RecallMode, Search
 
@@ -153,4 +158,68 @@ def test_a_model_that_hangs_in_the_background_holds_up_no_other_chore(
         assert until(lambda: store.engine.backend.get(figures) != [None])
         assert pending(store) == 1
         model.over.set()
+        assert until(lambda: pending(store) == 0)
+
+
+class Lazy(Embeddings):
+    """Gives a generator, which fails at a text that it does not like."""
+
+    def embed_documents(self, texts: list[str]) -> Any:
+        def vectors() -> Iterator[list[float]]:
+            for text in texts:
+                if "tea" in text:
+                    raise RuntimeError("no tea")
+                yield [float(len(text)), 1.0]
+
+        return vectors()
+
+    def embed_query(self, text: str) -> list[float]:
+        return [1.0, 1.0]
+
+
+def test_regression_a_model_that_fails_late_holds_up_only_the_text_that_it_refuses(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for that answer got none, and no text after it ever got its vector."""
+    monkeypatch.setattr("inference_core.stores.indexing.embedding.EMBED_TIMEOUT_S", 30)
+    monkeypatch.setattr("inference_core.stores.maintenance._PATIENCE_S", (0.1,))
+    with open_store(sqlite_url, embeddings=Lazy()) as store:
+        service = AgentMemoryStoreService(store).sync
+        began = time.monotonic()
+        service.save_memory("ada", "likes tea", "facts")
+        assert time.monotonic() - began < 10
+        for drink in ("coffee", "cocoa"):
+            put = Put(
+                namespace=("ada", "semantic"),
+                key=drink,
+                value="{}",
+                updated_at=datetime.now(UTC),
+                document=Document.of(drink),
+            )
+            run(store.engine.write([put], embeds=False))
+        store.engine.embed_later()
+        assert until(lambda: pending(store) == 1)
+
+
+def test_regression_a_write_that_the_database_did_not_confirm_gets_its_vector_and_its_seal(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_core.embeddings.embedder._PAUSE_S", 0.01)
+    monkeypatch.setattr("inference_core.stores.maintenance._PATIENCE_S", (0.1,))
+    model = FailingEmbeddings()
+    with open_store(sqlite_url, embeddings=model) as store:
+        service = AgentMemoryStoreService(store).sync
+        backend = store.engine.backend
+        apply = backend.apply
+
+        def unconfirmed(batches: Any) -> Any:
+            apply(batches)
+            raise WriteUnknown("the connection was lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(backend, "apply", unconfirmed)
+            with pytest.raises(WriteUnknown):
+                service.save_memory("ada", "likes tea", "facts")
+        assert list(store.engine.journal.unsealed) == ["ada"]
+        model.broken = False
         assert until(lambda: pending(store) == 0)

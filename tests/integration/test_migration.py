@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,12 +21,14 @@ import pytest
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
 from migration_support import ROW_TIME, UNUSABLE, USERS, Expected, legacy_file, originals, state
+from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.memory.namespaces import AUDIT, MIGRATED, MemoryNamespaceBuilder, encode_label
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
-from inference_core.transfer.migrate import migrate_memories
+from inference_core.transfer.legacy import LegacyItem
+from inference_core.transfer.migrate import import_items, migrate_memories
 
 Script = Callable[..., tuple[int, str, str]]
 SCRIPT = Path(__file__).parents[2] / "scripts" / "migrate_memory_to_coala.py"
@@ -438,3 +441,25 @@ def test_ages_that_a_row_alone_knows_are_kept(path: Path, url: str):
     with open_store(url, embeddings=None) as store:
         (one,) = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
         assert (one.created_at, one.updated_at) == (ROW_TIME, ROW_TIME + timedelta(days=1))
+
+
+def test_regression_what_an_import_stored_before_it_failed_gets_its_vectors(sqlite_url: str):
+    looks = iter(range(2))
+
+    def items() -> Iterator[LegacyItem]:
+        is_counting = next(looks) == 0
+        for number in range(600):
+            if number == 550 and not is_counting:
+                raise OSError("the file is on a disk that is gone")
+            yield LegacyItem(user_id="ada", key=str(number), value={"content": f"fact {number}"})
+
+    with open_store(sqlite_url, embeddings=HashingEmbeddings()) as store:
+        with pytest.raises(OSError, match="is gone"):
+            import_items(store, items)
+        backend, model = store.engine.backend, store.engine.embedder
+        assert model is not None
+        assert AgentMemoryStoreService(store).sync.count_memories("ada")["total"] == 550
+        end = time.monotonic() + 10
+        while backend.pending(model.fingerprint, 1) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert backend.pending(model.fingerprint, 1) == []

@@ -19,11 +19,13 @@ from server_support import Served, served
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, arun, run
-from inference_core.errors import StoreUnavailable
-from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS
+from inference_core.errors import StoreUnavailable, WriteUnknown
+from inference_core.memory.namespaces import AUDIT, JOBS_ROOT, PORTIONS
+from inference_core.memory.text import encode_json
 from inference_core.server.api import jobs, user_routes
 from inference_core.server.api.jobs import ABANDONED, Job, Jobs
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
+from inference_core.stores.backend import Delete, Put, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
@@ -299,7 +301,7 @@ async def test_of_two_servers_with_one_job_the_later_has_it(server: Served):
         await ended(client, job)
     stale = await first.get("ada", job.rpartition("/")[2])
     assert isinstance(stale, Job)
-    stale.version -= 1
+    stale.version, stale.server = stale.version - 1, "the earlier"
     await first._tell(stale)
     assert stale.is_stopped
     with pytest.raises(jobs._Stopped):
@@ -330,3 +332,124 @@ async def test_a_request_that_broke_off_is_taken_in_as_a_whole_when_it_is_sent_a
         job = await begun(client, "save", body, **{"Idempotency-Key": "k"})
         assert (await ended(client, job))["result"] == {"stored": 7, "refused": 0}
         assert len(lines_of(await client.get(job + "/result"))) == 7
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["it was not written", "it was, unconfirmed"])
+async def test_regression_what_became_of_a_job_is_told_until_it_is_written(
+    server: Served, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+):
+    """One failed write, and the next server said that a finished erasure had failed, or forgot once more."""
+    monkeypatch.setattr(jobs, "_AGAIN_S", 0.01)
+    engine = server.service.scope.engine
+    write, failures = type(engine).write, iter([None] * 3)
+
+    def fails_at_the_end(self: StoreEngine, batch: Any, *args: Any, **kwargs: Any) -> Operation[list[int]]:
+        if '"state":"done"' in batch[0].value and next(failures, "none left") is None:
+            if is_there:
+                yield from write(self, batch, *args, **kwargs)
+            raise WriteUnknown("the store did not confirm it")
+        return (yield from write(self, batch, *args, **kwargs))
+
+    monkeypatch.setattr(type(engine), "write", fails_at_the_end)
+    async with server.client("ada") as client:
+        done = await ended(client, await begun(client, "export"))
+    assert (done["state"], done["result"]) == ("done", {"exported": 0})
+
+
+async def test_regression_what_a_job_was_given_is_kept_longer_than_the_job(
+    server: Served, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+):
+    """It ended a day after it was sent, and the job a day after its last change: that saved nothing, and was done."""
+    first: Jobs = server.app.state.jobs
+    monkeypatch.setattr(first, "_start", nothing)
+    async with server.client("ada") as client:
+        saving = await begun(client, "save", {"memories": [{"content": f"Fact {number}"} for number in range(5)]})
+    clock.advance(timedelta(hours=23))
+    job = await first.get("ada", saving.rpartition("/")[2])
+    assert job is not None
+    await first._tell(job)
+    rows = [row for row in server.service.scope.engine.backend.inspect() if isinstance(row, Row)]
+    ours = [row for row in rows if job.id in (row.key, row.namespace[-1])]
+    ends = {row.namespace[1] == PORTIONS: row.expiry.at for row in ours if row.expiry}
+    assert ends[True] > ends[False]
+
+
+async def test_a_job_whose_portions_are_gone_says_so_instead_of_giving_less(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+):
+    first: Jobs = server.app.state.jobs
+    async with server.client("ada", ADMIN) as client:
+        exported = await begun(client, "export")
+        await ended(client, exported)
+        monkeypatch.setattr(first, "_start", nothing)
+        saving = await begun(client, "save", {"memories": [{"content": "Fact"}]})
+        engine = server.service.scope.engine
+        places = await arun(engine.namespaces(("ada",)))
+        rows = await arun(engine.scan([place for place in places if PORTIONS in place]))
+        for row in rows:
+            await arun(engine.write([Delete(namespace=row.namespace, key=row.key)]))
+        assert (await client.get(exported + "/result")).status_code == 404
+        job = await first.get("ada", saving.rpartition("/")[2])
+        assert job is not None
+        job.is_given_up = True
+        await first._tell(job)
+        second = served(server.service)
+        await looked(second.app.state.jobs)
+        assert (await ended(client, saving))["state"] == "failed"
+
+
+async def test_regression_a_job_that_another_server_goes_on_with_keeps_its_actor(
+    server: Served, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+):
+    first: Jobs = server.app.state.jobs
+    async with server.client("ada") as client:
+        await ended(client, await begun(client, "save", {"memories": [{"content": "First"}]}))
+        monkeypatch.setattr(first, "_start", nothing)
+        saving = await begun(client, "save", {"memories": [{"content": "Second"}]})
+        clock.advance(ABANDONED + timedelta(seconds=1))
+        second = served(server.service)
+        await looked(second.app.state.jobs)
+        await ended(client, saving)
+    rows = [row for row in server.service.scope.engine.backend.inspect("ada") if isinstance(row, Row)]
+    actors = [row.value["actor"] for row in rows if row.namespace[1:] == (AUDIT,) and "actor" in row.value]
+    assert len(actors) == 2
+    assert actors[0] == actors[1]
+    assert actors[0]["id"].startswith("key ")
+
+
+async def test_regression_a_job_of_a_kind_that_a_later_version_added_is_left_to_it(
+    server: Served, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+):
+    """It was marked as running, and ended the search for others."""
+    first: Jobs = server.app.state.jobs
+    monkeypatch.setattr(first, "_start", nothing)
+    async with server.client("ada") as client:
+        unknown, saving = await begun(client, "export"), await begun(client, "save", {"memories": [{"content": "tea"}]})
+        engine = server.service.scope.engine
+        for row in await arun(engine.scan(await arun(engine.namespaces((JOBS_ROOT,))))):
+            if row.key == unknown.rpartition("/")[2]:
+                value = encode_json({**row.value, "kind": "reindex"}, what="job")
+                put = Put(namespace=row.namespace, key=row.key, value=value, updated_at=clock.now())
+                await arun(engine.write([put]))
+        clock.advance(ABANDONED + timedelta(seconds=1))
+        second = served(server.service)
+        await looked(second.app.state.jobs)
+        assert (await ended(client, saving))["state"] == "done"
+        left = await first.get("ada", unknown.rpartition("/")[2])
+        assert left is not None
+        assert left.state == "queued"
+
+
+async def test_a_user_may_have_ten_unfinished_jobs_and_exports(server: Served, monkeypatch: pytest.MonkeyPatch):
+    """Each export keeps a copy of all memories for a day, which no quota counts."""
+    first: Jobs = server.app.state.jobs
+    async with server.client("ada", ADMIN) as client, server.client("bob") as other:
+        for number in range(jobs.MOST):
+            await ended(client, await begun(client, "export", None, **{"Idempotency-Key": str(number)}))
+        await ended(client, await begun(client, "export", None, **{"Idempotency-Key": "0"}))
+        for _ in range(2):
+            refused = await client.post("/v1/jobs/export")
+            assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (429, "too-many-jobs")
+        await ended(other, await begun(other, "export"))
+        monkeypatch.setattr(first, "_start", nothing)
+        await begun(client, "erase", {"dry_run": True})

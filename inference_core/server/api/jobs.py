@@ -13,30 +13,25 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from inference_core.effects import Operation, WorkerPool, arun, run
-from inference_core.errors import (
-    ConfigurationError,
-    InferenceCoreError,
-    InvalidInput,
-    VersionConflict,
-    without_quotes,
-)
+from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidInput, VersionConflict, without_quotes
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.forgetting import forget
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.policy import ForgettingPolicy
+from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS, Namespace, encode_label
 from inference_core.memory.text import encode_json
 from inference_core.server.api.user_wire import Forgetting, Saved
 from inference_core.server.api.wire import Memory, NewMemory
-from inference_core.server.problems import problem_of, status_of, told
+from inference_core.server.problems import Refused, problem_of, status_of, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import list_memories
 from inference_core.services.operations.save import save
@@ -45,11 +40,16 @@ from inference_core.stores.backend import Expiry, Put, Row
 
 Kind = Literal["export", "forget", "save", "erase"]
 LIFE: Final = timedelta(days=1)
-"""So long after its last change, a job and what it gave are kept."""
+"""So long after its last change, a job is kept."""
+_LIFE_OF_PORTIONS: Final = 2 * LIFE
+"""So long what it takes in and gives is kept: the first of it is older than the job's last change."""
+MOST: Final = 10
+"""So many jobs a user may have that are not over, or that keep a copy of the memories."""
 ABANDONED: Final = timedelta(seconds=60)
 """Who runs a job writes it more often than this; one that was not written has lost its server."""
 BEAT_S: Final = 15.0
 TELL_S: Final = 0.3
+_AGAIN_S: Final = 5.0
 PORTION: Final = 200
 _AT_ONCE: Final = 2
 _QUEUED, _RUNNING, _DONE, _FAILED = "queued", "running", "done", "failed"
@@ -66,6 +66,7 @@ class Job:
     """A job, as its row has it. ``user`` None: it is an erasure, which is not to leave a name behind.
 
     ``is_given_up``: its server has ended in good order, and another one need not wait to see whether it is dead.
+    ``actor`` asked for it, and ``server`` is who runs it.
     """
 
     id: str
@@ -83,6 +84,8 @@ class Job:
     result: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
     version: int = 0
+    actor: dict[str, str] | None = None
+    server: str = ""
     is_given_up: bool = False
     is_stopped: bool = False
 
@@ -118,6 +121,7 @@ class Jobs:
         self._engine, self._clock = service.scope.engine, service.scope.clock
         self._pool = WorkerPool(_AT_ONCE, "jobs", hang_s=math.inf)
         self._running: dict[asyncio.Task[None], Job] = {}
+        self._name = token_hex(8)
         self.is_closing = False
 
     async def submit(
@@ -132,7 +136,7 @@ class Jobs:
     ) -> Job:
         """Stores a job with what it is ``given``, durably, and begins it; a known ``request_key`` gives its job.
 
-        Raises InvalidInput if that is another one, ConfigurationError, StoreError.
+        Raises InvalidInput if that is another one, Refused if the user has too many, ConfigurationError, StoreError.
         """
         if kind == "erase" and self.ledger is None:
             raise ConfigurationError("This server has no ledger of erasures; run inference-core erase")
@@ -151,9 +155,15 @@ class Jobs:
             updated_at=now,
             total=len(given) or None,
             portions=len(portions),
+            actor=None if kind == "erase" else scope.actor.to_value(),
+            server=self._name,
         )
         try:
             if request_key is None or not (known := await self.get(user, name)):
+                kept = [one for one in await self.all_of(user) if not one.is_over or one.kind == "export"]
+                if len(kept) >= MOST and kind != "erase":
+                    detail = f"There are {len(kept)} unfinished jobs and exports of the last day; {MOST} are allowed"
+                    raise Refused(429, "too-many-jobs", detail)
                 for number, portion in enumerate(portions):
                     await arun(self._take_in(user, job, number, portion))
                 await self._write(job)
@@ -174,10 +184,14 @@ class Jobs:
         """The jobs of ``user``, the newest first."""
         return list(map(Job.of, await arun(self._engine.scan([await self._place(user)]), self._timeout)))
 
+    async def has_lines(self, user: str, job: Job) -> bool:
+        """Whether all that a job has given is still there: an erasure of the user removes it."""
+        return await arun(self._engine.count([_portions(user, job.id)]), self._timeout) == job.portions
+
     async def lines(self, user: str, job: Job) -> AsyncIterator[str]:
-        """What a job has given, as JSON Lines."""
+        """What a job has given, as JSON Lines. Raises InvalidInput where a part of it is gone, StoreError."""
         for number in range(job.portions):
-            for one in (await arun(self._portion(user, job.id, number))).get("lines", ()):
+            for one in (await arun(self._portion(user, job.id, number)))["lines"]:
                 yield json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n"
 
     async def take_up(self) -> None:
@@ -195,7 +209,7 @@ class Jobs:
         is_ours = any((one.place, one.id) == (job.place, job.id) for one in self._running.values())
         # One that is queued waits in the pool of the server that took it in, which writes it from time to time too.
         has_server = job.updated_at > self._clock.now() - ABANDONED and not job.is_given_up
-        if job.is_over or is_ours or has_server:
+        if job.is_over or is_ours or has_server or job.kind not in get_args(Kind):  # or it is of a later version
             return
         user = job.user
         if user is None:
@@ -203,12 +217,13 @@ class Jobs:
             job.state, job.problem = _FAILED, problem_of(503, "interrupted", detail).model_dump(exclude_none=True)
         else:
             job.state, job.is_given_up = _RUNNING, False
+        job.server = self._name
         try:
             await self._write(job)
         except VersionConflict:
             return  # another server was faster
         if user is not None:
-            self._start(job, user, self._scope)
+            self._start(job, user, replace(self._scope, actor=Actor.from_value(job.actor or {})))
 
     def stop(self) -> None:
         """Has jobs stop soon, for the next server to go on with, and streams of events end."""
@@ -252,15 +267,26 @@ class Jobs:
         except Exception as error:  # noqa: BLE001 - nobody else would see it; its text may quote memories
             _LOG.error("The job %s failed: %s", job.id, without_quotes(error))
             job.state, job.problem = _FAILED, problem_of(500, "internal-error").model_dump(exclude_none=True)
-        await self._tell(job)
+        # What became of it is told until it is written: else the next server does it once more, or says that it failed.
+        while not await self._tell(job) and not job.is_stopped:  # noqa: ASYNC110 - no event says that a store is back
+            await asyncio.sleep(_AGAIN_S)
 
-    async def _tell(self, job: Job) -> None:
+    async def _tell(self, job: Job) -> bool:
+        """Writes the job; whether that was confirmed. Stops it if another server has taken it up."""
         try:
-            await self._write(job)
-        except VersionConflict:  # another server has taken it up
-            job.is_stopped = True
+            try:
+                await self._write(job)
+            except VersionConflict:
+                (row,) = await arun(self._engine.get([(job.place, job.id)]))
+                if row is None or Job.of(row).server != job.server:
+                    job.is_stopped = True
+                    return False
+                job.version = row.version  # an earlier write, which the store did not confirm, is there after all
+                await self._write(job)
         except InferenceCoreError as error:
             _LOG.warning("How far the job %s is was not written: %s", job.id, without_quotes(error))
+            return False
+        return True
 
     async def _write(self, job: Job) -> None:
         now, value = self._clock.now(), encode_json(job.to_value(), what="job")
@@ -280,29 +306,31 @@ class Jobs:
         Raises VersionConflict if that was another request, or its job is under way.
         """
         value = {"given": portion, "request": job.digest}
-        try:
-            yield from self._put(user, job.id, number, value, expected=0)
-        except VersionConflict:
-            if (yield from self._portion(user, job.id, number)).get("request") != value["request"]:
-                raise
+        (known,) = yield from self._engine.get([(_portions(user, job.id), str(number))])
+        if known and known.value.get("request") != job.digest:
+            raise VersionConflict("Another request has been given this key")
+        yield from self._put(user, job.id, number, value, expected=known.version if known else 0)
 
     def _put(
         self, user: str, job_id: str, number: int, value: dict[str, Any], *, expected: int | None = None
     ) -> Operation[list[int]]:
         now = self._clock.now()
         put = Put(
-            namespace=(encode_label(user), PORTIONS, job_id),
+            namespace=_portions(user, job_id),
             key=str(number),
             value=encode_json(value, what="portion of a job"),
             updated_at=now,
             expected=expected,
-            expiry=Expiry(now + LIFE, LIFE),
+            expiry=Expiry(now + _LIFE_OF_PORTIONS, _LIFE_OF_PORTIONS),
         )
         return self._engine.write([put])
 
     def _portion(self, user: str, job_id: str, number: int) -> Operation[dict[str, Any]]:
-        (row,) = yield from self._engine.get([((encode_label(user), PORTIONS, job_id), str(number))])
-        return row.value if row else {}
+        """A portion of a job. Raises InvalidInput if it is gone: what is left would pass for all."""
+        (row,) = yield from self._engine.get([(_portions(user, job_id), str(number))])
+        if row is None:
+            raise InvalidInput("What this job was given, or has given, is not kept any more; begin a new one")
+        return row.value
 
     async def _keyed(self, text: str) -> str:
         return hmac.digest(await arun(self._engine.content_key(), self._timeout), text.encode(), "sha256").hex()
@@ -346,6 +374,10 @@ class Jobs:
         by, stores = scope.actor.id or "", [self._engine.backend]
         audit_key = self._engine.journal.given_key
         return erase(stores, user, Ledger(self.ledger), by=by, audit_key=audit_key, **job.arguments).to_json()
+
+
+def _portions(user: str, job_id: str) -> Namespace:
+    return (encode_label(user), PORTIONS, job_id)
 
 
 async def save_each(

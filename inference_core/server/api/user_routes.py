@@ -316,6 +316,8 @@ async def get_job_result(call: Caller, request: Request, job_id: JobId) -> Strea
     job = await _job(call, request, job_id)
     if job.state != "done":
         raise problems.Refused(409, "job-not-done", f"The job is {job.state}")
+    if not await jobs.has_lines(call.user, job):
+        raise problems.Refused(404, "result-gone", "The result of this job is not kept any more")
     return StreamingResponse(jobs.lines(call.user, job), media_type=NDJSON)
 
 

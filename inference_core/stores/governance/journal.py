@@ -134,12 +134,15 @@ class Journal:
         """Applies the batches at once with what they record, for who writes to the backend itself, or by ``apply``."""
         apply = apply or self.backend.apply
         salted: dict[str, UserKey] = {}
-        outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
-        for at, (batch, outcome) in enumerate(zip(batches, outcomes, strict=True)):
-            users = list({one.namespace[0]: None for one in batch if is_audited(one.namespace)})
-            if isinstance(outcome, VersionConflict) and self._load(users, anew=True):  # a purge has ended a key
-                (outcomes[at],) = apply([self._noted(batch, cause, salted)])
-        self._note_written(salted)  # only now: the sealer would look for events that are not there yet
+        try:
+            outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
+            for at, (batch, outcome) in enumerate(zip(batches, outcomes, strict=True)):
+                users = list({one.namespace[0]: None for one in batch if is_audited(one.namespace)})
+                if isinstance(outcome, VersionConflict) and self._load(users, anew=True):  # a purge has ended a key
+                    (outcomes[at],) = apply([self._noted(batch, cause, salted)])
+        finally:
+            # Only now: the sealer would look for events that are not there yet. But also if this failed: some may be.
+            self._note_written(salted)
         return [
             one if isinstance(one, Exception) else one[: len(batch)]
             for one, batch in zip(outcomes, batches, strict=True)

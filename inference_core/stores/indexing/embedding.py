@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -82,6 +82,11 @@ class Backfill:
         self._running = self._embedder.in_background(self._fill_some)
         self._running.add_done_callback(self._filled)
         return None
+
+    def close(self, timeout: float) -> None:
+        """Waits ``timeout`` seconds for the portion in hand. Call it when nothing calls `fill_portion` any more."""
+        if self._running is not None and not self._running.cancel():
+            wait([self._running], timeout)
 
     def _filled(self, done: Future[bool]) -> None:
         """Has the chore called again if a portion leaves something to do, or a text came while it was looked for."""
@@ -205,15 +210,16 @@ class VectorSpace:
     def __init__(self, backend: Backend, embedder: Embedder) -> None:
         self._backend = backend
         self._embedder = embedder
+        is_new = backend.get_meta(EMBEDDING_META) is None
+        if is_new and backend.capabilities.writable:  # read again: another process may open it in this moment
+            backend.set_meta(EMBEDDING_META, embedder.fingerprint, is_first=True)
         known = backend.get_meta(EMBEDDING_META)
         if known is not None and known != embedder.fingerprint:
             raise EmbeddingMismatch(
                 f"The vectors of {backend.name} were made by {known!r}, not by {embedder.fingerprint!r}. Open it with "
                 f"the first, or embed all texts anew: python -m inference_core reembed {backend.name} --embeddings NAME"
             )
-        if known is None and backend.capabilities.writable:
-            backend.set_meta(EMBEDDING_META, embedder.fingerprint)
-        dimensions = None if known is None else self._recorded() or self._of_a_stored_vector()
+        dimensions = None if is_new else self._recorded() or self._of_a_stored_vector()
         if dimensions:
             self._expect(dimensions)
         self.is_recorded = dimensions is not None and self._recorded() is not None
@@ -223,12 +229,11 @@ class VectorSpace:
 
         Raises EmbeddingMismatch if that one's model gives others, StoreError.
         """
-        dimensions = self._embedder.dimensions
+        if self._embedder.dimensions:
+            self._backend.set_meta(DIMENSIONS_META, str(self._embedder.dimensions), is_first=True)
         known = self._recorded()
         if known:
             self._expect(known)
-        elif dimensions:
-            self._backend.set_meta(DIMENSIONS_META, str(dimensions))
         self.is_recorded = True
 
     def _expect(self, dimensions: int) -> None:

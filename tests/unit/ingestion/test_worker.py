@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from outbox_support import Scripted, claiming, contents, pipeline_on, put, said, word_for_word
 
 from inference_core import MemoryStore
-from inference_core.effects import run
+from inference_core.effects import Operation, run
 from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
@@ -291,3 +292,40 @@ def test_regression_a_program_ends_though_its_worker_is_at_work() -> None:
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=40, cwd="tests", capture_output=True)
     assert time.monotonic() - started < 40
+
+
+def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next lap began beside them, with twice the calls of a model, and closing did not wait for them."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+        begun.set()
+        assert may_end.wait(10)
+        return word_for_word(messages, offered)
+
+    pipeline = pipeline_on(store, slow)
+    put(pipeline.outbox, said("hello"))
+    one, looks = Worker(pipeline, interval_s=0.01), iter([run(pipeline.partitions())])
+
+    def once() -> Operation[list[tuple[Partition, int]]]:
+        yield from ()
+        for found in looks:
+            return found
+        raise StoreUnavailable("the database is away")
+
+    monkeypatch.setattr(pipeline, "partitions", once)
+    drained = threading.Thread(target=suppressed, args=(one.drain,))
+    drained.start()
+    assert begun.wait(10)
+    drained.join(0.2)
+    assert drained.is_alive()
+    may_end.set()
+    drained.join(10)
+    assert one.progress.messages == 1
+
+
+def suppressed(call: Callable[[], object]) -> None:
+    with suppress(StoreUnavailable):
+        call()

@@ -156,7 +156,7 @@ def test_a_chore_may_close_its_store() -> None:
     chores = Maintenance()
     chores.add("closes", chores.close)
     chores.wake("closes")
-    until(lambda: not chores._thread.is_alive())
+    until(lambda: chores._thread is not None and not chores._thread.is_alive())
 
 
 def test_a_store_has_one_thread_for_all_chores(sqlite_url: str) -> None:

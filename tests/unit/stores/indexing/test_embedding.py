@@ -14,7 +14,9 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.models import Passage
 from inference_core.errors import EmbeddingMismatch
-from inference_core.stores.indexing.embedding import DIMENSIONS_META
+from inference_core.stores.backend import EMBEDDING_META
+from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace
 from inference_core.stores.opening import open_backend
 from inference_core.transfer.copying import reembed
 
@@ -92,3 +94,31 @@ def test_embedding_anew_needs_another_name(sqlite_url: str):
     assert reembed(sqlite_url, Embedder(Mine(16), "mine-2")) == 1
     assert recorded(sqlite_url) == "16"
     save(sqlite_url, Embedder(Mine(16), "mine-2"), "b")
+
+
+def test_regression_of_two_models_for_a_new_store_the_first_has_it(monkeypatch: pytest.MonkeyPatch):
+    """Both read that there was none, both set theirs, and neither was refused."""
+    backend = InMemoryBackend()
+    set_meta = backend.set_meta
+
+    def late(name: str, value: str, *, is_first: bool = False) -> None:
+        set_meta(EMBEDDING_META, "another")
+        set_meta(name, value, is_first=is_first)
+
+    monkeypatch.setattr(backend, "set_meta", late)
+    with pytest.raises(EmbeddingMismatch, match="another"):
+        VectorSpace(backend, Embedder(Mine(8), "mine"))
+
+
+def test_regression_of_two_that_record_dimensions_the_first_decides(monkeypatch: pytest.MonkeyPatch):
+    backend, embedder = InMemoryBackend(), Embedder(Mine(16), "mine")
+    space, set_meta = VectorSpace(backend, embedder), backend.set_meta
+    embedder.embed_now([Passage("tea")])
+
+    def late(name: str, value: str, *, is_first: bool = False) -> None:
+        set_meta(DIMENSIONS_META, "8")
+        set_meta(name, value, is_first=is_first)
+
+    monkeypatch.setattr(backend, "set_meta", late)
+    with pytest.raises(EmbeddingMismatch, match="have 8 dimensions"):
+        space.record()
