@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from agent_support import FACES, ask, make_agent, patient_memory
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 from outbox_support import Scripted, contents
@@ -132,6 +133,42 @@ async def test_regression_what_was_said_before_somebody_was_known_is_not_capture
     assert captured(store) == ["user: I am Ada", "assistant: Noted."]
 
 
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("first", [ADA, None], ids=["another user", "nobody"])
+async def test_regression_a_message_that_the_application_removes_brings_up_nothing_that_others_said(
+    store: MemoryStore, face: str, first: Any
+) -> None:
+    """The last message that was captured is the bookmark; without it, capture began anew at the first message."""
+    turns = ["Hello Ada.", "Hello Bob.", ConnectionError("down"), "Hi Bob.", "Bye Bob.", "Bye."]
+    agent = agent_with(store, turns=turns)
+    await ask(agent, face, "I am Ada", THREAD, context=first)
+    answered = await ask(agent, face, "I am Bob", THREAD, context=BOB)
+    with pytest.raises(ConnectionError):
+        await ask(agent, face, "I fish", THREAD, context=BOB)
+    said = ["user: I am Bob", "assistant: Hello Bob."]
+    for question, reply in (("I cook", "Hi Bob."), ("I swim", "Bye Bob.")):
+        gone = RemoveMessage(answered["messages"][-1].id)
+        again = {"messages": [gone, HumanMessage(question)]}
+        answered = await ask(agent, face, again, THREAD, context=BOB)
+        said += ["user: I fish"] * (question == "I cook") + [f"user: {question}", f"assistant: {reply}"]
+        assert captured(store, "bob") == said
+    await ask(agent, face, "I am Ada again", THREAD, context=ADA)
+    assert captured(store)[2 * (first is ADA) :] == ["user: I am Ada again", "assistant: Bye."]
+
+
+async def test_regression_a_conversation_that_is_written_anew_is_not_captured_for_the_next_user(
+    store: MemoryStore,
+) -> None:
+    """Under new ids nobody can tell who said what, so only what this run brings is captured."""
+    agent = agent_with(store, turns=["Hello Ada.", "Hello Bob.", "Bye."])
+    await ask(agent, "sync", "I am Ada", THREAD, context=ADA)
+    answered = await ask(agent, "sync", "I am Bob", THREAD, context=BOB)
+    anew = [one.model_copy(update={"id": None}) for one in answered["messages"]]
+    given = {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *anew, HumanMessage("I swim")]}
+    await ask(agent, "sync", given, THREAD, context=BOB)
+    assert captured(store, "bob") == ["user: I am Bob", "assistant: Hello Bob.", "user: I swim", "assistant: Bye."]
+
+
 @pytest.mark.parametrize("config", [{}, THREAD], ids=["plain", "with a thread id"])
 async def test_without_a_checkpointer_the_history_of_each_run_is_captured_once(
     store: MemoryStore, config: dict[str, Any]
@@ -217,6 +254,15 @@ async def test_with_both_other_middlewares_nothing_is_captured_twice(store: Memo
         await ask(agent, "sync", long(number), THREAD, context=ADA)
     assert sorted(captured(store)) == sorted(
         [*(f"user: {long(number)}" for number in range(12)), *["assistant: Noted."] * 12]
+    )
+
+
+async def test_in_a_thread_that_another_user_began_what_leaves_the_window_is_captured_once(store: MemoryStore) -> None:
+    agent = agent_with(store, patient_memory(), ShortTermMemoryMiddleware(Trim(), max_tokens=400))
+    for number in range(12):
+        await ask(agent, "sync", long(number), THREAD, context=BOB if number else ADA)
+    assert sorted(captured(store, "bob")) == sorted(
+        [*(f"user: {long(number)}" for number in range(1, 12)), *["assistant: Noted."] * 11]
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, Unpack
 
 from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage
@@ -36,10 +36,22 @@ _CHECKPOINTER = "__pregel_checkpointer"
 """LangGraph's key for the checkpointer in a run's configuration."""
 
 
-class CaptureState(OutsideState):
-    """Adds to the agent's state for whom messages are captured ("": nobody), and the id of the last one captured."""
+class Captured(TypedDict):
+    """For whom messages are captured ("": nobody), and the ``id`` of the last one captured.
 
-    captured: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
+    ``known``, only in a thread that somebody else began: the ids of all messages up to that one. The application may
+    remove the last one, and what is then the user's own must not be guessed.
+    """
+
+    user: str
+    id: str
+    known: NotRequired[list[str]]
+
+
+class CaptureState(OutsideState):
+    """Adds to the agent's state what was captured."""
+
+    captured: NotRequired[Annotated[Captured, PrivateStateAttr]]
 
 
 class CaptureMiddleware(OperationMiddleware[CaptureState]):
@@ -113,13 +125,14 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         except (IdentityError, InvalidInput) as error:
             _log_closed(error)
             user = ""
-        captured: Mapping[str, str] | None = state.get("captured")
+        captured: Captured | None = state.get("captured")
         if captured is not None and captured["user"] == user:
             return None
         messages: Sequence[AnyMessage] = state.get("messages") or []
+        if captured is None:
+            return {"captured": _up_to([], user, is_shared=False)}
         # Somebody else continues the thread: what was said before this run is not captured for them.
-        start = 0 if captured is None else _last_of_user(messages)
-        return {"captured": {"user": user, "id": _last_id(messages[:start])}}
+        return {"captured": _up_to(messages[: _last_of_user(messages)], user, is_shared=True)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """Captures what is older than the last exchange, because it may leave the conversation with this call."""
@@ -160,8 +173,8 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         pipeline, _ = self._pipeline(scope)
         messages: Sequence[AnyMessage] = state.get("messages") or []
         try:
-            captured: Mapping[str, str] = state.get("captured") or {}
-            user = self._binding.user(runtime, captured.get("user"))
+            captured: Captured | None = state.get("captured")
+            user = self._binding.user(runtime, captured and captured["user"])
             # After the first text from outside, the assistant may be repeating it.
             first = first_outside(state)
             now, after = scope.clock.now(), len(messages) if first is None else first
@@ -195,7 +208,8 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         if self._dispatch and count:
             with only_warned(_LOG, "No worker was called: %s"):  # the messages are in the outbox
                 yield from scope.engine.pool.call(self._dispatch, partition)
-        return {"captured": {"user": user, "id": _last_id(messages[:end])}}
+        is_shared = captured is not None and "known" in captured
+        return {"captured": _up_to(messages[:end], user, is_shared=is_shared)}
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
         """The pipeline from the outbox into ``scope``'s store, and its worker; made once for each store."""
@@ -221,8 +235,7 @@ def _log_closed(error: Exception) -> None:
 def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
     """The positions before ``end`` of messages of user and assistant that were not captured yet."""
     messages: Sequence[AnyMessage] = state.get("messages") or []
-    captured: Mapping[str, str] = state.get("captured") or {}
-    start = next((at + 1 for at, message in enumerate(messages) if message.id == captured.get("id")), 0)
+    start = _start(messages, state.get("captured"))
     return [
         at
         for at, message in enumerate(messages[start:end], start)
@@ -230,10 +243,28 @@ def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
     ]
 
 
+def _start(messages: Sequence[AnyMessage], captured: Captured | None) -> int:
+    """The position from which messages are the user's and may be new; the outbox takes each only once."""
+    if captured is None:
+        return 0
+    known = captured.get("known")
+    marks = {captured["id"], *(known or ())}
+    start = max((at + 1 for at, message in enumerate(messages) if message.id in marks), default=0)
+    if known is None or start:
+        return start
+    # None that is known is left. What is there may be others' words under new ids, but not what this run asks.
+    return _last_of_user(messages)
+
+
+def _up_to(messages: Sequence[AnyMessage], user: str, *, is_shared: bool) -> Captured:
+    """That all of ``messages`` are captured, or are not the user's."""
+    ids = [message.id for message in messages if message.id]
+    captured = Captured(user=user, id=ids[-1] if ids else "")
+    if is_shared:
+        captured["known"] = ids
+    return captured
+
+
 def _last_of_user(messages: Sequence[AnyMessage]) -> int:
     """The position of the user's last message; the number of messages if there is none."""
     return max((at for at, message in enumerate(messages) if is_said_by_user(message)), default=len(messages))
-
-
-def _last_id(messages: Sequence[AnyMessage]) -> str:
-    return next((message.id for message in reversed(messages) if message.id), "")
