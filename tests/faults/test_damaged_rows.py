@@ -22,7 +22,7 @@ from langgraph.store.memory import InMemoryStore
 from mongo_support import mongodb
 from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemoryStore, open_store
+from inference_core import AgentMemoryStoreService, MemoryStore, get_memory_tools, open_store
 from inference_core.cli import main
 from inference_core.errors import InferenceCoreError, UnsupportedSchema
 from inference_core.lifecycle.repairs import Damage, find_damage, mend
@@ -279,6 +279,16 @@ def test_a_damaged_row_is_deleted_and_purged(place: Place):
         assert service.count_memories("ada")["total"] == 0
         assert service.count_memories("bob")["total"] == 3
     assert place.found() == []
+
+
+@every_damage
+def test_regression_no_tool_deletes_a_damaged_row_that_it_cannot_read(place: Place):
+    """A model's call removed for good what `repair` shows to people first."""
+    with place.store() as store:
+        (tool,) = get_memory_tools(AgentMemoryStoreService(store), "ada", include_tools=["delete_memory_store"])
+        if place.kind != "mongodb":  # which finds a row by its id, whatever its scope says
+            assert tool.invoke({"memory_id": BAD}).startswith("✗")
+    assert len(place.found()) == 1
 
 
 @every_damage

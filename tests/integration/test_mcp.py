@@ -15,7 +15,7 @@ from mcp import Client, MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, TextContent
 
-from inference_core import AgentMemoryStoreService, MemorySource, open_store
+from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, MemorySource, open_store
 from inference_core.cli.app import run
 from inference_core.errors import IdentityError
 from inference_core.memory.trust import Origin
@@ -78,6 +78,17 @@ async def test_a_memory_is_saved_found_changed_explained_and_deleted(service: Ag
         assert "no memory with the id" in await refused(client, "why_memory", memory_id=memory["id"])
         assert "not found" in await refused(client, "delete_memory", memory_id=memory["id"])
         assert "max_results" in await refused(client, "recall_memories", query="x", max_results=500)
+
+
+async def test_regression_a_forgotten_memory_is_not_found_by_the_tool_that_deletes(
+    service: AgentMemoryStoreService,
+) -> None:
+    life = MemoryLifecycle(service)
+    await service.save_memory("ada", "Lives in Rome", memory_id="home")
+    await life.forget("ada", ForgettingPolicy(max_memories={"all": 0}))
+    async with connected(service) as client:
+        assert "not found" in await refused(client, "delete_memory", memory_id="home")
+    assert (await life.restore("ada", ["home"])).restored == ["home"]
 
 
 async def test_the_profile_memories_and_a_prompt_are_resources(service: AgentMemoryStoreService) -> None:

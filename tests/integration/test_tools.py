@@ -19,6 +19,8 @@ from support import HashingEmbeddings
 
 from inference_core import (
     AgentMemoryStoreService,
+    ForgettingPolicy,
+    MemoryLifecycle,
     generate_memory_tools_system_instructions,
     get_memory_tools,
     open_store,
@@ -232,6 +234,22 @@ class TestReplies:
         assert reply == f"✗ Failed to update memory (id: {key} not found)"
         assert await use(tools[DELETE], face, memory_id=key) == f"✗ Failed to delete memory (id: {key} not found)"
         assert (await service.count_memories("ada"))["total"] == 1
+
+    @pytest.mark.parametrize("how", ["forgotten", "deleted"])
+    async def test_regression_what_can_be_restored_is_no_memory_to_delete(self, how: str, face: str) -> None:
+        """A memory that was forgotten was destroyed for good, with its earlier texts."""
+        with open_store("memory://", embeddings=None) as store:
+            service = AgentMemoryStoreService(store)
+            life, tools = MemoryLifecycle(service), tools_of(service, user_id="ada")
+            key = await service.save_memory("ada", TEA, memory_id="known")
+            await service.update_memory("ada", key, f"{TEA} at five")
+            if how == "forgotten":
+                await life.forget("ada", ForgettingPolicy(max_memories={"all": 0}))
+            else:
+                await service.delete_memory("ada", key)
+            assert await use(tools[DELETE], face, memory_id=key) == "✗ Failed to delete memory (id: known not found)"
+            assert (await life.restore("ada", [key])).restored == [key]
+            assert [one.content for one in (await service.why("ada", key)).earlier] == [TEA]
 
     async def test_list_pages(self, service: AgentMemoryStoreService, tools: dict[str, BaseTool], face: str) -> None:
         for number in range(45):

@@ -304,8 +304,10 @@ class DeleteMemoryStoreTool(MemoryTool):
             old = yield from get(call.scope, call.user_id, given.memory_id)
             if old is not None and (refusal := call.refusal(old, None)):
                 return refusal
-            version = old.version if old else None
-            was_found = yield from in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=version)
+            # Without the version, `delete` would remove for good what is archived or damaged, and nobody looked at.
+            was_found = old is not None and (
+                yield from in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=old.version)
+            )
             return self._outcome(given.memory_id, "deleted", was_found=was_found)
 
         return (yield from retried(attempt))
