@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from inference_core import AgentMemoryStoreService, MemorySource, Space, Spaces, open_store
+from inference_core import (
+    AgentMemoryStoreService,
+    ForgettingPolicy,
+    MemoryLifecycle,
+    MemorySource,
+    Space,
+    Spaces,
+    open_store,
+)
 from inference_core.agents.identity import thread_label
 from inference_core.errors import (
     ConfirmationNeeded,
@@ -198,6 +208,74 @@ def test_bad_grants_are_refused(service: Any) -> None:
         " a",
         None,
     ]
+
+
+def archived(shared: AgentMemoryStoreService, how: str, **memory: Any) -> tuple[Space, Space]:
+    """A memory "a" of the space that was deleted or forgotten; an admin and a member who may write."""
+    service = shared.sync
+    for role in ("admin", "write"):
+        service.grant(ENG, role, user=role)
+    service.save_memory(ENG, "Ask first", memory_id="a", **memory)
+    if how == "deleted":
+        service.delete_memory(ENG, "a")
+    else:
+        MemoryLifecycle(shared).sync.forget(ENG, ForgettingPolicy(max_memories={"all": 0}))
+    return Space("eng", member="admin"), Space("eng", member="write")
+
+
+RULES: list[dict[str, Any]] = [
+    {"memory_type": "instructions"},
+    {"memory_type": "facts", "category": "procedural"},
+    {"memory_type": "facts", "pinned": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "memory"), [*(("deleted", one) for one in RULES), *(("forgotten", one) for one in RULES[:2])]
+)
+def test_regression_a_rule_that_can_be_restored_is_erased_only_by_an_admin(how: str, memory: dict[str, Any]) -> None:
+    """Who may not touch a rule could erase it once an admin had deleted it, or a policy had forgotten it."""
+    with open_store("memory://", embeddings=None) as store:
+        shared = AgentMemoryStoreService(store, spaces=Spaces())
+        service, life = shared.sync, MemoryLifecycle(shared).sync
+        admin, member = archived(shared, how, **memory)
+        for erase in (True, False):
+            with pytest.raises(UntrustedWrite, match="only an admin"):
+                service.delete_memory(member, "a", erase=erase)
+        # Under the same id, a text of the member's would stand in the way of the rule.
+        with pytest.raises(ConfirmationNeeded):
+            service.save_memory(member, "Ask nobody", "facts", memory_id="a")
+        assert life.restore(ENG, ["a"]).restored == ["a"]
+        assert service.delete_memory(admin, "a")
+        assert service.delete_memory(admin, "a", erase=True)
+        assert life.restore(ENG, ["a"]).missing == ["a"]
+
+
+@pytest.mark.parametrize("how", ["deleted", "forgotten"])
+def test_a_fact_that_can_be_restored_is_erased_by_who_may_write(how: str) -> None:
+    with open_store("memory://", embeddings=None) as store:
+        shared = AgentMemoryStoreService(store, spaces=Spaces())
+        _, member = archived(shared, how, memory_type="facts")
+        assert shared.sync.delete_memory(member, "a", erase=True)
+        assert not shared.sync.delete_memory(member, "a", erase=True)
+        assert MemoryLifecycle(shared).sync.restore(ENG, ["a"]).missing == ["a"]
+
+
+def test_regression_a_row_that_cannot_be_read_is_removed_only_by_an_admin(tmp_path: Path) -> None:
+    """It may be a rule."""
+    path = tmp_path / "memory.db"
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        service: Any = AgentMemoryStoreService(store, spaces=Spaces()).sync
+        for role in ("admin", "write"):
+            service.grant(ENG, role, user=role)
+        service.save_memory(ENG, "Ask first", "instructions", memory_id="a")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE memory_rows SET value = substr(value, 1, 40) WHERE key = 'a'")
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        service = AgentMemoryStoreService(store, spaces=Spaces()).sync
+        for erase in (True, False):
+            assert not service.delete_memory(Space("eng", member="write"), "a", erase=erase)
+        assert service.delete_memory(Space("eng", member="admin"), "a")
 
 
 def test_without_spaces_a_member_has_no_role_and_nothing_more_is_read(clock: FrozenClock) -> None:

@@ -17,13 +17,15 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidId, InvalidInput, SpaceNotFound, UntrustedWrite
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
+from inference_core.memory.record import MemoryRecord
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole, home_of, pseudonym
-from inference_core.memory.text import encode_json
+from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import MemorySource, Origin, Trust, guides
 from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
 from inference_core.observing import observed
-from inference_core.services.operations.scope import MemoryScope, UserId, find
+from inference_core.services.operations.delete import archive_keys
+from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
 from inference_core.stores.backend import Check, Delete, Put, Row
 
 P = ParamSpec("P")
@@ -50,6 +52,8 @@ NEEDED: Final[Mapping[str, SpaceRole]] = {
 """The role that each operation of the service needs in a space; those that are not named need ADMIN."""
 _NOTHING: Final = "no memory"
 """The key of a row that is never there: no id of a memory has white space."""
+_NO_VERSION: Final = 2**62
+"""A version that no memory has."""
 _OF_REVIEWERS: Final = frozenset({"approve_pending", "reject_pending"})
 _OF_USERS: Final = frozenset({"add_messages", "add_messages_once", "add_completion"})
 
@@ -218,16 +222,22 @@ def _limit(
     arguments: dict[str, Any] = given.arguments
     if any(name in str(arguments.get("session_id")) for name in named):
         arguments["session_id"] = None
-    old = None
+    old, there = None, list[MemoryRecord]()
     if memory_id := arguments.get("memory_id"):
         old = yield from find(scope, space, memory_id)
+        there += [old] if old else []
+        if role is SpaceRole.WRITE:  # what was deleted or forgotten comes back, unless somebody erases or replaces it
+            keys = archive_keys(scope.namespaces.read_scopes(space), canonical_id(memory_id))
+            there += [record_of(row) for row in (yield from scope.engine.get(keys)) if row]
     kind, category = arguments.get("memory_type"), arguments.get("category")
-    is_guide = old is not None and (guides(old.memory_type.value, old.category.value) or old.pinned)
+    is_guide = any(guides(one.memory_type.value, one.category.value) or one.pinned for one in there)
     is_guide |= guides(kind and validate_memory_type(kind), category) or bool(arguments.get("pinned"))
     if is_guide and role is SpaceRole.WRITE and not creates:
         raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")
     if arguments.get("expected_version") is None and memory_id:  # what was looked at is what is written
-        arguments["expected_version"] = old.version if old else (0 if creates else None)
+        # A row that cannot be read may be a rule, so a member who is no admin does not delete what nobody sees.
+        unseen = _NO_VERSION if role is SpaceRole.WRITE and not there else None
+        arguments["expected_version"] = old.version if old else (0 if creates else unseen)
     if "source" in given.signature.parameters:
         source = arguments.get("source") or MemorySource()
         origin = source.origin if source.trust is Trust.EXTERNAL else Origin.AGENT
