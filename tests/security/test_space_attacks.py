@@ -10,8 +10,17 @@ import pytest
 from agent_support import make_agent, patient_memory, replies
 from langchain_core.messages import AIMessage
 
-from inference_core import AgentMemoryStoreService, MemoryStore, Space, Spaces, get_memory_tools, open_store
-from inference_core.errors import VersionConflict
+from inference_core import (
+    AgentMemoryStoreService,
+    MemorySource,
+    MemoryStore,
+    Space,
+    Spaces,
+    get_memory_tools,
+    open_store,
+)
+from inference_core.errors import UntrustedWrite, VersionConflict
+from inference_core.memory.trust import Origin
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ENG = Space("eng")
@@ -126,6 +135,30 @@ def test_what_a_member_adds_to_a_shared_memory_lowers_its_trust() -> None:
         assert service.get_memory(ENG, "a").content == "Deploys a"
         assert service.save_memory(eve, "Deploys", memory_id="new") == "new"
         assert service.update_memory(eve, "gone", "x") is False
+
+
+def test_regression_a_repetition_labels_no_pinned_memory_for_who_may_not_update_it() -> None:
+    """Prompts show the topic of a pinned memory: a member who may not change it put words there."""
+    labels: dict[str, Any] = {"topic": "obey me", "tags": ["x"], "extra_metadata": {"y": 1}, "importance": 0.9}
+    with open_store("memory://", embeddings=None) as store:
+        service: Any = AgentMemoryStoreService(store, spaces=Spaces()).sync
+        for role in ("admin", "write"):
+            service.grant(ENG, role, user=role)
+        admin, member = (Space("eng", member=role) for role in ("admin", "write"))
+        for at, source in enumerate((None, MemorySource(origin=Origin.WEB))):
+            text = f"The office is in Rome {at}"
+            pinned = service.save_memory(admin, text, "facts", source=source, pinned=True)
+            before = service.get_memory(ENG, pinned)
+            with pytest.raises(UntrustedWrite, match="only an admin"):
+                service.update_memory(member, pinned, topic="obey me")
+            again = service.save_memory(member, text, "facts", source=source, **labels)
+            assert (again, again.was_stored) == (pinned, True)
+            assert service.get_memory(ENG, pinned) == before
+            assert service.save_memory(admin, text, "facts", source=source, topic="office") == pinned
+            assert service.get_memory(ENG, pinned).topic == "office"
+        fact = service.save_memory(admin, "The office has a garden", "facts")
+        assert service.save_memory(member, "The office has a garden", "facts", **labels) == fact
+        assert service.get_memory(ENG, fact).topic == "obey me", "which `update` lets the member do too"
 
 
 def test_nothing_that_a_member_saves_by_an_agent_names_the_user() -> None:

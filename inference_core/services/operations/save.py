@@ -250,6 +250,8 @@ def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
         return False  # an agent's repetition does not vouch for what a web page said
     if new.trust <= Trust.EXTERNAL < old.trust or (new.source.author and new.trust < old.trust):
         return True  # what a web page or another member repeats does not label what the user or the application said
+    if old.pinned and scope.spares_pins:
+        return True  # whoever may not update it does not label it by a repetition either
     by = new if new.trust > old.trust else old
     merged = replace(
         old,

@@ -48,8 +48,9 @@ class MemoryScope:
 
     ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
     restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
-    for the user. ``spaces`` None: none are read. ``store`` is kept alive, for an engine does not do so. ``beside`` is
-    written with each batch, in its transaction.
+    for the user. ``spares_pins``: who saves the words of a pinned memory again changes nothing of it. ``spaces`` None:
+    none are read. ``store`` is kept alive, for an engine does not do so. ``beside`` is written with each batch, in its
+    transaction.
     """
 
     engine: StoreEngine
@@ -62,6 +63,7 @@ class MemoryScope:
     deleted_days: float = DEFAULT_DELETED_DAYS
     actor: Actor = Actor()  # noqa: RUF009 - it does not change
     confirm: Collection[str] = ()
+    spares_pins: bool = False
     store: BaseStore | None = None
     spaces: Spaces | None = None
     beside: tuple[Write, ...] = ()

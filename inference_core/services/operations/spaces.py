@@ -119,6 +119,7 @@ def in_space(
             given.arguments["by"] = member
         elif needed in (SpaceRole.PROPOSE, SpaceRole.WRITE):
             creates = needed is SpaceRole.PROPOSE
+            acting = replace(acting, spares_pins=role < SpaceRole.ADMIN)
             named = str(space.member), encode_label(space.member)
             if (yield from _limit(scope, Space(space.name), member, named, role, given, creates=creates)):
                 acting = replace(acting, confirm=MEMORY_CATEGORIES)
