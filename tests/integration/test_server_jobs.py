@@ -102,6 +102,24 @@ async def test_many_memories_are_saved_and_exported_by_jobs(server: Served):
         assert {f"/v1/jobs/{one['id']}" for one in listed} == {saving, exporting}
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+async def test_regression_metadata_that_is_nested_too_deeply_is_the_callers_fault(server: Served):
+    """The server said that it had failed."""
+    async with server.client("ada") as client:
+        deeply = {"memories": [{"content": "Likes tea", "extra_metadata": nested(300)}]}
+        answer = await client.post("/v1/jobs/save", json=deeply)
+        assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (422, "invalid-memory")
+        less = {"memories": [{"content": "Likes tea", "extra_metadata": nested(levels)} for levels in (100, 10)]}
+        saving = await begun(client, "save", less)
+        assert (await ended(client, saving))["result"] == {"stored": 1, "refused": 1}
+
+
 async def test_a_job_is_its_users_alone(server: Served):
     async with server.client("ada") as ada, server.client("bob", ADMIN) as bob:
         job = await begun(ada, "export", **{"Idempotency-Key": "1"})

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from starlette.responses import StreamingResponse
 
 from inference_core.effects import arun
-from inference_core.errors import MemoryNotFound
+from inference_core.errors import InvalidMemory, MemoryNotFound
 from inference_core.ingestion.analytics import statistics
 from inference_core.lifecycle.archive import forgotten, restore
 from inference_core.lifecycle.forgetting import forget
@@ -240,7 +240,10 @@ async def begin_forgetting(call: Caller, to: Submission, body: user_wire.Forgett
 @route("POST", MANY_PATH, Permission.WRITE, status_code=202)
 async def begin_saving(call: Caller, to: Submission, body: user_wire.ManyMemories) -> user_wire.Job:
     """Begins to save up to 10,000 memories; GET /v1/jobs/{job_id}/result says what became of each, in their order."""
-    given = [one.model_dump(mode="json", exclude_unset=True) for one in body.memories]
+    try:
+        given = [one.model_dump(mode="json", exclude_unset=True) for one in body.memories]
+    except ValueError as error:  # the only limit that pydantic has there; the job itself checks all others
+        raise InvalidMemory("extra_metadata is nested too deeply") from error
     await asyncio.to_thread(call.scope.engine.guard.refuse, given)
     return await to.submit(call, "save", {}, given)
 
