@@ -5,6 +5,7 @@ A key is ``ic_<id>_<secret>``. The secret has 256 random bits, so a fast keyed h
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import time
@@ -29,6 +30,11 @@ KEYS: Final[Namespace] = ("#keys",)
 """Where keys are kept. No user id encodes to its first label, so no user's purge removes them."""
 CACHED_S: Final = 0.5
 """A revoked key is refused after this time at the latest, by every server on the database."""
+LISTED_S: Final = 2.0
+"""While made-up keys come in a flood, a new key counts after this time at the latest."""
+_LOOK_UPS_S: Final = 1.0
+_LOOK_UPS: Final = 50
+"""So many unknown ids are looked up at once, and so many a second; after that, all ids are listed instead."""
 _MAX_CACHED: Final = 10_000
 _KEY: Final = re.compile(r"ic_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
 _MAX_DAYS: Final = 36_500.0
@@ -143,11 +149,19 @@ def revoke_key(engine: StoreEngine, key_id: str) -> Operation[bool]:
 
 
 class KeyRing:
-    """Checks API keys. A key that was found is read again after `CACHED_S` seconds."""
+    """Checks API keys. A key that was found is read again after `CACHED_S` seconds.
+
+    A flood of made-up keys costs no read each, whatever their addresses, and no right key is refused because of it: a
+    limit for each address alone would shut out those who share it.
+    """
 
     def __init__(self, engine: StoreEngine, clock: Clock, timeout: float | None) -> None:
         self._engine, self._clock, self._timeout = engine, clock, timeout
         self._known: dict[str, tuple[float, ApiKey]] = {}
+        self._look_ups = Buckets(_LOOK_UPS_S, _LOOK_UPS)
+        self._listed: frozenset[str] = frozenset()
+        self._listed_until = 0.0
+        self._lock = asyncio.Lock()
 
     async def __call__(self, token: str) -> Principal | None:
         """Whom the key ``token`` belongs to; None if it is unknown, revoked or expired. Raises StoreUnavailable."""
@@ -157,7 +171,7 @@ class KeyRing:
         key_id, secret = parts.groups()
         until, key = self._known.get(key_id, (0.0, None))
         if until <= time.monotonic():
-            (row,) = await arun(self._engine.get([(KEYS, key_id)]), self._timeout)
+            row = await self._row(key_id)
             key = row and ApiKey.of(row)
             self._known.pop(key_id, None)
             if key:
@@ -170,6 +184,23 @@ class KeyRing:
         if key is None or not is_right or (key.expires_at and key.expires_at <= self._clock.now()):
             return None
         return Principal(key.user, frozenset(key.permissions), key.id)
+
+    async def _row(self, key_id: str) -> Row | None:
+        if self._look_ups.waits(None) and key_id not in await self._ids():
+            return None
+        (row,) = await arun(self._engine.get([(KEYS, key_id)]), self._timeout)
+        if row is None:
+            self._look_ups.take(None)
+        return row
+
+    async def _ids(self) -> frozenset[str]:
+        """The ids of all keys, as they were a moment ago."""
+        async with self._lock:  # who comes meanwhile waits for the same list
+            if self._listed_until <= time.monotonic():
+                rows = await arun(self._engine.scan([KEYS]), self._timeout)
+                self._listed = frozenset(row.key for row in rows)
+                self._listed_until = time.monotonic() + LISTED_S
+        return self._listed
 
 
 class FixedKey:
@@ -193,14 +224,22 @@ class Buckets:
 
     def take(self, name: object) -> float:
         """Takes one token; returns 0, or the seconds until there is one."""
-        now = time.monotonic()
-        tokens, then = self._filled.pop(name, (float(self._burst), now))
-        tokens = min(float(self._burst), tokens + (now - then) * self._rate)
-        waits = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        waits, tokens, now = self._state(name)
+        self._filled.pop(name, None)
         self._filled[name] = (tokens if waits else tokens - 1), now
         if len(self._filled) > _MAX_CACHED:
             self._filled.popitem(last=False)
         return waits
+
+    def waits(self, name: object) -> float:
+        """What `take` would return; takes nothing."""
+        return self._state(name)[0]
+
+    def _state(self, name: object) -> tuple[float, float, float]:
+        now = time.monotonic()
+        tokens, then = self._filled.get(name, (float(self._burst), now))
+        tokens = min(float(self._burst), tokens + (now - then) * self._rate)
+        return (0.0 if tokens >= 1 else (1 - tokens) / self._rate), tokens, now
 
 
 def _digest(pepper: bytes, secret: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import Any
 
+import httpx
 import pytest
-from server_support import Served
+from server_support import Served, served
 
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
@@ -58,6 +60,40 @@ async def test_wrong_revoked_and_expired_keys_open_nothing(
     now = time.monotonic()
     monkeypatch.setattr(auth.time, "monotonic", lambda: now + auth.CACHED_S + 0.1)
     assert await ring(other) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/memories", "/ui/login"])
+async def test_regression_a_flood_of_made_up_keys_costs_no_read_each(
+    server: Served, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """Each was looked up, also after the limit of wrong keys; right ones, used before or not, must still be let in."""
+    limited, engine, key, reads = served(server.service, failures=2), server.service.scope.engine, server.key("ada"), 0
+    read = {"get": engine.get, "scan": engine.scan}
+
+    def counting(name: str) -> Any:
+        def counted(places: Any, *rest: Any, **options: Any) -> Any:
+            nonlocal reads
+            reads += KEYS in [place[0] if name == "get" else place for place in places]
+            return read[name](places, *rest, **options)
+
+        return counted
+
+    for name in read:
+        monkeypatch.setattr(engine, name, counting(name))
+
+    async def tried(client: httpx.AsyncClient, one: str) -> int:
+        if path == "/ui/login":
+            return (await client.post(path, data={"key": one})).status_code
+        return (await client.get(path, headers={"Authorization": f"Bearer {one}"})).status_code
+
+    async with limited.client() as client:
+        made_up = [f"ic_{number:08x}{key[11:]}" for number in range(200)]
+        assert 429 in [await tried(client, one) for one in made_up]
+        assert reads < 100
+        assert await tried(client, key) == 200
+        later, now = server.key("bob"), time.monotonic
+        monkeypatch.setattr(auth.time, "monotonic", lambda: now() + auth.LISTED_S)
+        assert await tried(client, later) == 200
 
 
 async def test_known_keys_are_bounded(server: Served, ring: KeyRing, monkeypatch: pytest.MonkeyPatch):
