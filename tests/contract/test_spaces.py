@@ -278,6 +278,27 @@ def test_regression_a_row_that_cannot_be_read_is_removed_only_by_an_admin(tmp_pa
         assert service.delete_memory(Space("eng", member="admin"), "a")
 
 
+@pytest.mark.parametrize("role", ["read", "propose", "write", "admin"])
+def test_regression_what_an_admin_deleted_or_replaced_in_a_space_only_admins_see_in_why(role: str) -> None:
+    """Who could only read got the deleted text for a week."""
+    with open_store("memory://", embeddings=None) as store:
+        service: Any = AgentMemoryStoreService(store, spaces=Spaces()).sync
+        service.grant(ENG, role, user="ada")
+        service.save_memory(ENG, "The code is 1234", memory_id="a")
+        service.save_memory("ada", "Ada likes tea", memory_id="b")
+        for owner, key in ((ENG, "a"), ("ada", "b")):
+            service.update_memory(owner, key, "The code is 5678")
+        is_admin = role == "admin"
+        why, own = service.why("ada", "a"), service.why("ada", "b")
+        assert (why.memory.content, contents(why.earlier)) == ("The code is 5678", ["The code is 1234"] * is_admin)
+        assert contents(own.earlier) == ["Ada likes tea"]
+        for owner, key in ((ENG, "a"), ("ada", "b")):
+            service.delete_memory(owner, key)
+        why, own = service.why("ada", "a"), service.why("ada", "b")
+        assert (why.memory, why.removed is not None, len(why.earlier)) == (None, is_admin, is_admin)
+        assert (own.removed.document.content, contents(own.earlier)) == ("The code is 5678", ["Ada likes tea"])
+
+
 def test_without_spaces_a_member_has_no_role_and_nothing_more_is_read(clock: FrozenClock) -> None:
     with open_store("memory://", embeddings=None, clock=clock) as store:
         service = AgentMemoryStoreService(store, clock=clock).sync

@@ -15,6 +15,7 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument, table
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import Trust
 from inference_core.services.operations.delete import (
@@ -116,17 +117,19 @@ def why(
 ) -> Operation[Why]:
     """Where the memory comes from, and the newest receipts of model calls that included it. Raises InvalidInput.
 
-    Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call.
+    Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call. What was
+    deleted or replaced in a space, only its admins see.
     """
     homes = yield from readable(scope, user_id)
     record = yield from find(scope, user_id, memory_id, homes)
     receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
     now = scope.clock.now()
     key = canonical_id(memory_id)
-    archived = [row for row in (yield from scope.engine.get(archive_keys(homes, key))) if row]
+    past = yield from readable(scope, user_id, role=SpaceRole.ADMIN)
+    archived = [row for row in (yield from scope.engine.get(archive_keys(past, key))) if row]
     removed = next((forgotten_of(row) for row in archived if not record and is_archived(row, now)), None)
     latest = record or next((record_of(row) for row in archived if removed), None)
-    earlier = yield from earlier_texts(scope, homes, key, latest)
+    earlier = yield from earlier_texts(scope, past, key, latest)
     return Why(record and MemoryStoreDocument.of(record), receipts, removed, earlier)
 
 

@@ -77,11 +77,16 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
 
 
 def readable(
-    scope: MemoryScope, user_id: UserId, category: MemoryCategory | str | None = None
+    scope: MemoryScope,
+    user_id: UserId,
+    category: MemoryCategory | str | None = None,
+    *,
+    role: SpaceRole = SpaceRole.READ,
 ) -> Operation[list[Namespace]]:
-    """The namespaces that the agent reads for the user: the user's, and those of the spaces that the user may read."""
+    """The namespaces that the agent reads for the user: the user's, and those of spaces where the user has ``role``."""
     own = scope.namespaces.read_scopes(user_id, category)
-    for name in sorted((yield from roles_of(scope, user_id))):
+    roles = yield from roles_of(scope, user_id)
+    for name in sorted(name for name, has in roles.items() if has >= role):
         own += scope.namespaces.read_scopes(Space(name), category)
     return own
 
