@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Generator
@@ -47,6 +48,30 @@ class TaskHandler:
     def _stepped(self) -> int:
         self.steps += 1
         return 0
+
+
+class TooSlow(AssertionError):
+    """A call took more of the processor than it may."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Generator[None]:
+    """Breaks off what runs within, with TooSlow, after so many seconds of the processor; for the main thread.
+
+    Other programs on the machine do not count. Regular expressions look for signals, so they are broken off as well.
+    """
+
+    def expired(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        raise TooSlow(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGVTALRM, expired)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def watched_connect(work: TaskHandler, connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:

@@ -49,7 +49,8 @@ _BYTES: Final = 16
 _PORTION: Final = 256
 _lock = threading.Lock()
 _waiting: list[str] = []
-_SPACED: Final = re.compile(r"(?<!\w)(?:\w[ \t.\-_*]{1,2}){3,}\w(?!\w)")
+_SPACED: Final = re.compile(r"(?<![^\W_])(?:[^\W_][ \t.\-_*]{1,2}){3,}[^\W_](?![^\W_])")
+"""No letter is also a gap: with two ways to read each mark, a line of underscores would never end."""
 _GAPS: Final = re.compile(r"[ \t.\-_*]")
 _WORD: Final = re.compile(r"[^\W\d_]+")
 _LATIN: Final = re.compile("[A-Za-z]")

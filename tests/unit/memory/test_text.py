@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import expanded, load
+from work import at_most
 
 from inference_core.errors import InvalidMemory
 from inference_core.memory import text as ids
@@ -34,6 +35,7 @@ from inference_core.memory.text import (
     is_id,
     is_text,
     optional_text,
+    unmasked,
 )
 
 HOSTILE = load("hostile_contents.json")
@@ -351,3 +353,26 @@ def test_each_id_makes_a_segment_of_a_path_that_stands_for_it(name: str):
 def test_what_is_no_encoded_id_is_refused(segment: str):
     with pytest.raises(InvalidMemory, match="base64url"):
         id_of_segment(segment)
+
+
+@pytest.mark.parametrize(
+    ("masked", "shown"),
+    [
+        ("s o u r c e", "source"),
+        ("s_o-u.r*c\te", "source"),
+        ("[__s_o_u_r_c_e__]", "[__source__]"),
+        ("a b c", "a b c"),
+        ("Plan B is a go", "Plan B is a go"),
+        ("__init__ and snake_case_name", "__init__ and snake_case_name"),
+    ],
+    ids=["spaces", "other gaps", "within underscores", "too few", "words", "names in code"],
+)
+def test_letters_apart_are_one_word(masked: str, shown: str):
+    assert unmasked(masked) == shown
+
+
+def test_regression_a_line_to_write_on_is_read_at_once():
+    """An underscore was both a letter and a gap: a form with a line of them never ended, and held all threads."""
+    form = f"Signature:{'_' * 100}Date {'_ ' * 100}ab"
+    with at_most(5):
+        assert unmasked(form) == form
