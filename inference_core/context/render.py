@@ -72,9 +72,11 @@ _SQUARES: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in _SQUARE})
 _BRACKETS: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in _SQUARE + _ROUND})
 _BRACKET: Final = re.compile(f"[{re.escape(_SQUARE + _ROUND)}]")
 _LIKE_A_MARK: Final = re.compile(
-    _BRACKET.pattern + r"[\W_]*(?:source|topic|type|id|created|relevance|cut|hypothetical|perhaps)", re.IGNORECASE
+    rf"{_BRACKET.pattern}(?:(?!{_BRACKET.pattern})[\W_])*"
+    "(?:source|topic|type|id|created|relevance|cut|hypothetical|perhaps)",
+    re.IGNORECASE,
 )
-"""What looks like a mark of the line's form."""
+"""What looks like a mark of the line's form, from its last bracket: from each one, a row of them would be read anew."""
 _ESCAPED_BRACKET: Final = re.compile("&#([0-9]+);")
 _LINE_ENDS: Final = re.compile("[\t\n\x0b\x0c\r\x1c-\x1f\x85\u2028\u2029]+ *")
 _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from support import each, expanded, load
+from work import at_most
 
 from inference_core.context.render import (
     NOTICE,
@@ -213,3 +214,12 @@ def test_blocks_without_texts_are_left_out():
     assert render_blocks({"My facts!": found, "goals": []}).splitlines() == [
         *("<memory>", "  <my_facts_>", "    - a &lt;b&gt;", "    - c [source: web]", "  </my_facts_>", "</memory>")
     ]
+
+
+@pytest.mark.parametrize("piece", ["(", "[", "[_", "( ", "\u3010-"], ids=ascii)
+def test_regression_a_text_of_brackets_is_shown_at_once(piece: str):
+    """From each bracket, the search for a forged mark read on to the end of all that are no letters."""
+    text = piece * (8_000 // len(piece.encode()))
+    with at_most(2):
+        shown = whole(MemoryStoreDocument("k", {"content": f"tea {text}"}, {}))
+    assert shown == f"[id: k]: tea {neutral_line(text, len(text))}"
