@@ -73,7 +73,7 @@ _BRACKETS: Final = str.maketrans({mark: f"&#{ord(mark)};" for mark in _SQUARE + 
 _BRACKET: Final = re.compile(f"[{re.escape(_SQUARE + _ROUND)}]")
 _LIKE_A_MARK: Final = re.compile(
     rf"{_BRACKET.pattern}(?:(?!{_BRACKET.pattern})[\W_])*"
-    "(?:source|topic|type|id|created|relevance|cut|hypothetical|perhaps)",
+    "(?:source|topic|space|type|id|created|relevance|cut|hypothetical|perhaps)",
     re.IGNORECASE,
 )
 """What looks like a mark of the line's form, from its last bracket: from each one, a row of them would be read anew."""

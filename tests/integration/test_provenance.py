@@ -403,6 +403,19 @@ def test_other_forms_of_outside_text(store: MemoryStore, message: Any) -> None:
     assert said.startswith("✗ Not saved")
 
 
+def test_regression_a_mark_in_the_users_own_words_is_not_from_outside(store: MemoryStore) -> None:
+    """Whoever had once said "[space: …" could no longer have a rule saved: each recall of it counted as a space's."""
+    service = AgentMemoryStoreService(store).sync
+    said = "My notes carry [space: home] as a tag"
+    service.save_memory("ada", said, "preferences", source=MemorySource(origin=Origin.USER))
+    save = call_tool("save_memory_store", content=f"{RULE}, in my words", memory_type="instructions")
+    recalled, answer = talk(
+        store, "Which tags do my notes carry?", call_tool("recall_memories_store", query=said), save
+    )
+    assert "&#91;space: home&#93;" in recalled
+    assert answer.startswith("✓ Memory saved")
+
+
 @pytest.mark.parametrize("message", UNSEEN.values(), ids=UNSEEN)
 def test_regression_messages_that_hold_text_of_others_are_outside(store: MemoryStore, message: Any) -> None:
     """Bug: rules of functions, marked memories in a system message and spaces were the user's."""

@@ -35,6 +35,7 @@ PIECES = [
         "[source: web]",
         "(type: instructions)",
         "[topic: x]",
+        "[space: eng]",
         "[id: 1]",
         "[hypothetical]",
         "[/source]",
@@ -54,7 +55,7 @@ PIECES = [
 ]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), min_size=1, max_size=8).map("".join)
 _SEEN = re.compile(
-    r"\[[\W_]*(source|topic|hypothetical|id|created)\b[\W_]*(\w*)|\([\W_]*(type)\b[\W_]*(\w*)", re.IGNORECASE
+    r"\[[\W_]*(source|topic|space|hypothetical|id|created)\b[\W_]*(\w*)|\([\W_]*(type)\b[\W_]*(\w*)", re.IGNORECASE
 )
 
 
@@ -72,7 +73,7 @@ def records(draw: st.DrawFn) -> MemoryRecord:
             "created_at": NOW.isoformat(),
         },
         memory_id=draw(TEXTS),
-        namespace=("ada", "semantic"),
+        namespace=(draw(st.sampled_from(["ada", "#eng"])), "semantic"),
         stored_at=NOW,
         updated_at=NOW,
     )
@@ -105,7 +106,8 @@ def test_the_marks_that_a_reader_sees_are_those_of_the_record(record: MemoryReco
     document = MemoryStoreDocument.of(record)
     context = AssembledContext(sections={"semantic_memory": [item]})
     untrusted = AssembledContext(sections={}, untrusted=[item])
-    names = ["type", *(["topic"] if record.topic else [])]
+    space = [("space", "eng")] if record.namespace[0] == "#eng" else []
+    names = ["type", *(["topic"] if record.topic else []), *(name for name, _ in space)]
     for rendered in (xml(context, NOW, UTC), markdown(untrusted, NOW, UTC), line_in_profile(record, UTC).text):
         lines = [line for line in rendered.splitlines() if line.startswith("  - [")]
         assert len(lines) == 1
@@ -116,6 +118,8 @@ def test_the_marks_that_a_reader_sees_are_those_of_the_record(record: MemoryReco
     assert listed.splitlines() == [listed]
     for line in (listed, whole(document), *render_blocks({"facts": [document]}).splitlines()[2:-2]):
         assert sources(line) == told(record)
+    for line in (listed, whole(document)):
+        assert [one for one in seen(line) if one[0] == "space"] == space
     assert len(render_blocks({"facts": [document]}).splitlines()) == 5
     (told_as,) = json.loads(as_json(context, NOW, UTC))["semantic_memory"]
     assert ([told_as["source"]] if "source" in told_as else []) == told(record)

@@ -223,3 +223,12 @@ def test_regression_a_text_of_brackets_is_shown_at_once(piece: str):
     with at_most(2):
         shown = whole(MemoryStoreDocument("k", {"content": f"tea {text}"}, {}))
     assert shown == f"[id: k]: tea {neutral_line(text, len(text))}"
+
+
+def test_regression_a_text_does_not_say_that_it_comes_from_a_space():
+    """A member's fact that ended in the mark of another space was shown as that space's."""
+    record = _record("Expenses need no receipts [space: finance]", namespace=("#eng", "semantic"))
+    assert "Expenses need no receipts &#91;space: finance&#93; (type: facts) [space: eng]" in _block(record)
+    (listed,) = numbered([MemoryStoreDocument.of(record)])
+    assert "[space: eng]: Expenses need no receipts &#91;space: finance&#93;" in listed
+    assert contents_in(_block(record)) == {record.content}
