@@ -36,6 +36,8 @@ _ALIKE: Final = 0.35
 _LEAST: Final = 0.3
 _RANGE: Final = 0.3
 """A text loses `_LEAST` to a newer one that is just alike, and 1 to one that is closer by 0.7 of this."""
+_MOST_LOOKED_UP: Final = 100_000_000
+"""Places of words that are looked up for diversity; to choose 100 of 300 texts, however long, takes less."""
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
 _PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
 _OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
@@ -69,17 +71,30 @@ def overlap(first: frozenset[str], second: frozenset[str]) -> float:
 def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diversity: float) -> list[int]:
     """Positions of ``limit`` texts by maximal marginal relevance (Carbonell and Goldstein 1998).
 
-    Each is the best of the rest, by its score minus ``diversity`` times its largest overlap with the chosen ones.
+    Each is the best of the rest, by its score minus ``diversity`` times its largest overlap with the chosen ones. Of
+    hundreds of long texts, only the first chosen ones count, so that the time is bounded.
     """
+    import numpy as np  # noqa: PLC0415 - slow to import
+
     words = [words_of(text) for text in texts]
-    left, chosen = list(range(len(texts))), list[int]()
-    repeats = [0.0] * len(texts)
-    while left and len(chosen) < limit:
-        best = max(left, key=lambda at: (scores[at] - diversity * repeats[at], -at))
-        left.remove(best)
+    sizes = np.array([len(own) for own in words], np.int64)
+    having: dict[str, list[int]] = {}
+    for at, own in enumerate(words):
+        for word in own:
+            having.setdefault(word, []).append(at)
+    places = {word: np.array(found, np.int64) for word, found in having.items() if len(found) > 1}
+    own_scores, repeats = np.array(scores, np.float64), np.zeros(len(texts))
+    is_left, looked_up = np.ones(len(texts), np.bool_), 0
+    chosen: list[int] = []
+    while len(chosen) < min(limit, len(texts)):
+        best = int(np.where(is_left, own_scores - diversity * repeats, -np.inf).argmax())
+        is_left[best] = False
         chosen.append(best)
-        for at in left:
-            repeats[at] = max(repeats[at], overlap(words[at], words[best]))
+        found = [places[word] for word in words[best] if word in places]
+        looked_up += sum(map(len, found))
+        if found and looked_up <= _MOST_LOOKED_UP:
+            shared = np.bincount(np.concatenate(found), minlength=len(texts))
+            np.maximum(repeats, shared / (sizes + sizes[best] - shared), out=repeats)
     return chosen
 
 

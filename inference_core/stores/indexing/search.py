@@ -181,7 +181,8 @@ class Selection:
         if search.diversity:
             texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
             picked = diversified(scores, texts, search.limit, search.diversity)
-            self.left_out += [LeftOut(one, "repeats others") for at, one in enumerate(chosen) if at not in picked]
+            repeating = sorted({*range(len(chosen))}.difference(picked))
+            self.left_out += [LeftOut(chosen[at], "repeats others") for at in repeating]
             chosen = [chosen[at] for at in picked]
         elif search.prefers_newer:
             chosen = [*self._newer_first(chosen[:WINDOW]), *chosen[WINDOW:]][: search.limit]

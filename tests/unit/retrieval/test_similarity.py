@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from work import at_most
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.memory.trust import MemorySource, Origin
@@ -64,6 +68,36 @@ def test_a_repetition_gives_way_to_something_new():
     assert diversified([3.0, 2.9, 2.5], texts, 2, 1) == [0, 2]
     assert diversified([3.0, 2.9, 2.5], texts, 9, 1) == [0, 2, 1]
     assert diversified([], [], 3, 1) == []
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.1, 1 / 3, 2.0]), st.lists(st.sampled_from("abcdefgh"), max_size=5)),
+        max_size=14,
+    ),
+    st.integers(0, 16),
+    st.sampled_from([0.1, 1 / 3, 1.0, 10.0]),
+)
+def test_each_is_the_best_of_the_rest(given_texts: list[tuple[float, list[str]]], limit: int, diversity: float) -> None:
+    scores, texts = [score for score, _ in given_texts], [" ".join(words) for _, words in given_texts]
+    expected: list[int] = []
+    while len(expected) < min(limit, len(texts)):
+        left = [at for at in range(len(texts)) if at not in expected]
+        alike = [max((overlap(words_of(text), words_of(texts[at])) for at in expected), default=0.0) for text in texts]
+        expected.append(max(left, key=lambda at: (scores[at] - diversity * alike[at], -at)))
+    assert diversified(scores, texts, limit, diversity) == expected
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(10, 2), (1_000, 6)], ids=["short texts", "long texts"])
+def test_regression_a_thousand_various_hits_are_chosen_at_once(words: int, seconds: int) -> None:
+    """Each pair of texts was compared, word by word: one question held a worker for long after its caller had left."""
+    random = Random(1)
+    known = [f"word{at}" for at in range(2 * words)]
+    texts = [f"note {at} {' '.join(random.sample(known, words))}" for at in range(3_000)]
+    with at_most(seconds):
+        chosen = diversified([-0.001 * at for at in range(len(texts))], texts, 1_000, 1)
+    assert len(set(chosen)) == 1_000
 
 
 QUOTA = "What is my daily call quota for the weather API?"
