@@ -146,7 +146,12 @@ def own_words(text: str) -> str:
     text = FENCE.sub(f"\n{_CODE}\n", text.replace(_CODE, ""))
     start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
     signs = [sign.start() for sign in (_PASTED.search(text, start), _QUOTED.search(text)) if sign]
-    signs += [sign.end() for sign in _TO_WORK_ON.finditer(text) if not _INTRODUCES_CODE.match(text, sign.start())]
+    at = 0
+    while sign := _TO_WORK_ON.search(text, at):
+        if not _INTRODUCES_CODE.match(text, sign.start()):
+            signs.append(sign.end())
+            break
+        at = text.index("\n", sign.start())  # what introduces code ends its line, so all signs of the line do
     return text[: min(signs, default=len(text))].replace(f"\n{_CODE}\n", "\n")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from work import at_most
 
 from benchmarks.attack_paths import Attack, own_attacks
 from inference_core.outbox.grounding import MOST, Grounding
@@ -167,3 +168,26 @@ def test_regression_a_fact_from_which_a_denial_was_taken_is_not_the_users() -> N
 def test_regression_who_asks_not_to_forget_asks_for_no_deletion(said: str, asks: bool) -> None:
     """ "Don't forget" let a tool delete a pinned rule."""
     assert grounding(said, "rain").asks_to_forget("My rule about payroll files") is asks
+
+
+@pytest.mark.parametrize("code", ["", "\n```\nx = 1\n```\nI use tabs"], ids=["alone", "before code"])
+def test_regression_a_text_of_announcements_is_read_at_once(code: str) -> None:
+    """Each "read:" was followed to the end of its line, to see whether it announces code."""
+    announced = "read: " * 10_000
+    with at_most(2):
+        said = own_words(f"Look!\n{announced}{code}")
+    assert said.endswith("read: \n\n\nI use tabs" if code else "Look!\nread:")
+
+
+@pytest.mark.parametrize("said", ["?" * 60_000 + "ab", "a" * 60_000 + ",b?"], ids=["question marks", "a long clause"])
+def test_regression_a_text_of_question_marks_or_without_a_comma_is_read_at_once(said: str) -> None:
+    """From each question mark, and from each letter of a question, the text was read to its end."""
+    with at_most(2):
+        assert not grounding(said).has_outside
+
+
+def test_regression_words_that_repeat_are_looked_for_in_a_page_at_once() -> None:
+    """From each word of a page, a text was compared word by word."""
+    words = grounding("I like tea, tea with a cup", "tea " * 100_000)
+    with at_most(3):
+        assert words.is_external(f"{'tea ' * 1_990}cup") is False
