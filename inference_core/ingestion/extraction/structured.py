@@ -51,7 +51,7 @@ _MAX_SHOWN_ANSWER: Final = 4_000
 _SCHEMA_TYPES: Final = ("object", "array", "string")
 _NONE: Final = frozenset({"", "none", "null", "n/a", "na", "nothing", "no memories", "[]", "{}"})
 _THOUGHTS: Final = re.compile(r"\A\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_EMPTY: Final = re.compile(r"[`\s]*(?:json)?[`\s]*(?:\[\s*\]|\{\s*\})[`\s]*")
+_EMPTY: Final = re.compile(r"[`\s]*(?:json[`\s]*)?(?:\[\s*\]|\{\s*\})[`\s]*")
 _STRICT: Final = json.JSONDecoder(strict=False)
 _START: Final = re.compile(r"[{\[]")
 _ESCAPED_START: Final = re.compile(r"[{\[](?:[{\[\s]|\\[nt])*\\\"")

@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from pydantic import BaseModel
+from work import at_most
 
 from inference_core.ingestion.extraction.schema import ExtractedMemories
-from inference_core.ingestion.extraction.structured import MAX_CHARACTERS, MAX_VALUES, PROMPTS, find_json
+from inference_core.ingestion.extraction.structured import MAX_CHARACTERS, MAX_VALUES, PROMPTS, answer_of, find_json
 from inference_core.ingestion.periodic.insights import HigherLevelMemories
 from inference_core.ingestion.periodic.summaries import SessionSummary
 
@@ -101,3 +103,15 @@ def test_prompts_name_the_tool_and_the_fields_of_their_form(task: str, form: typ
     assert f"one call of {form.__name__} " in prompts["rules"]
     assert f"{{problem}}. Answer again with one call of {form.__name__}, " in prompts["repair"]
     assert all(f'"{name}": ' in prompts["rules"] for name in form.model_fields)
+
+
+@pytest.mark.parametrize("text", [" " * 100_000, "`\n" * 50_000 + "none"], ids=["spaces", "quotes"])
+def test_regression_an_answer_of_spaces_is_read_at_once(text: str):
+    """What stood before "json" could also stand after it, so each way to share it was tried."""
+    with at_most(2):
+        assert not answer_of(AIMessage(text)).entries
+
+
+@pytest.mark.parametrize("text", ["[]", "```json\n[ ]\n```", "json {}", " `json` {\n}`"])
+def test_an_answer_without_memories_says_so(text: str):
+    assert answer_of(AIMessage(text)).is_empty
