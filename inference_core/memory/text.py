@@ -9,6 +9,7 @@ import re
 import threading
 import unicodedata
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -43,6 +44,8 @@ _UNCHANGED: Final = 12
 """So many unchanged words in a row are shown; of more, the first and the last."""
 _MOST_WORDS: Final = 3_000
 """Longer texts are not compared word by word, which would take seconds."""
+_MOST_PAIRS: Final = 50_000
+"""Of equal words in both texts, several times what prose has; of more, frequent words are not compared one by one."""
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")
 _BYTES: Final = 16
@@ -272,7 +275,11 @@ def word_changes(old: str, new: str) -> list[tuple[str, str]]:
     if max(len(before), len(after)) > _MOST_WORDS:
         return [(SAME, f"{len(before)} words replaced by {len(after)}")]
     found: list[tuple[str, str]] = []
-    for operation, start, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    counts = Counter(before)
+    pairs = sum(counts[word] for word in after)
+    for operation, start, end, first, last in SequenceMatcher(
+        None, before, after, autojunk=pairs > _MOST_PAIRS
+    ).get_opcodes():
         if operation == "equal":
             is_short = end - start <= _UNCHANGED
             same = before[start:end] if is_short else [*before[start : start + 3], "…", *before[end - 3 : end]]

@@ -36,6 +36,7 @@ from inference_core.memory.text import (
     is_text,
     optional_text,
     unmasked,
+    word_changes,
 )
 
 HOSTILE = load("hostile_contents.json")
@@ -376,3 +377,20 @@ def test_regression_a_line_to_write_on_is_read_at_once():
     form = f"Signature:{'_' * 100}Date {'_ ' * 100}ab"
     with at_most(5):
         assert unmasked(form) == form
+
+
+def test_changes_are_told_word_by_word():
+    assert word_changes("likes green tea", "likes black tea") == [
+        ("same", "likes"),
+        ("removed", "green"),
+        ("added", "black"),
+        ("same", "tea"),
+    ]
+
+
+def test_regression_texts_of_a_few_words_again_and_again_are_compared_at_once():
+    """All pairs of equal words were compared, over and over: a text could keep the page busy that reviews it."""
+    old, new = "I am a, " * 700, "a, am I " * 700
+    with at_most(2):
+        found = word_changes(old, new)
+    assert " ".join(text for kind, text in found if kind == "added").split() == new.split()
