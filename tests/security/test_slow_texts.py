@@ -1,0 +1,184 @@
+"""No text, whatever it holds, keeps a reader of texts busy: one request must not hold up all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from langchain_core.messages import AIMessage
+from work import TooSlow, at_most
+
+from inference_core.context.comparing import asks_for_history, doubted, stems_of
+from inference_core.context.items import AssembledContext, ContextItem
+from inference_core.context.relevance import answering, is_personal, is_question
+from inference_core.context.render import contents_in, neutral_line, numbered, whole, xml
+from inference_core.errors import without_quotes
+from inference_core.evaluation.answers import verdict_of
+from inference_core.ingestion.extraction.rules import extract_by_rules
+from inference_core.ingestion.extraction.schema import end_of, folded, quoted
+from inference_core.ingestion.extraction.structured import answer_of
+from inference_core.ingestion.formats.chat_exports import order_of, whatsapp_entries
+from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryRecord
+from inference_core.memory.secrets import credentials_in, personal_in
+from inference_core.memory.text import canonical_text, harmless, unmasked, word_changes
+from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.grounding import Grounding
+from inference_core.outbox.messages import Message, Role, own_words, quotes, split_text
+from inference_core.retrieval.analysis import analyze, query_alternatives, words_by_term
+from inference_core.retrieval.documents import passages
+from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.query import Query, author_of, canonical_name
+from inference_core.retrieval.similarity import asks_for_past, asks_for_present, gist
+from inference_core.retrieval.time_expressions import interval_of
+from inference_core.slots.conflicts import contradict
+from inference_core.slots.reading import expanded, is_plain, slots_of
+
+SIZE = 20_000
+MOST_SECONDS = 2
+NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
+PIECES = [
+    *("a", "A", "0", "_", "-", ".", " ", "\n", "\t", "(", "[", "{", '"', "'", "`", "~", "<", "?", ":", "\\", "=", "*"),
+    *(
+        "a ",
+        "a_",
+        "a-",
+        "a.",
+        "a'",
+        "A ",
+        "_ ",
+        "0 ",
+        "0-",
+        "1,",
+        "? ",
+        "?!",
+        "\n\n",
+        " \n",
+        "[ ",
+        "{ ",
+        "{'",
+        '["',
+        "</",
+    ),
+    *(
+        "if ",
+        "my ",
+        "read: ",
+        "my a's ",
+        "a: ",
+        "a@",
+        "://",
+        '\\"',
+        "12:",
+        "\u3002",
+        "\u4e2d",
+        "\u200b",
+        "e\u0301",
+        "&#1",
+    ),
+    *(
+        "I am a, ",
+        "used to ",
+        "password is ",
+        "2026-01-01 ",
+        "from 1 to ",
+        "[source",
+        "(type: x)",
+        "Ab ",
+        "```",
+        "<!--",
+    ),
+]
+ENDS = ["ab", ",b?"]
+"""What makes a pattern fail after it has read all that comes before."""
+
+
+def _record(text: str) -> MemoryRecord:
+    return MemoryRecord(
+        id="m",
+        content=text,
+        memory_type=MemoryType.FACTS,
+        category=MemoryCategory.SEMANTIC,
+        namespace=("ada", "semantic"),
+        created_at=NOW,
+        updated_at=NOW,
+    )
+
+
+def _rendered(text: str) -> object:
+    document = MemoryStoreDocument("k", {"content": text}, {})
+    item = ContextItem.of(_record(text), source="recall")
+    block = xml(AssembledContext(sections={"semantic_memory": [item]}), NOW, UTC)
+    return whole(document), numbered([document]), contents_in(f"{block}\n  - [x] {text} (type: facts)")
+
+
+def _weighed(text: str) -> object:
+    texts = (text, text[:300], f"I {text}")
+    items = [replace(ContextItem.of(_record(one), source="recall"), relevance=0.5) for one in texts]
+    return doubted(items, text), answering(items, f"my {text}"), is_personal(text, items)
+
+
+def _grounded(text: str) -> object:
+    said = [
+        Message(session_id=None, role=role, text=text) for role in (Role.USER, Role.TOOL, Role.ASSISTANT, Role.USER)
+    ]
+    grounding = Grounding(said)
+    return grounding.is_external(text), grounding.may_guide(text), grounding.asks_to_forget(text), grounding.keeps(text)
+
+
+def _imported(text: str) -> object:
+    lines = [f"12/01/2026, 10:00 - {text}", *text.split("\n"), f"[12.01.26, 10:00:00] Ada: {text}"]
+    return list(whatsapp_entries(enumerate(lines), order_of(lines), "chat", UTC))
+
+
+def _extracted(text: str) -> object:
+    return extract_by_rules([Message(session_id=None, role=Role.USER, text=text, at=NOW)], [], NOW)
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "canonical text": lambda text: canonical_text(f"x{text}", max_bytes=4 * SIZE) and harmless(text),
+    "unmasked": unmasked,
+    "changes": lambda text: word_changes(text[:4_000], text[4_000:8_000][::-1]),
+    "line": neutral_line,
+    "rendered": _rendered,
+    "weighed": _weighed,
+    "question": lambda text: (is_question(text), asks_for_history(text), asks_for_past(text), asks_for_present(text)),
+    "asks for the present": lambda text: asks_for_present(f"What is {text}"),
+    "stems": stems_of,
+    "gist": gist,
+    "terms": lambda text: (analyze(text), words_by_term(text)),
+    "query": lambda text: (query_alternatives(text), Query.of(text, NOW)),
+    "passages": passages,
+    "language": language_of,
+    "name": lambda text: (canonical_name(text), author_of(text)),
+    "time": lambda text: (interval_of(text, NOW), interval_of(f"in {text}", NOW)),
+    "slots": lambda text: (slots_of(text[:300], NOW), contradict(text[:150], f"I {text[:150]}")),
+    "long slots": lambda text: (slots_of(text, NOW), contradict(text, f"I {text}")),
+    "plain": lambda text: is_plain(expanded(text[:8_000])),
+    "own words": lambda text: (own_words(text), quotes(text)),
+    "parts": lambda text: split_text(text, 1_000),
+    "grounding": lambda text: _grounded(text[-SIZE // 2 :]),
+    "rules": _extracted,
+    "answer of a model": lambda text: answer_of(AIMessage(text)),
+    "answer of a model in JSON": lambda text: answer_of(AIMessage('{"memories": [{"content": "' + text)),
+    "field of a model": lambda text: (folded(text), quoted(text), end_of(text, NOW, UTC)),
+    "verdict": verdict_of,
+    "secrets": credentials_in,
+    "personal data": personal_in,
+    "error": lambda text: without_quotes(ValueError(text)),
+    "chat export": _imported,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_reads_every_text_at_once(name: str) -> None:
+    """Guards against patterns that try each way to read a text, or read it anew from each of its places."""
+    for piece in PIECES:
+        for end in ENDS:
+            try:
+                with at_most(MOST_SECONDS):
+                    READERS[name]((piece * SIZE)[:SIZE] + end)
+            except TooSlow:
+                pytest.fail(f"{piece!r} again and again, then {end!r}, takes more than {MOST_SECONDS} s")
