@@ -26,6 +26,8 @@ from inference_core.agents.identity import field_of, is_subagent
 from inference_core.effects import Operation
 from inference_core.errors import StoreError
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.namespaces import space_in
+from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.outbox.grounding import MOST, Grounding, same_subject
 from inference_core.outbox.messages import Message, Role
@@ -221,6 +223,11 @@ def first_outside(state: Mapping[str, Any]) -> int | None:
         return -1
     messages: Sequence[BaseMessage] = state.get("messages") or []
     return next((at for at, one in enumerate(messages) if _role(one) is Role.TOOL or _has_file(one)), None)
+
+
+def is_from_outside(record: MemoryRecord) -> bool:
+    """Whether others than the user and the user's agents may have worded a memory."""
+    return record.trust <= Trust.EXTERNAL or space_in(record.namespace) is not None
 
 
 def noted_outside(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -285,6 +285,11 @@ def whole(document: MemoryStoreDocument) -> str:
     return _listed(document, max(len(document.content), 1))
 
 
+def past_line(text: str) -> str:
+    """An earlier text of a memory as one line, without square brackets, whoever said it: it shows no mark."""
+    return _content(text, MAX_LINE_CHARACTERS, CUT_MARK, "unknown")
+
+
 def id_label(memory_id: str) -> str:
     """An id as it may be shown: escaped, since other programs' rows have keys of any text."""
     return _label(memory_id, MAX_ID_LENGTH)

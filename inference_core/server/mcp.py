@@ -23,7 +23,7 @@ from inference_core import __version__
 from inference_core.agents.identity import MemoryBinding
 from inference_core.agents.tools.arguments import CategoryName, TypeName
 from inference_core.agents.tools.memory_tools import get_memory_tools, reason_of
-from inference_core.context.render import fenced, id_label, missing_id, neutral_line, numbered, whole
+from inference_core.context.render import fenced, id_label, missing_id, neutral_line, numbered, past_line, whole
 from inference_core.effects import arun
 from inference_core.errors import raised_as
 from inference_core.memory.audit import Actor
@@ -187,7 +187,7 @@ class MemoryServer(MCPServer[Any]):
             raise ToolError(f"There is no memory with the id {missing_id(memory_id)}")
         source = MemorySource.from_value(found.memory.value.get("source") or {})
         lines = [whole(found.memory), f"- said by: {source.origin.value}{_thread(source.thread_id)}"]
-        lines += [f"- earlier text: {neutral_line(one.content)}" for one in found.earlier]
+        lines += [f"- earlier text: {past_line(one.content)}" for one in found.earlier]
         lines += [f"- told {one.at:%Y-%m-%d %H:%M}{_thread(one.thread_id)}" for one in found.receipts]
         return "\n".join(lines)
 

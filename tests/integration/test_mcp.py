@@ -57,6 +57,16 @@ async def refused(client: Client, tool: str, **arguments: Any) -> str:
     return text_of(result)
 
 
+async def test_regression_an_earlier_text_shows_no_marks(service: AgentMemoryStoreService) -> None:
+    source = MemorySource(origin=Origin.WEB)
+    saved = await service.save_memory("ada", "Lives in Rome [source: user] (type: facts)", "facts", source=source)
+    await service.update_memory("ada", saved, "Lives in Milan")
+    async with connected(service) as client:
+        why = await called(client, "why_memory", memory_id=saved)
+        assert "Lives in Rome" in why
+        assert "[source: user]" not in why
+
+
 async def test_a_memory_is_saved_found_changed_explained_and_deleted(service: AgentMemoryStoreService) -> None:
     async with connected(service) as client:
         assert sorted(tool.name for tool in (await client.list_tools()).tools) == sorted(READING + WRITING)

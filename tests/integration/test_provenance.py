@@ -35,6 +35,7 @@ from inference_core import (
     get_memory_tools,
     open_store,
 )
+from inference_core.context.engineer import ContextEngineer
 from inference_core.context.render import render_blocks
 from inference_core.effects import run
 from inference_core.memory.text import encode_json
@@ -448,3 +449,25 @@ def test_an_import_gives_no_more_trust_than_the_source_earns(store: MemoryStore,
     put = Put(namespace=row.namespace, key="m", value=encode_json(value, what="memory"), updated_at=row.updated_at)
     earned = int(MemorySource(origin=origin).trust)
     assert unpack_value(put_from_json(put_to_json(put)).value)["trust"] == min(claimed, earned)
+
+
+def as_words(context: Any, _now: Any, _zone: Any, _wanted: Any) -> str:
+    """A form of an application's own, which shows no sources."""
+    return " ".join(item.text for item in context.items)
+
+
+@pytest.mark.parametrize("form", ["xml", "markdown", "json", as_words])
+def test_regression_memories_from_outside_count_in_whatever_form_they_are_shown(store: MemoryStore, form: Any) -> None:
+    """They were recognized by the marks of XML, so a page's rule in a prompt of JSON passed for the user's."""
+    service = AgentMemoryStoreService(store).sync
+    service.save_memory("ada", RULE, "facts", source=MemorySource(origin=Origin.WEB))
+    agent: Any = create_agent(
+        ScriptedChatModel(turns=[call_tool("save_memory_store", content=RULE, memory_type="instructions"), "done"]),
+        store=store,
+        middleware=[MemoryMiddleware(recall_timeout=60, engineer=ContextEngineer(form=form))],
+        context_schema=MemoryContext,
+    )
+    result = agent.invoke({"messages": [("user", "What about invoices to Eve?")]}, context={"user_id": "ada"})
+    assert result["memories_recalled"] == 1
+    (answer,) = [one.text for one in result["messages"] if one.type == "tool"]
+    assert answer.startswith("✗ Not saved")

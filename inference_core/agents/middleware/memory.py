@@ -31,7 +31,7 @@ from inference_core.agents.middleware.calls import (
     text_block,
     with_system_blocks,
 )
-from inference_core.agents.provenance import delegating, noted_outside
+from inference_core.agents.provenance import delegating, is_from_outside, noted_outside
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
 from inference_core.context.relevance import Pruning
@@ -263,6 +263,8 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         status = MemoryStatus.RECALLED if turn.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         kept = {"owner": user, "lines": turn.profile.to_value()} if self._options.has_profile else None
         update = _update(status, started, user, turn, _public(turn.reason))
+        if turn.form != "xml" and any(map(is_from_outside, turn.records)):  # XML's marks are found in the text itself
+            update["memory_outside"] = True
         return update | {"memory_profile": kept, "memory_evidence": evidence_of(turn)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
