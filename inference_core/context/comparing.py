@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, Final, NamedTuple
 
 from inference_core.context.items import ContextItem, Doubt, Dropped, DropReason, section_of
@@ -70,11 +70,16 @@ def _features(text: str) -> _Features:
     numbers = (word for word in words if any(map(str.isdigit, word)))
     meant = gist(text)
     return _Features(
-        stems=frozenset(stem for word in meant for stem in analyze(word) or (word,)),
+        stems=frozenset(chain.from_iterable(map(_stems_of_word, meant))),
         gist=meant,
         turning=frozenset(word for word in words if word in _TURNING or word.endswith(("n't", "n\u2019t"))),
         exact=frozenset([*map(str.casefold, _NAME.findall(text)), *numbers]),
     )
+
+
+@lru_cache(maxsize=65_536)
+def _stems_of_word(word: str) -> tuple[str, ...]:
+    return tuple(analyze(word)) or (word,)
 
 
 def stems_of(text: str) -> frozenset[str]:
