@@ -34,6 +34,7 @@ _PAGE: Final = 200
 _TRIES: Final = 3
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
+_TOO_MANY: Final = 429
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
 _REFUSED: Final = frozenset({401, 403})
 _FAILED: Final = 500
@@ -108,7 +109,7 @@ class Caller:
                     raise WriteUnknown(_AMBIGUOUS) from problem
                 if answer.status_code not in _AGAIN:
                     raise problem
-                may_be_done = True
+                may_be_done |= answer.status_code != _TOO_MANY  # such a request was not begun
                 with suppress(ValueError):
                     pause = max(pause, float(answer.headers.get("Retry-After", "0")))
             if not tries:
@@ -234,13 +235,13 @@ def _paged(
     """As many of ``name`` as are wanted, from as many pages as it takes, and the last answer."""
     limit, cursor, found, last = given["limit"], given["after"], list[dict[str, Any]](), dict[str, Any]()
     while limit is None or len(found) < limit or not last:
-        size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+        size = _PAGE if limit is None else max(1, min(_PAGE, limit - len(found)))
         last = yield from caller.send("GET", path, {**asked, "limit": size, "cursor": cursor})
         found += last[name]
         cursor = last["next_cursor"]
         if cursor is None:
             break
-    return MemoryPage(found, cursor), last
+    return MemoryPage(found[:limit], cursor if limit != 0 else None), last
 
 
 def count(caller: Caller, given: Given) -> Operation[dict[str, int]]:
@@ -345,9 +346,14 @@ def _receipts(page: MemoryPage[dict[str, Any]]) -> MemoryPage[Receipt]:
     return MemoryPage(map(Receipt.from_value, page), page.next_cursor)
 
 
+def _is_left_out(found: Any) -> bool:
+    """Whether the service leaves out a field; by identity, as a trust of 0 and an importance of 0.0 equal False."""
+    return found is None or found is False or found == []
+
+
 def _document(memory: Given) -> MemoryStoreDocument:
     """The memory of an answer, as the service gives it."""
-    value = {name: memory[name] for name in _VALUE if memory[name] not in (None, [], False)}
+    value = {name: memory[name] for name in _VALUE if not _is_left_out(memory[name])}
     return MemoryStoreDocument(
         id=memory["id"],
         value=value | {"memory_category": memory["category"]},

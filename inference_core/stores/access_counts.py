@@ -126,7 +126,9 @@ class AccessCounts:
         """Adds ``noted`` to what is stored; of memories that are gone nothing is kept. False if others were faster."""
         keys = list(noted)
         fence = self._fences.checks([keys[0][0][0]])
-        for _ in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
+            # Figures that cannot be read seem absent; in the end they are replaced, else all others would wait.
+            absent = None if attempt == _ATTEMPTS else 0
             memories = self._backend.get(keys)
             figures = self._backend.get([(sidecar_namespace(namespace, USAGE), key) for namespace, key in keys])
             there = [(key, row) for key, row, memory in zip(keys, figures, memories, strict=True) if memory]
@@ -134,7 +136,7 @@ class AccessCounts:
                 if there:
                     self._writer.submit(
                         [
-                            usage_put(key, Usage.of(row).joined(noted[key]), expected=row.version if row else 0)
+                            usage_put(key, Usage.of(row).joined(noted[key]), expected=row.version if row else absent)
                             for key, row in there
                         ]
                         + fence

@@ -221,7 +221,7 @@ class MemoryStore(BaseStore):
             self.engine.guard.refuse(self.engine.guard.told(op.value))
         now = self._clock.now()
         kind = op.value.get("memory_type")
-        paths = () if op.index is False else op.index or self._fields
+        paths = () if op.index is False else self._fields if op.index is None else op.index
         text = "\n".join(text for path in paths for text in get_text_at_path(op.value, path))[:_INDEXED_CHARS]
         put = Put(
             namespace=op.namespace,

@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 
+import pytest
 from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.agents.tools.memory_tools import get_memory_tools
 from inference_core.cli.output import word_diff
+from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import VERSIONS
 from inference_core.testing import FrozenClock
 
@@ -77,3 +79,16 @@ def test_the_words_that_differ() -> None:
     assert word_diff("Likes green tea", "Likes black tea a lot") == "Likes [-green-] {+black+} tea {+a lot+}"
     assert word_diff("x " + "y " * 20 + "z", "x " + "y " * 20 + "w") == "x y y … y y y [-z-] {+w+}"
     assert word_diff("a " * 4_000, "b") == "4000 words replaced by 1"
+
+
+def test_regression_versions_go_on_in_another_category(database_url: str, clock: FrozenClock) -> None:
+    """They began anew: who had read the first text could overwrite the second, and the history was out of order."""
+    with open_store(database_url, embeddings=None, clock=clock) as store:
+        memory = AgentMemoryStoreService(store, clock=clock).sync
+        texts = ["green tea", "black tea", "an evening of tea", "a night of tea"]
+        for text, kind in zip(texts, ["facts", "facts", "interaction", "interaction"], strict=True):
+            memory.save_memory("ada", text, kind, memory_id="tea")
+        history = memory.get_memory_history("ada", "tea")
+        assert [(one.content, one.version) for one in history] == list(zip(texts, [1, 2, 3, 4], strict=True))
+        with pytest.raises(VersionConflict):
+            memory.update_memory("ada", "tea", "no tea", expected_version=1)

@@ -11,7 +11,7 @@ from typing import Any
 import postgres_server
 import pytest
 from langchain.agents import create_agent
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.postgres.aio import AsyncPostgresStore
@@ -226,3 +226,27 @@ def test_safe_versions_are_taken(monkeypatch: pytest.MonkeyPatch, installed: str
     monkeypatch.setattr(unsafe, "version", version)
     for store_class in (OfPostgres, Unrelated):
         unsafe.check_safe(store_class())
+
+
+class Leaking(InMemoryStore):
+    """Somebody removes a row after each page that is listed."""
+
+    gone = 0
+
+    def batch(self, ops: Any) -> Any:
+        ops = list(ops)
+        found = super().batch(ops)
+        if isinstance(ops[0], SearchOp) and len(found[0]) == foreign._PAGE and self.gone < 2:
+            self.delete(found[0][0].namespace, found[0][3].key)
+            self.gone += 1
+        return found
+
+
+def test_regression_a_listing_misses_no_row_when_another_one_goes():
+    """The rows behind it moved up by one place, and the first of the next page was left out."""
+    store = Leaking()
+    for number in range(2 * foreign._PAGE + 10):
+        store.put(("ada", "semantic"), f"k{number}", {"content": "tea"})
+    left = {row.key for row in foreign.ForeignBackend(store)._scan(("ada", "semantic"))}
+    assert store.gone == 2
+    assert left >= {item.key for item in store.search(("ada", "semantic"), limit=9_999)}

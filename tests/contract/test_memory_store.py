@@ -630,3 +630,10 @@ def test_writes_in_hand_are_finished_by_close(shared_url: str):
         store.close()
     with open_store(shared_url, embeddings=None) as again:
         assert set(stored) <= set(keys(again.search(NS, limit=999)))
+
+
+def test_regression_an_empty_list_of_fields_indexes_nothing(own_store: MemoryStore):
+    """As in InMemoryStore; all of the value was indexed, and went to the model."""
+    own_store.put(NS, "a", {"t": "tea"}, index=[])
+    own_store.put(NS, "b", {"t": "tea"})
+    assert keys(own_store.search(NS, query="tea")) == ["b"]

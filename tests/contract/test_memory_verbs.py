@@ -349,3 +349,37 @@ def test_every_error_of_ours_has_a_name():
         kinds.add(kind)
         waiting += [one for one in kind.__subclasses__() if one.__module__ == InferenceCoreError.__module__]
     assert {name_of(kind): kind for kind in kinds} == dict(_ERRORS)
+
+
+def test_regression_a_client_gives_a_trust_and_an_importance_of_nothing(service: AgentMemoryStoreService):
+    """They equal False, which is left out: a page's memory lost just what marks it, an unimportant one was average."""
+    web = MemorySource(origin=Origin.WEB)
+    saved = service.sync.save_memory("zoe", "The shop is closed", "facts", source=web, importance=0.0)
+    server = served(service, hosts=None)
+    with listening(server.app) as url, MemoryClient(url, server.key("zoe")) as client:
+        found, own = client.sync.get_memory("zoe", saved), service.sync.get_memory("zoe", saved)
+        assert found is not None
+        assert own is not None
+        assert {name: found.value[name] for name in ("trust", "importance")} == {"trust": 0, "importance": 0.0}
+        assert {name: own.value[name] for name in ("trust", "importance")} == {"trust": 0, "importance": 0.0}
+        assert client.sync.list_memories("zoe", limit=0) == service.sync.list_memories("zoe", limit=0) == ([], 1)
+
+
+def test_regression_a_request_that_came_too_soon_is_not_taken_for_done(service: AgentMemoryStoreService):
+    server, refused = served(service, hosts=None), list[str]()
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        """Refuses the first request of each method and path."""
+        name = f"{scope.get('method')} {scope.get('path')}"
+        if scope["type"] == "http" and name not in refused:
+            refused.append(name)
+            await send({"type": "http.response.start", "status": 429, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await server.app(scope, receive, send)
+
+    with listening(busy) as url, MemoryClient(url, server.key("yan")) as client:
+        assert not client.sync.delete_memory("yan", "none")
+        saved = client.sync.save_memory("yan", "Likes tea")
+        with pytest.raises(VersionConflict):
+            client.sync.update_memory("yan", saved, "Likes mate", expected_version=7)

@@ -308,3 +308,12 @@ def test_without_spaces_a_member_has_no_role_and_nothing_more_is_read(clock: Fro
         assert service.get_spaces("ada") == {}
         with pytest.raises(SpaceNotFound):
             service.list_memories(Space("eng", member="ada"))
+
+
+def test_regression_a_spaces_memory_hides_no_memory_of_the_user_with_the_same_id(service: Any) -> None:
+    service.save_memory("ada", "Write to me in Polish", "preferences", memory_id="profile", pinned=True)
+    service.grant(ENG, "read", user="ada")
+    service.save_memory(ENG, "Reports are in English", "preferences", memory_id="profile", pinned=True)
+    prompt = service.format_context_for_prompt("ada", "In which language are reports?")
+    assert "Write to me in Polish" in prompt
+    assert "Reports are in English" in prompt

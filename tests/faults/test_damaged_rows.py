@@ -22,7 +22,14 @@ from langgraph.store.memory import InMemoryStore
 from mongo_support import mongodb
 from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemoryStore, get_memory_tools, open_store
+from inference_core import (
+    AgentMemoryStoreService,
+    ForgettingPolicy,
+    MemoryLifecycle,
+    MemoryStore,
+    get_memory_tools,
+    open_store,
+)
 from inference_core.cli import main
 from inference_core.errors import InferenceCoreError, UnsupportedSchema
 from inference_core.lifecycle.repairs import Damage, find_damage, mend
@@ -421,3 +428,33 @@ def test_a_damaged_journal_is_repaired_and_stops_no_other_user(tmp_path: Path, q
         purge_user_memories(store, "eve")
         assert list(find_damage(backend)) == []
         assert sorted(path.name for path in (tmp_path / "memories" / "users").iterdir()) == ["ada.jsonl", "bob.jsonl"]
+
+
+def test_regression_a_damaged_recall_count_keeps_no_memory_from_going(tmp_path: Path, quiet: None):
+    """Its memory could not be deleted or forgotten, and the counts of others were never written."""
+    path = str(tmp_path / "memory.db")
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        service = AgentMemoryStoreService(store, timeout=20)
+        memory = service.sync
+        keys = [memory.save_memory("ada", f"likes {drink}", "facts") for drink in ("tea", "mate", "coffee")]
+
+        def recall() -> None:
+            assert len(memory.recall_memories("ada", "likes")) == 3
+            store.engine.accesses.flush()
+
+        def damage(key: str) -> None:
+            of_sqlite("value = '{broken'", where=f"key = '{key}' AND value LIKE '{{\"count\"%'")(path)
+
+        recall()
+        damage(keys[0])
+        recall()
+        (figures,) = store.engine.backend.get([(("ada", "usage", "semantic"), keys[1])])
+        assert figures is not None
+        assert figures.value["count"] == 2
+        damage(keys[0])
+        assert memory.delete_memory("ada", keys[0])
+        damage(keys[1])
+        assert (
+            len(MemoryLifecycle(service).sync.forget("ada", ForgettingPolicy(max_memories={"all": 0})).forgotten) == 2
+        )
+        assert memory.count_memories("ada")["total"] == 0

@@ -219,7 +219,8 @@ def archive_writes(
     return [
         put,
         Delete(namespace=row.namespace, key=row.key, expected=row.version),
-        Delete(namespace=usage_place, key=row.key, expected=usage.version if usage else 0),
+        # Any, where none is found: one that cannot be read seems absent, and must not keep the memory.
+        Delete(namespace=usage_place, key=row.key, expected=usage.version if usage else None),
     ]
 
 

@@ -30,7 +30,7 @@ from inference_core.context.profile import (
 )
 from inference_core.context.render import fenced
 from inference_core.effects import Operation
-from inference_core.memory.namespaces import Space
+from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
@@ -201,7 +201,10 @@ class _Turn:
                 rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.why_not)
         older = {line.id for line in frozen.lines}.difference(row.key for row in rows) if frozen else ()
         rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
-        there = {row.key: row for row in rows if self.why_not(row) is None}
+        there: dict[str, Row] = {}
+        for row in sorted(rows, key=lambda row: space_in(row.namespace) is not None):  # the user's own, not a space's
+            if self.why_not(row) is None:
+                there.setdefault(row.key, row)
         return {record.id: record for record in standing_first(map(record_of, there.values()))}
 
     def is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
@@ -224,8 +227,11 @@ class _Turn:
         context, block = self.rendered(profile, [*newer, *found])
         if not block:
             profile = Profile()
-        records = {line.id: standing[line.id] for line in profile.lines}
-        records |= {item.id: item.record for item in context.items if item.record}
+        shown = [
+            *(standing[line.id] for line in profile.lines),
+            *(item.record for item in context.items if item.record),
+        ]
+        records = {(record.namespace, record.id): record for record in shown}
         over = [(record_of(one.found.row), one.reason, None) for one in result.left_out if is_known(one.found.row)]
         over += [(one.item.record, one.reason.value, one.by) for one in context.dropped if one.item.record]
         dropped = [
@@ -252,12 +258,13 @@ class _Turn:
         """What answers the question, by category, in the room that is left beside ``given``, filled with the newest."""
         counts = Counter(record.category for record in given)
         room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
-        ids, contents = {record.id for record in given}, {record.content for record in given}
+        places, contents = {(record.namespace, record.id) for record in given}, {record.content for record in given}
         spare = _SPARE if self.query and self.options.engineer else 0
 
         def reject(row: Row) -> str | None:
             # Before the cut: what the profile shows takes no place of what answers.
-            return _IN_PROFILE if row.key in ids or row.value.get("content") in contents else self.why_not(row)
+            is_there = (row.namespace, row.key) in places or row.value.get("content") in contents
+            return _IN_PROFILE if is_there else self.why_not(row)
 
         search = Search(
             groups=list(self.groups.values()),

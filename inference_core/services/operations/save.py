@@ -196,7 +196,8 @@ def _saved(
     if expected_version is None:
         # It alone stands under its id afterwards, whatever others write there at the same time.
         removed = [Delete(namespace=one, key=kept.id) for one in others]
-        yield from scope.write([*removed, put_of(kept)], operation, source=record.source, is_clean=True)
+        put = replace(put_of(kept), above=old.version if old else 0)  # else its versions would come twice
+        yield from scope.write([*removed, put], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
     if old is not None and expected_version == 0:
         raise VersionConflict(f"There is a memory {quoted(record.id)} already, at version {old.version}")

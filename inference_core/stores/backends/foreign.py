@@ -40,6 +40,8 @@ from inference_core.stores.codec import PageRequest, place_of
 
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
+_RESTARTS: Final = 5
+"""So often a listing begins anew because rows were removed meanwhile; then it goes on."""
 _LOOP_S: Final = 2.0
 _in_memory_lock = threading.Lock()
 """LangGraph's InMemoryStore fails if one thread reads while another writes."""
@@ -286,16 +288,22 @@ class ForeignBackend:
     def _scan(self, scope: Namespace) -> Iterator[Row]:
         """The rows of exactly ``scope``; a search in LangGraph's stores also finds those of the scopes below it."""
         seen: set[str] = set()
-        offset = 0
+        offset, last, restarts = 0, None, 0
         while True:
-            (page,) = self._ask([SearchOp(scope, limit=_PAGE, offset=offset, refresh_ttl=False)])
-            for item in page:
-                if tuple(item.namespace) == scope and item.key not in seen:
-                    seen.add(item.key)
+            # From the last row of the page before: if another is there now, one was removed, and one would be missed.
+            start = max(offset - 1, 0)
+            (page,) = self._ask([SearchOp(scope, limit=_PAGE, offset=start, refresh_ttl=False)])
+            places = [(tuple(item.namespace), item.key) for item in page]
+            if last is not None and places[:1] != [last] and restarts < _RESTARTS:
+                offset, last, restarts = 0, None, restarts + 1
+                continue
+            for item, (namespace, key) in zip(page, places, strict=True):
+                if namespace == scope and key not in seen:
+                    seen.add(key)
                     yield row_of(item)
-            offset += len(page)
             if len(page) < _PAGE:
                 return
+            offset, last = start + len(page), places[-1]
 
     def _ask(self, ops: Sequence[Op]) -> list[Any]:
         if not ops:

@@ -274,10 +274,11 @@ class PostgresBackend(SqlBackend):
                         wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
                         rows = connection.execute(_FIND, wanted, binary=True)
                         heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
-                        if made <= heads.keys():
+                        states = {(unpack_namespace(name), key): state_of(row) for name, key, *row in rows.fetchall()}
+                        if made.union(namespace for namespace, _ in states) <= heads.keys():
                             break
-                        connection.execute("ROLLBACK")  # another one has dropped a scope that was not used
-                    states = {(unpack_namespace(name), key): state_of(found) for name, key, *found in rows.fetchall()}
+                        # Another one has dropped a scope that was not used, or made one between the lock and the read.
+                        connection.execute("ROLLBACK")
                     decision = decide(batches, heads, states, self._clock.now())
                     unused = [scope for scope, seq in heads.values() if not seq and scope not in decision.heads]
                     with connection.cursor() as cursor:

@@ -268,12 +268,14 @@ class RowCache:
         self._backend = backend
         self._max_bytes = max_bytes
         self._rows: OrderedDict[Key, tuple[Row, int]] = OrderedDict()
+        self._drops = 0
         self._lock = threading.Lock()
 
     def get(self, wanted: Sequence[tuple[Key, int, int]]) -> list[Row | None]:
         """The row of each key as of any write from its first to its second number, else as it is now; None if gone."""
         found: dict[Key, Row | None] = {}
         with self._lock:
+            drops = self._drops
             for key, since, until in wanted:
                 row, _ = self._rows.get(key, (None, 0))
                 if row is not None and since <= row.seq <= until:
@@ -284,7 +286,7 @@ class RowCache:
             read = self._backend.get(missing)
             found |= zip(missing, read, strict=True)
             with self._lock:
-                for row in filter(None, read):
+                for row in filter(None, read if drops == self._drops else ()):  # else it may be of an erased user
                     if row.expiry or not row.seq:
                         continue  # its end moves without a write, or nobody numbers its writes
                     size = _BYTES_PER_ROW + 2 * sum(sys.getsizeof(value) for value in row.value.values())
@@ -299,5 +301,6 @@ class RowCache:
     def drop(self, root: str) -> None:
         """Keeps no row of the user with the label ``root``."""
         with self._lock:
+            self._drops += 1
             for key in [key for key in self._rows if key[0][0] == root]:
                 self.nbytes -= self._rows.pop(key)[1]

@@ -261,3 +261,23 @@ def test_what_a_caller_changes_no_other_caller_sees():
                 one.value["extra_metadata"]["deep"]["list"].append(4)
                 one.value["content"] = "changed"
                 one.value["tags"].append("changed")
+
+
+def test_regression_a_row_that_was_read_before_an_erasure_is_not_kept(monkeypatch: pytest.MonkeyPatch):
+    """The user's next memory under that id has the same number, and the erased text would be shown for it."""
+    backend = InMemoryBackend()
+    backend.apply([[put("a", topic=1)]])
+    cache = RowCache(backend, 10**6)
+    get = backend.get
+
+    def erased_meanwhile(keys: Sequence[Key]) -> list[Row | None]:
+        found = get(keys)
+        cache.drop(USER[0])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "get", erased_meanwhile)
+        cache.get([((USER, "a"), 1, 1)])
+    assert cache._rows == {}
+    cache.get([((USER, "a"), 1, 1)])
+    assert len(cache._rows) == 1
