@@ -6,10 +6,11 @@ reports exactly what a run at the same time removes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Literal
 
 from inference_core.effects import Operation
@@ -30,7 +31,7 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.secrets import quoted
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.services.operations.receipts import RECEIPTS
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, retried
 from inference_core.stores.access_counts import Usage
 from inference_core.stores.backend import Delete, Row
 
@@ -138,17 +139,26 @@ def retain(
         return found
     removed: list[Overdue] = []
     for portion in portions(found, _PORTION):
-        there = yield from engine.get([(one.namespace, one.key) for one in portion])
-        same = [one for one, row in zip(portion, there, strict=True) if row and row.version == one.version]
-        if same:
-            beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
-            cause = Cause(at=now, operation="retention", actor=scope.actor, removed=beside)
-            yield from engine.write([Delete(namespace=one.namespace, key=one.key) for one in same], cause)
-        removed += same
-        # What lies beside a memory has gone with it.
-        gone = {one.key for one in removed if holds_memories(one.namespace)}
-        removed += [one for one, row in zip(portion, there, strict=True) if row is None and one.key in gone]
+        removed += yield from retried(partial(_remove, scope, portion, removed))
     return removed
+
+
+def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequence[Overdue]) -> Operation[list[Overdue]]:
+    """Removes those that are as they were; which went, also with those ``before`` them.
+
+    Raises VersionConflict if one of them changes meanwhile.
+    """
+    there = yield from scope.engine.get([(one.namespace, one.key) for one in portion])
+    same = [one for one, row in zip(portion, there, strict=True) if row and row.version == one.version]
+    if same:
+        beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
+        cause = Cause(at=scope.clock.now(), operation="retention", actor=scope.actor, removed=beside)
+        # What is written between the look above and the removal is newer than the policy's reason to remove it.
+        gone = [Delete(namespace=one.namespace, key=one.key, expected=one.version) for one in same]
+        yield from scope.engine.write(gone, cause)
+    # What lies beside a memory has gone with it.
+    keys = {one.key for one in (*before, *same) if holds_memories(one.namespace)}
+    return [*same, *(one for one, row in zip(portion, there, strict=True) if row is None and one.key in keys)]
 
 
 def owners_with_rows(scope: MemoryScope) -> Operation[list[Owner]]:

@@ -6,6 +6,7 @@ import random
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from cli_support import Capture, answer, text
@@ -157,3 +158,26 @@ def test_rounds_reach_spaces_and_users_with_other_rows_alone_and_tell_what_went(
         (event, *_) = service.sync.audit(Space("team"))
         assert (event.operation, event.changes[0].key) == ("retention", "deploys")
         assert len(run(store.engine.scan([("cid", RECEIPTS)]))) == 2
+
+
+def test_regression_a_memory_that_is_updated_just_before_its_removal_stays(clock: FrozenClock) -> None:
+    """Its version was compared when it was read, and not by the removal: what the user had just written was gone."""
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, clock=clock)
+        for key in ("renewed", "old"):
+            service.sync.save_memory("ada", f"The {key} text", memory_id=key)
+        clock.advance(40 * DAY)
+        engine = service.scope.engine
+        write, is_first = type(engine).write, [True]
+
+        def meanwhile(engine: Any, batch: Any, cause: Any = None, **options: Any) -> Any:
+            if is_first and cause and cause.operation == "retention":
+                is_first.clear()
+                service.sync.update_memory("ada", "renewed", "What the user has just written")
+            return (yield from write(engine, batch, cause, **options))
+
+        policy = RetentionPolicy(days={"all": 30}, basis="last_used")
+        with patch.object(type(engine), "write", meanwhile):
+            assert keys(run(retain(service.scope, "ada", policy))) == {"old"}
+        assert not is_first
+        assert [one.content for one in service.sync.list_memories("ada")[0]] == ["What the user has just written"]
