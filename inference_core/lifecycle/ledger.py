@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from inference_core.stores.urls import parse_url
 
 _FORMAT: Final = "inference-core-erasures"
 DEFAULT: Final = f"{_FORMAT}.jsonl"
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,9 @@ class ErasureReceipt:
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON data, with a checksum over all of it."""
-        content = asdict(self) | {"found": self.found, "left": self.left}
+        given = json.dumps(asdict(self) | {"found": self.found, "left": self.left}, ensure_ascii=False)
+        # A path or a reason may be no valid Unicode. Escaped, it can be encoded, which must not fail after a removal.
+        content: dict[str, Any] = json.loads(_SURROGATE.sub(lambda one: rf"\\u{ord(one[0]):x}", given))
         text = json.dumps(content, ensure_ascii=False, sort_keys=True)
         return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -87,13 +91,14 @@ class Ledger:
             self._read()
 
     def _read(self) -> None:
-        head, *lines = self.path.read_text(encoding="utf-8").splitlines()
+        # Other line ends may stand within a receipt that an earlier version wrote.
+        head, *lines = self.path.read_bytes().split(b"\n")
         try:
-            known = json.loads(head)
+            known = json.loads(head.decode())
             self._key, is_sound = bytes.fromhex(known["key"]), known["format"] == _FORMAT
             for line in lines:
-                with suppress(json.JSONDecodeError):  # a process that died while it wrote leaves a part of a line
-                    self.entries.append(json.loads(line))
+                with suppress(ValueError):  # a process that died while it wrote leaves a part of a line
+                    self.entries.append(json.loads(line.decode()))
             for entry in self.entries if is_sound else ():
                 content = {name: value for name, value in entry.items() if name != "sha256"}
                 text = json.dumps(content, ensure_ascii=False, sort_keys=True)
@@ -130,7 +135,7 @@ class Ledger:
         self.make()
         # Its own line, whatever a process that died has left.
         with private_file(self.path, os.O_APPEND) as file:
-            file.write(f"\n{json.dumps(entry, ensure_ascii=False)}\n".encode())
+            file.write(f"\n{json.dumps(entry)}\n".encode())
         self.entries.append(entry)
 
     def make(self) -> None:

@@ -426,6 +426,48 @@ def test_two_processes_share_a_ledger_and_a_torn_line_is_left_out(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
 
 
+@pytest.mark.parametrize("written", ["now", "before"])
+def test_regression_line_ends_within_a_receipt_do_not_cut_it(tmp_path: Path, ledger: Ledger, written: str) -> None:
+    """A reason with such a character made two lines of a receipt, which were left out: a replay spared the user."""
+    reason = "asked by mail\u2028on Monday\u2029again\u0085\x1c"
+    url = f"sqlite:///{tmp_path / 'm.db'}"
+    with open_store(url, embeddings=None) as store:
+        store.memory(ADA).add(CANARY)
+    shutil.copy(tmp_path / "m.db", tmp_path / "old.db")
+    with open_store(url, embeddings=None) as store:
+        receipt = erase([store.engine.backend], ADA, ledger, reason=reason)
+    if written == "before":  # as earlier versions wrote it
+        head = ledger.path.read_bytes().split(b"\n")[0].decode()
+        line = json.dumps(receipt.to_json(), ensure_ascii=False)
+        ledger.path.write_text(f"{head}\n\n{line}\n", encoding="utf-8")
+    again = Ledger(ledger.path)
+    assert [(entry["id"], entry["reason"]) for entry in again.entries] == [(receipt.id, reason)]
+    with open_store(f"sqlite:///{tmp_path / 'old.db'}", embeddings=None) as store:
+        assert [one.found for one in replay([store.engine.backend], again)] == [receipt.found]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"[]", b'"x"'])
+def test_regression_a_file_of_anything_else_is_refused_in_words(tmp_path: Path, content: bytes) -> None:
+    """An empty one ended with a ValueError about values to unpack."""
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="no ledger of erasures"):
+        Ledger(path)
+
+
+def test_regression_what_is_no_unicode_is_escaped_in_a_receipt(tmp_path: Path, ledger: Ledger) -> None:
+    """When everything was removed, such a reason or the name of a file made the receipt fail, and the fence stayed."""
+    (left := tmp_path / "left\udcff").write_text(CANARY)
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        store.memory(ADA).add(CANARY)
+        receipt = erase([store.engine.backend], ADA, ledger, reason="why\ud83d\ude00", threads=[Files([left])])
+        store.memory(ADA).add("is back")
+    (entry,) = Ledger(ledger.path).entries
+    assert entry == receipt.to_json()
+    assert entry["reason"] == r"why\ud83d\ude00"
+    assert entry["files"][str(tmp_path / r"left\udcff")] == 1
+
+
 def test_regression_new_files_are_their_owners_alone(tmp_path: Path) -> None:
     """Databases and journals were made readable to every account of the machine."""
     for url in (f"sqlite:///{tmp_path / 'm.db'}", f"file:///{tmp_path / 'f'}"):
