@@ -320,8 +320,12 @@ def hits_in_files(
     stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]
 ) -> tuple[dict[Path, int], set[str]]:
     """How many of the traces each file still holds, but for those that others have stored, too; and these."""
-    # A file may hold a trace as it is, in JSON, or in lower case.
-    forms = {one: {one, json.dumps(one)[1:-1], one.lower()} for one in traces if len(one) >= _SHORTEST}
+    # A file may hold a trace as it is, in JSON of either kind, or in lower case.
+    forms = {
+        one: {one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], one.lower()}
+        for one in traces
+        if len(one) >= _SHORTEST
+    }
     patterns = {one: [form.encode(errors="surrogatepass") for form in some] for one, some in forms.items()}
     overlap = max((len(form) for some in patterns.values() for form in some), default=0)
     places: list[Backend | Threads] = [*stores, *threads]
@@ -337,5 +341,10 @@ def hits_in_files(
         if isinstance(one, Row) and one.namespace[0] not in ROOTS:
             text = "\n".join([*one.namespace, one.key, json.dumps(one.value, ensure_ascii=False)])
             lower = text.lower()
-            others |= {trace for trace in suspects - others if trace in text or trace.lower() in lower}
+            # In JSON, the quotes and line ends of a trace are escaped here as well.
+            others |= {
+                trace
+                for trace in suspects - others
+                if any(form in text or form.lower() in lower for form in forms[trace])
+            }
     return {path: len(held - others) for path, held in found.items()}, others

@@ -338,6 +338,43 @@ def test_traces_that_others_have_too_are_no_traces(tmp_path: Path, ledger: Ledge
         assert erase([store.engine.backend], ADA, ledger).left == 0
 
 
+ESCAPED = (
+    'The boss said "see you on Friday" to all of us',
+    "First line\nand a second one",
+    "Name:\tAda, in Lisbon",
+    r"Her files are in C:\Users\shared",
+    'Le garçon a dit "à demain" à tous',
+)
+
+
+@pytest.mark.parametrize("text", ESCAPED)
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_regression_an_escaped_text_that_others_have_too_is_no_trace(
+    tmp_path: Path, ledger: Ledger, kind: str, text: str
+) -> None:
+    """Such a text of another user was searched for without its escapes, so each erasure said that a trace is left."""
+    with open_store(f"{kind}:///{tmp_path / 'm'}", embeddings=None) as store:
+        for user in (ADA, BOB):
+            AgentMemoryStoreService(store).sync.save_memory(user, text)
+        assert erase([store.engine.backend], ADA, ledger).left == 0
+    assert list(ledger.path.parent.iterdir()) == [ledger.path]
+
+
+@pytest.mark.parametrize("text", ESCAPED)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_regression_files_are_searched_for_escaped_texts(
+    tmp_path: Path, ledger: Ledger, text: str, *, ascii_only: bool
+) -> None:
+    """The stores' JSON leaves letters with accents as they are; the JSON that was searched for had escapes for them."""
+    left = tmp_path / "left"
+    left.write_text(json.dumps({"content": text}, ensure_ascii=ascii_only), encoding="utf-8")
+    with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.save_memory(ADA, text)
+        AgentMemoryStoreService(store).sync.save_memory(BOB, text[:8])
+        receipt = erase([store.engine.backend], ADA, ledger, threads=[Files([left])])
+    assert (receipt.left, receipt.files[str(left)]) == (1, 1)
+
+
 def test_regression_an_instant_of_another_row_is_no_trace(tmp_path: Path, ledger: Ledger, clock: FrozenClock) -> None:
     """A memory's recall count holds no text but a time, and the API key of another user has the same."""
     with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None, clock=clock) as store:
