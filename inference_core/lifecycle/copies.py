@@ -5,6 +5,7 @@ Those that are made for a moment are removed also if the process that made them 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import hmac
 import json
@@ -21,12 +22,18 @@ from typing import Any, Final
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import encode_label
+from inference_core.retrieval.analysis import UNSPACED
 from inference_core.stores.backend import Backend
 from inference_core.stores.indexing.reader import content_key_of
 from inference_core.stores.locks import FileLock
 
 COPIES_META: Final = "copies"
 _MASK: Final = "…"
+SHORTEST: Final = 8
+"""Characters of an id or a text that an erasure searches files for: shorter ones may be anybody's."""
+_LETTER: Final = rf"[^\W_{UNSPACED}]"
+"""A letter or digit that makes one word with those beside it."""
+_DATE: Final = r"(?<!\d)\d{4}-\d\d-\d\d(?!\d)"
 _PREFIX: Final = "inference-core-"
 _LOCK: Final = "in-use"
 _YOUNG_S: Final = 60.0
@@ -67,8 +74,16 @@ def forget_in_copies(store: Backend, user_id: str) -> None:
 def _known(store: Backend) -> list[dict[str, Any]]:
     """The copies that are noted, but for those that were deleted: their folder is here, and they are not."""
     known: list[dict[str, Any]] = json.loads(store.get_meta(COPIES_META) or "[]")
-    paths = ((one, Path(one["path"])) for one in known)
-    return [one for one, path in paths if _MASK in one["path"] or path.exists() or not path.parent.exists()]
+    return [one for one in known if _may_be_there(Path(one["path"]))]
+
+
+def _may_be_there(path: Path) -> bool:
+    if _MASK in str(path.parent) or not path.parent.exists():
+        return True
+    if _MASK not in path.name:
+        return path.exists()
+    # Its name is not known any more: as long as a file might be it, it counts.
+    return any(path.parent.glob(glob.escape(path.name).replace(_MASK, "*")))
 
 
 def _keep(store: Backend, copies: Sequence[dict[str, Any]]) -> None:
@@ -80,8 +95,14 @@ def _mark(store: Backend, user_id: str) -> str:
 
 
 def masked(path: str, user_id: str) -> str:
-    """``path`` without the user's id."""
-    return path.replace(user_id, _MASK).replace(encode_label(user_id), _MASK)
+    """``path`` without the user's id; a short one is masked where it stands alone, and not in a date."""
+    for name in (user_id, encode_label(user_id)):
+        if len(name) >= SHORTEST:  # an erasure searches files for it, within words as well
+            path = path.replace(name, _MASK)
+        else:  # it may be a part of anything, and a path that names nothing any more is of no use to other users
+            alone = rf"(?<!{_LETTER}){re.escape(name)}(?!{_LETTER})"
+            path = re.sub(rf"({_DATE})|{alone}", lambda found: found[1] or _MASK, path)
+    return path
 
 
 @contextmanager

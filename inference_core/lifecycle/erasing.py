@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 from inference_core.errors import Held, InvalidId, StoreError, VersionConflict
 from inference_core.lifecycle.conversations import Owners, Threads, threads_named
-from inference_core.lifecycle.copies import copies_with, forget_in_copies, masked, sweep
+from inference_core.lifecycle.copies import SHORTEST, copies_with, forget_in_copies, masked, sweep
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
@@ -48,8 +48,7 @@ NO_OUTBOX: Final = "messages that wait in an outbox in another database, if you 
 RUNNING: Final = "what turns under way save at their end, through other checkpointers than those of open_checkpointer"
 _MOST_TRACES: Final = 64
 _TRACE: Final = 40
-"""Characters of a text that are searched for in files; shorter than `_SHORTEST` they may be anybody's."""
-_SHORTEST: Final = 8
+"""Characters of a text that are searched for in files; shorter than `SHORTEST` they may be anybody's."""
 _SAID: Final = ("content", "text")
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?")
 _SOUGHT: Final = ("named", "traces")
@@ -293,10 +292,8 @@ def _write_plan(plan: Path, known: dict[str, Any]) -> None:
 def _trace_of(row: Row, user_id: str) -> str | None:
     """The beginning of what a row says, by which a copy of it would be found in a file; None if that is too short."""
     # An instant is long, but many rows have the same.
-    found = [
-        (said, text) for said, text in _texts(row.value) if len(text) >= _SHORTEST and not _INSTANT.fullmatch(text)
-    ]
-    if len(user_id) >= _SHORTEST:  # that is searched for anyway; so what is noted meanwhile has no id in it
+    found = [(said, text) for said, text in _texts(row.value) if len(text) >= SHORTEST and not _INSTANT.fullmatch(text)]
+    if len(user_id) >= SHORTEST:  # that is searched for anyway; so what is noted meanwhile has no id in it
         names = (user_id, encode_label(user_id))
         found = [(is_said, text) for is_said, text in found if not any(name in text[:_TRACE] for name in names)]
     # Hashes are long, but stand in no copy of a text; words stand there.
@@ -324,7 +321,7 @@ def hits_in_files(
     forms = {
         one: {one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], one.lower()}
         for one in traces
-        if len(one) >= _SHORTEST
+        if len(one) >= SHORTEST
     }
     patterns = {one: [form.encode(errors="surrogatepass") for form in some] for one, some in forms.items()}
     overlap = max((len(form) for some in patterns.values() for form in some), default=0)

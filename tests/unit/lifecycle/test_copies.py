@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inference_core import AgentMemoryStoreService, MemoryStore
-from inference_core.lifecycle.copies import COPIES_META, copies_with, note_copy
+from inference_core.lifecycle.copies import COPIES_META, copies_with, masked, note_copy
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.stores.backend import Backend
@@ -64,3 +64,48 @@ def test_a_store_without_copies_gets_no_note(tmp_path: Path):
     with closing(filled(f"sqlite:///{tmp_path}/m.db")) as store:
         assert erase([store], ADA, Ledger(tmp_path / "erasures.jsonl")).copies == ()
         assert store.get_meta(COPIES_META) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "expected"),
+    [
+        ("/srv/v1/backup-2025-01-11", "1", "/srv/v1/backup-2025-01-11"),
+        ("/srv/backup-2025-01-11", "11", "/srv/backup-2025-01-11"),
+        ("/srv/backup-2025-01-11", "2025", "/srv/backup-2025-01-11"),
+        ("/srv/1/export-1_2025-01-11.jsonl", "1", "/srv/…/export-…_2025-01-11.jsonl"),
+        ("/srv/backups/ada.jsonl", "a", "/srv/backups/ada.jsonl"),
+        ("/srv/ada/Bob-ada.jsonl", "ada", "/srv/…/Bob-….jsonl"),
+        ("/srv/январь/ян.jsonl", "ян", "/srv/январь/….jsonl"),
+        ("/srv/李明的备份", "李明", "/srv/…的备份"),
+        ("/srv/x~a~40b.co", "a@b", "/srv/x~a~40b.co"),
+        ("/srv/of~a~40b~2eco/a@b.co", "a@b.co", "/srv/of…/…"),
+        (f"/srv/x{ADA}x", ADA, "/srv/x…x"),
+    ],
+)
+def test_regression_a_short_id_is_masked_only_where_it_stands_alone(path: str, user: str, expected: str):
+    """Each "1" in the notes of all copies became "…" when the user "1" was erased."""
+    assert masked(path, user) == expected
+
+
+def test_regression_copies_that_were_deleted_are_forgotten_also_after_an_erasure(tmp_path: Path):
+    """A note in which an id was masked stayed for good, as its path exists nowhere."""
+    with closing(filled(f"sqlite:///{tmp_path}/m.db")) as store:
+        dated, of_both = tmp_path / "backup-2025-01-11", tmp_path / f"{ADA}-both.jsonl"
+        back_up(store, dated)
+        export_store(store, of_both, user_ids=(ADA, BOB))
+        for user in ("2025", "01", ADA):
+            erase([store], user, Ledger(tmp_path / "erasures.jsonl"))
+        assert [copy.rpartition("/")[2] for copy in copies_with(store, BOB)] == [dated.name, "…-both.jsonl"]
+        shutil.rmtree(dated)
+        assert [copy.rpartition("/")[2] for copy in copies_with(store, BOB)] == ["…-both.jsonl"]
+        of_both.unlink()
+        assert copies_with(store, BOB) == []
+
+
+def test_a_masked_note_stays_while_its_folder_may_be_elsewhere(tmp_path: Path):
+    with closing(filled(f"sqlite:///{tmp_path}/m.db")) as store:
+        (tmp_path / ADA).mkdir()
+        export_store(store, tmp_path / ADA / "both.jsonl", user_ids=(ADA, BOB))
+        erase([store], ADA, Ledger(tmp_path / "erasures.jsonl"))
+        shutil.rmtree(tmp_path / ADA)
+        assert len(copies_with(store, BOB)) == 1
