@@ -12,16 +12,16 @@ from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, Huma
 
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
+from inference_core.memory.namespaces import FORGOTTEN, PENDING, holds_memories, sidecar_namespace
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import digest_of
+from inference_core.memory.text import digest_of, mapping_field
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import Message, Role, label, traced
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.delete import PORTION
-from inference_core.services.operations.list import all_of
-from inference_core.services.operations.scope import MemoryScope, put_of, retried
+from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
 from inference_core.short_term.blocks.memory import Conversation
-from inference_core.stores.backend import Delete, Write
+from inference_core.stores.backend import Delete, Row, Write
 
 _MAX_REFERENCE: Final = 300
 _CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
@@ -95,8 +95,12 @@ def block_metadata(block: str, sessions: Sequence[str]) -> dict[str, Any]:
 
 def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
     """The sessions that ``record`` comes from; None if ``block`` did not make it."""
-    sessions: Any = record.extra_metadata.get(_SESSIONS)
-    is_ours = record.extra_metadata.get(_BLOCK) == block and isinstance(sessions, list)
+    return _sessions_in(record.extra_metadata, block)
+
+
+def _sessions_in(metadata: Mapping[str, Any], block: str) -> list[str] | None:
+    sessions: Any = metadata.get(_SESSIONS)
+    is_ours = metadata.get(_BLOCK) == block and isinstance(sessions, list)
     return [str(one) for one in cast("list[Any]", sessions)] if is_ours else None
 
 
@@ -110,21 +114,29 @@ def forget_session(
 ) -> Operation[None]:
     """Removes the memories of ``block`` that come from this session alone; others only lose the session.
 
+    So goes what waits for the user or was deleted and can be restored, if it comes from this session alone.
     Raises StoreError; what was removed before stays removed.
     """
-    scopes = scope.namespaces.read_scopes(conversation.user_id, category)
+    homes = scope.namespaces.read_scopes(conversation.user_id, category)
+    # One look at all: between two, a memory could be approved or deleted, and be in neither.
+    scopes = [*homes, *(sidecar_namespace(home, place) for home in homes for place in (PENDING, FORGOTTEN))]
+
+    def other_sessions(rows: Sequence[Row]) -> list[tuple[Row, list[str]]]:
+        found: list[tuple[Row, list[str]]] = []
+        for row in filter(is_known, rows):
+            sessions = _sessions_in(mapping_field(row.value, "extra_metadata"), block) or []
+            if conversation.session_id in sessions:
+                found.append((row, [one for one in sessions if one != conversation.session_id]))
+        return found
 
     def attempt() -> Operation[None]:
         writes: list[Write] = []
-        for record in (yield from all_of(scope.engine, scopes)):
-            sessions = sessions_of(record, block) or []
-            if conversation.session_id not in sessions:
-                continue
-            others = [one for one in sessions if one != conversation.session_id]
-            if others:
-                writes.append(put_of(with_sessions(record, block, others), expected=record.version))
-            else:
-                writes.append(Delete(namespace=record.namespace, key=record.id, expected=record.version))
+        rows = yield from scope.engine.scan(scopes)
+        for row, others in (yield from scope.engine.pool.call(other_sessions, rows)):
+            if not others:
+                writes.append(Delete(namespace=row.namespace, key=row.key, expected=row.version))
+            elif holds_memories(row.namespace):
+                writes.append(put_of(with_sessions(record_of(row), block, others), expected=row.version))
         for at in range(0, len(writes), PORTION):
             yield from scope.write(writes[at : at + PORTION], "block")
 

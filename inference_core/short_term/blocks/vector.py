@@ -168,8 +168,9 @@ class VectorMemory(Block):
 
     def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
         """Removes the passages of this session. Raises BlockFailed if a vector store fails."""
+        # Beside a vector store, too, passages wait for the user here, and become memories when they are approved.
+        yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
         if self.vector_store is None:
-            yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
             return
         namespace = self._listing(conversation)
         while rows := (yield from scope.engine.page([namespace], limit=PORTION)):

@@ -91,6 +91,16 @@ def test_the_same_fact_of_two_sessions_is_one(store: MemoryStore):
     assert stored_texts(store) == []
 
 
+def test_regression_a_fact_that_waits_goes_with_its_session(store: MemoryStore):
+    """The block's own were removed among the memories alone, and not where they wait for the user."""
+    service = AgentMemoryStoreService(store, confirm=("semantic",))
+    block = ExtractiveMemory(model_of(told(TEA), told({"content": "Has a cat"})), service, user_id=USER)
+    for session in ("s1", "s2"):
+        block.update(session, HumanMessage("I like tea", id=session))
+    block.delete("s1")
+    assert [one.document.content for one in service.sync.list_pending(USER)] == ["Has a cat"]
+
+
 def test_what_somebody_else_tells_meanwhile_is_not_forgotten(store: MemoryStore):
     block = block_of(store, told(TEA))
     block.update("s1", HumanMessage("I like tea", id="m1"))

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from short_term_support import USER, in_threads, lost_words, mark_count, marker, result, stored_texts
 from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemoryStore, VectorMemory, open_store
+from inference_core import AgentMemoryStoreService, MemoryLifecycle, MemoryStore, VectorMemory, open_store
 from inference_core.embeddings.local import FINGERPRINT
 from inference_core.errors import BlockFailed, ConfigurationError, InvalidId
 
@@ -57,6 +57,44 @@ def test_a_session_can_be_forgotten(store: MemoryStore, block: VectorMemory):
     block.delete("s1")
     block.delete("nobody's")
     assert stored_texts(store) == ["an agent's own", "two"]
+
+
+def test_regression_what_waits_or_was_deleted_of_a_session_goes_with_it(store: MemoryStore):
+    """Only memories were removed: what waited for the user, and the archive, still held the session word for word."""
+    service = AgentMemoryStoreService(store, confirm=("episodic",))
+    block, user = VectorMemory(service, user_id=USER), service.sync
+    for session in ("s1", "s2"):
+        block.update(session, HumanMessage(f"asked in {session}", id="m1"))
+        block.update(session, HumanMessage(f"stays in {session}", id="m2"))
+        block.update(session, AIMessage(f"answered in {session}", id="m3"))
+        block.update(session, AIMessage(f"rejected in {session}", id="m4"))
+    for one in user.list_pending(USER):
+        if one.document.content.startswith("rejected"):
+            user.reject_pending(USER, one.id)
+    for one in user.list_memories(USER)[0]:
+        if one.content.startswith("asked"):
+            user.delete_memory(USER, one.id)
+    lifecycle = MemoryLifecycle(service).sync
+    assert len(lifecycle.forgotten(USER)) == len(user.list_pending(USER)) == 2
+    block.delete("s1")
+    assert [one.document.content for one in user.list_pending(USER)] == ["answered in s2"]
+    assert [one.document.content for one in lifecycle.forgotten(USER)] == ["asked in s2"]
+    assert stored_texts(store) == ["stays in s2"]
+    block.update("s3", AIMessage("rejected in s1", id="m5"))
+    assert len(user.list_pending(USER)) == 1, "what the user has rejected stays rejected"
+
+
+def test_regression_what_waits_beside_a_vector_store_goes_with_its_session(store: MemoryStore):
+    """Of such a block, only the documents in the vector store were removed."""
+    service = AgentMemoryStoreService(store, confirm=("episodic",))
+    block = VectorMemory(service, user_id=USER, vector_store=InMemoryVectorStore(HashingEmbeddings()))
+    for session in ("s1", "s2", "s3"):
+        block.update(session, AIMessage(f"answered in {session}", id="m1"))
+    service.sync.approve_pending(USER, session_id="s2")
+    block.delete("s1")
+    block.delete("s2")
+    assert [one.document.content for one in service.sync.list_pending(USER)] == ["answered in s3"]
+    assert stored_texts(store) == []
 
 
 def test_a_forgotten_session_may_be_larger_than_a_page(store: MemoryStore, block: VectorMemory):
