@@ -117,7 +117,7 @@ class OverflowPolicy:
         self.counter = counter
         self._max_tokens = max_tokens
         self._max_ratio = max_ratio
-        self._paused_until: dict[Conversation | None, float] = {}
+        self._paused_until: dict[Conversation | str | None, float] = {}
 
     @property
     def blocks(self) -> list[Block]:
@@ -148,12 +148,14 @@ class OverflowPolicy:
     def handle(self, window: Window, eviction: Eviction) -> Operation[OverflowResult]:
         """Handles the overflow of ``window``, if it is full. Raises ConfigurationError."""
         now = time.monotonic()
-        is_paused = now < self._paused_until.get(eviction.conversation, 0.0)
+        # Without a user, conversations differ by their threads.
+        whose = eviction.conversation or eviction.thread
+        is_paused = now < self._paused_until.get(whose, 0.0)
         if is_paused or not self.is_full(window, eviction.room):
             return OverflowResult(window.messages)
         result = yield from handle_overflow(window, self.strategies, eviction)
         if result.model_failed:
             now = time.monotonic()
             running = {one: until for one, until in list(self._paused_until.items()) if until > now}
-            self._paused_until = {**running, eviction.conversation: now + _PAUSE_S}
+            self._paused_until = {**running, whose: now + _PAUSE_S}
         return result

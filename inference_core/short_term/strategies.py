@@ -61,6 +61,7 @@ class Eviction:
 
     ``room`` is the number of tokens that messages may take, ``previous`` the summary of what left earlier, ``model``
     the agent's. ``conversation`` and ``scope`` say whose memory it is and where; if unknown, ``problem`` says why.
+    ``thread`` is the thread's id, also if its user is unknown.
     """
 
     room: int
@@ -70,6 +71,7 @@ class Eviction:
     conversation: Conversation | None = None
     scope: MemoryScope | None = None
     problem: str | None = None
+    thread: str | None = None
 
 
 class OverflowStrategy(ABC):

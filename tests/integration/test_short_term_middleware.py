@@ -205,6 +205,17 @@ async def test_a_failing_summarizer_behind_a_flush_lets_messages_leave(store: Me
     assert recallable(store) == left
 
 
+async def test_regression_a_failure_pauses_no_other_thread_without_a_user() -> None:
+    """Threads whose user is unknown counted as one conversation, so one's failure kept all from being summarized."""
+    summarizer = ScriptedChatModel(turns=[ConnectionError("away"), *[SUMMARY] * 9])
+    agent = agent_with(None, ShortTermMemoryMiddleware(Summarize(summarizer), max_tokens=150))
+    for thread, expected in (("first", 1), ("second", 2), ("first", 2)):
+        config: dict[str, Any] = {"configurable": {"thread_id": thread}}
+        history = [HumanMessage(said(number)) for number in range(6)]
+        await agent.ainvoke({"messages": history}, config, context={})
+        assert len(summarizer.requests) == expected, "the thread whose model failed waits, and no other"
+
+
 async def test_without_a_user_nothing_is_flushed_and_nothing_leaves(store: MemoryStore) -> None:
     result = await talk(agent_with(store, ShortTermMemoryMiddleware(max_tokens=300)), "sync", 12, context={})
     assert [said(number) in texts(result["messages"]) for number in range(12)] == [True] * 12

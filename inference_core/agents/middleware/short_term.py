@@ -168,7 +168,14 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             except (IdentityError, InvalidInput) as error:
                 problem = str(error)
             scope = self._scope(request.runtime)
-            eviction = Eviction(room=room, model=request.model, conversation=conversation, scope=scope, problem=problem)
+            eviction = Eviction(
+                room=room,
+                model=request.model,
+                conversation=conversation,
+                scope=scope,
+                problem=problem,
+                thread=thread_of(),
+            )
             result = yield from self._policy.handle(window, eviction)
         shown = view(Window(result.messages, self._policy.counter) if result.evicted else window, room)
         if result.evicted or result.notice:
