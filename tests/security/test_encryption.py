@@ -26,7 +26,7 @@ from inference_core.errors import ConfigurationError, SealError, StoreError, Sto
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, mend, rotate
-from inference_core.stores.backend import Expiry, Put, Row, Unreadable
+from inference_core.stores.backend import Expiry, Put, Rewrite, Row, Unreadable
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.encryption.sealed import SealedBackend
@@ -498,6 +498,34 @@ def test_regression_an_erasure_that_breaks_off_notes_no_text_of_an_encrypted_sto
                 erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger"))
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canarytext" in path.read_bytes()]
         assert erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger")).left == 0
+
+
+def test_regression_what_was_read_beside_a_rotation_is_sound_and_a_repair_leaves_it(tmp_path: Path) -> None:
+    """Reads that began before it took what was sealed anew for damaged, and a repair removed the rows."""
+    with closing(sealed_backend(f"sqlite:///{tmp_path / 'm.db'}", tmp_path)) as backend:
+        puts = [raw_put(at) for at in range(3_000)]
+        assert all(isinstance(one, list) for one in backend.apply([[put] for put in puts]))
+        inspected, changes = iter(backend.inspect()), iter(backend.changes(puts[0].namespace, 0))
+        next(inspected)
+        next(changes)
+        rotate(backend, wait=lambda _: None)
+        assert [one for one in inspected if isinstance(one, Unreadable)] == []
+        assert {one.key for one in changes if one.document} >= {put.key for put in puts[1:]}
+
+
+def test_regression_a_row_that_can_be_read_again_is_not_removed_as_damaged(tmp_path: Path) -> None:
+    with closing(sealed_backend("memory://", tmp_path)) as backend:
+        one, _ = two_rows(backend)
+        sound = raw(backend, one)
+        backend.inner.apply([[cut(sound)]])
+        found = [each for each in backend.inspect() if isinstance(each, Unreadable)]
+        (version,) = [row.version for row in backend.inner.get([one]) if row]
+        # As a rotation does, this changes no version.
+        backend.inner.apply(
+            [[Rewrite(namespace=one[0], key=one[1], version=version, value=sound.value, document=sound.document)]]
+        )
+        assert backend.discard(found) == 0
+        assert [row and row.value["content"] for row in backend.get([one])] == ["Drinks tea"]
 
 
 # The same answers.

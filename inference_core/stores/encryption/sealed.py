@@ -188,7 +188,8 @@ class SealedBackend:
         self.inner.forget(user)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        sealers: dict[str, Sealer] = {}
+        # Before any row is read: a rotation may destroy the keys with which rows were sealed when they were read.
+        sealers = self._sealers((scope, "") for scope in self.inner.namespaces((root,) if root else ()))
         read: dict[Namespace, set[str]] = {}
         for found in self.inner.inspect(root):
             if isinstance(found, Unreadable):
@@ -219,6 +220,15 @@ class SealedBackend:
     def discard(self, found: Sequence[Unreadable]) -> int:
         own = [one.place for one in found if isinstance(one.place, Delete)]
         others = [one for one in found if not isinstance(one.place, Delete)]
+        # A row that is sealed anew keeps its version, so each is tried once more, with the keys of now.
+        keys = [(delete.namespace, delete.key) for delete in own]
+        sealers = self._sealers(keys)
+        rows = zip(own, self.inner.get(keys), strict=True)
+        own = [
+            one
+            for one, row in rows
+            if row is None or isinstance(_or_reason(partial(sealers[row.namespace[0]].row, row)), str)
+        ]
         removed = sum(isinstance(outcome, list) for outcome in self.inner.apply([[delete] for delete in own]))
         return removed + (self.inner.discard(others) if others else 0)
 
@@ -283,7 +293,7 @@ class SealedBackend:
             yield Change(seq, key, kind, created_at, opened, opened is not None)
 
     def _sealer(self, label: str, *, makes: bool = False) -> Sealer:
-        return Sealer(self.keyring.get(label, makes=makes), self.name)
+        return Sealer(self.keyring.get(label, makes=makes), self.name, partial(self.keyring.get, label))
 
     def _sealers(self, keys: Iterable[Key]) -> dict[str, Sealer]:
         return {label: self._sealer(label) for label in {namespace[0] for namespace, _ in keys}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from binascii import a2b_base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -25,12 +25,14 @@ COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 class Sealer:
     """Seals and opens the fields of rows whose namespaces have the same first label.
 
-    What opens a field returns None if its key was destroyed, and raises a SealError that names the row.
+    What opens a field returns None if its key was destroyed, and raises a SealError that names the row. ``again`` gives
+    the keys of now: a rotation may have made one since.
     """
 
-    def __init__(self, keys: Sequence[DataKey], store: str) -> None:
+    def __init__(self, keys: Sequence[DataKey], store: str, again: Callable[[], Sequence[DataKey]]) -> None:
         self._secrets = {SEALED + key.id: key.secret for key in keys}
         self._store = store
+        self._again = again
         self.current = next((key.id for key in keys if key.secret), b"")
         self.is_destroyed = bool(keys) and not self.current
 
@@ -67,6 +69,10 @@ class Sealer:
     def open(self, blob: bytes, place: Key, field: str) -> bytes | None:
         """The body that ``blob`` seals."""
         header = blob[:_HEADER]
+        if header not in self._secrets and header.startswith(SEALED):
+            known = {one: secret for one, secret in self._secrets.items() if secret}
+            # Those that it has stay: it may be given rows that were read before they were sealed anew.
+            self._secrets = {SEALED + key.id: key.secret for key in self._again()} | known
         try:
             secret = self._secrets[header]
             return None if secret is None else unsealed(secret, blob[_HEADER:], _place(place, field))
