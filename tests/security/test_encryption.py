@@ -597,6 +597,26 @@ def test_a_new_master_key_opens_the_same_keys(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/keys.db", "file:///{}/keys.json"])
+def test_regression_nobody_makes_keys_with_a_master_key_that_was_replaced(url: str, tmp_path: Path) -> None:
+    """Who had the key store open went on making keys that the new master key did not open."""
+    place = url.format(tmp_path)
+    with closing(open_keys(place, MASTER)) as agent, closing(open_keys(place, MASTER)) as another:
+        known = agent.get("bob", makes=True)
+        another.rewrap(OTHER)
+        for use in (
+            lambda: agent.get("ada", makes=True),
+            lambda: agent.rotate("bob"),
+            lambda: agent.get("bob"),
+            lambda: agent.rewrap(bytes(range(1, 33))),
+        ):
+            with pytest.raises(StoreUnavailable, match="another master key now: restart"):
+                use()
+        assert agent.destroy("eve") == 0, "to destroy a key takes no master key"
+    with closing(open_keys(place, OTHER)) as ring:
+        assert (ring.get("bob"), ring.get("ada")) == (known, [])
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/keys.db", "file:///{}/keys.json"])
 def test_two_who_make_a_users_first_key_at_once_get_the_same(url: str, tmp_path: Path) -> None:
     """What one of two keys had sealed could not be read any more."""
     rings = [open_keys(url.format(tmp_path), MASTER) for _ in range(4)]

@@ -113,6 +113,10 @@ class StoredKeyRing(ABC):
         """The key that labels are hashed with, wrapped; ``made`` if the key store is new."""
 
     @abstractmethod
+    def _wrapped_names(self) -> str:
+        """The same as it is now: another process may have wrapped it anew."""
+
+    @abstractmethod
     def _read(self, name: str) -> list[_Entry]:
         """The entries under ``name``, the newest first."""
 
@@ -147,7 +151,7 @@ class StoredKeyRing(ABC):
                 keys = []
                 for one in entries:
                     wrapped, place = one["wrapped"], _place(one["id"])
-                    secret = None if wrapped is None else unsealed(self._wrapping, b64decode(wrapped), place)
+                    secret = None if wrapped is None else self._unwrapped(wrapped, place)
                     keys.append(DataKey(bytes.fromhex(one["id"]), secret))
                 self._known[label] = keys
             return keys
@@ -173,7 +177,7 @@ class StoredKeyRing(ABC):
         wrapping = _wrapping_key(parse_key(master))
 
         def again(wrapped: str, place: bytes) -> str:
-            return b64encode(sealed(wrapping, unsealed(self._wrapping, b64decode(wrapped), place), place)).decode()
+            return b64encode(sealed(wrapping, self._unwrapped(wrapped, place), place)).decode()
 
         def rewrapped(entries: list[_Entry]) -> list[_Entry]:
             wrapped = [(one, one["wrapped"]) for one in entries]
@@ -187,9 +191,27 @@ class StoredKeyRing(ABC):
         return hmac.digest(self._names, label.encode(errors="surrogatepass"), "sha256").hex()
 
     def _more(self, entries: list[_Entry]) -> list[_Entry]:
+        self._check_master()  # what is sealed with a key that the new master key does not open is lost
         own = secrets.token_hex(ID_BYTES)
         wrapped = self._wrap(_place(own), secrets.token_bytes(KEY_BYTES))
         return [_Entry(id=own, made=_now(), wrapped=wrapped, destroyed=None), *entries]
+
+    def _unwrapped(self, wrapped: str, place: bytes) -> bytes:
+        try:
+            return unsealed(self._wrapping, b64decode(wrapped), place)
+        except SealError:
+            self._check_master()
+            raise
+
+    def _check_master(self) -> None:
+        """Raises StoreUnavailable if another process has replaced the master key since this one opened the file."""
+        try:
+            unsealed(self._wrapping, b64decode(self._wrapped_names()), b"names")
+        except SealError:
+            raise StoreUnavailable(
+                f"The key store {self.path} has another master key now: restart with AGENT_MEMORY_ENCRYPTION_KEY set "
+                "to that one"
+            ) from None
 
     def _wrap(self, place: bytes, key: bytes) -> str:
         return b64encode(sealed(self._wrapping, key, place)).decode()
@@ -221,6 +243,9 @@ class SqliteKeyRing(StoredKeyRing):
 
     def _setting(self, made: str) -> str:
         self._database.execute("INSERT OR IGNORE INTO keys VALUES ('', ?)", (made,))
+        return self._wrapped_names()
+
+    def _wrapped_names(self) -> str:
         return self._database.execute("SELECT entries FROM keys WHERE name = ''").fetchone()[0]
 
     def _read(self, name: str) -> list[_Entry]:
@@ -263,6 +288,9 @@ class FileKeyRing(StoredKeyRing):
         with self._writing() as content:
             if "names" not in content:
                 self._write({"names": made, "keys": {}})
+        return self._wrapped_names()
+
+    def _wrapped_names(self) -> str:
         return self._loaded()["names"]
 
     def _read(self, name: str) -> list[_Entry]:
