@@ -105,6 +105,10 @@ def recover(
     again = counted(users, "user", "users")
     where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
     text = f"Restored {_held(found)} to {shown_url(settings.store_url)}, {where}."
+    if settings.encryption["keys"] and not found.is_sealed:
+        url = shown_url(settings.store_url)
+        how = f"inference-core copy --from {url} --to URL"
+        text += f"\n{url} is not encrypted, as the backup is not. To encrypt it: {how}"
     _print_manifest(target, found, text, erased_again=users)
 
 

@@ -166,8 +166,8 @@ def restore(
 
     Of files the store appears when it is whole; a restore into a server that was interrupted is continued by the next
     call. ``threads`` are the conversations, which may be restored as well; ``audit_key`` as `erase` has it. ``keys``
-    are the options of `open_backend` that say how the store is encrypted. Raises InvalidInput if the backup is damaged
-    or the store is not empty, StoreError.
+    are the options of `open_backend` that say how the store is encrypted; a backup that is not encrypted is restored
+    without ``keys=``. Raises InvalidInput if the backup is damaged or the store is not empty, StoreError.
     """
     own_key = None if keys.get("keys") else keys.get("encryption_key")
     scheme, path = parse_url(url).scheme, parse_url(url).path
@@ -190,7 +190,7 @@ def restore(
             url = f"{scheme}:///{part}"
             if is_copied:
                 _copy(folder / _STORE, part)
-        with closing(open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **keys)) as store:
+        with closing(_opened(url, manifest, keys)) as store:
             inner = with_ended(_database(store))
             if inner.get_meta(_RESTORING) != manifest.id + _FILLED:
                 if not is_copied:
@@ -227,7 +227,7 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
     with own_folder("drill") as place:
         url = f"{'file' if kind == 'file' else 'sqlite'}:///{place}/drill"
         manifest, _ = restore(folder, url, progress=progress, **keys)
-        with closing(StoreEngine(open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **keys))) as engine:
+        with closing(StoreEngine(_opened(url, manifest, keys))) as engine:
             # Of texts that begin alike any may be found, and one without words, such as "!!!", never is.
             times = Counter(hash((key[0], text)) for key, text in _beginnings(engine.backend))
             alone = ((key, text) for key, text in _beginnings(engine.backend) if times[hash((key[0], text))] == 1)
@@ -236,6 +236,12 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
                 if key not in [one.row.key for one in found.groups[0]]:
                     raise StoreError(f"The restored store does not find {key!r} by its own text")
     return manifest
+
+
+def _opened(url: str, manifest: Manifest, keys: Mapping[str, Any]) -> Backend:
+    """The store that the backup is restored to. Rows in clear must not lie in a store that is marked as encrypted."""
+    fitting = dict[str, Any]() if keys.get("keys") and not manifest.is_sealed else keys
+    return open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **fitting)
 
 
 def _beginnings(store: Backend) -> Iterator[tuple[Key, str]]:

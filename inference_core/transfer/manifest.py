@@ -13,6 +13,7 @@ from typing import Any, Final
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import ROOTS
 from inference_core.stores.codec import UNREADABLE
+from inference_core.stores.encryption.sealed import SEALED_META
 
 FORMAT: Final = "inference-core-backup"
 MANIFEST: Final = "manifest.json"
@@ -50,6 +51,11 @@ class Manifest:
     def users(self) -> int:
         """How many first labels of users and applications there are."""
         return len(self.contents.keys() - ROOTS.keys())
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its rows are encrypted with a key for each user."""
+        return SEALED_META in self.settings
 
     def encoded(self) -> bytes:
         """Itself as JSON, with a checksum over all of it."""

@@ -16,7 +16,7 @@ from databases import database
 
 import inference_core
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.errors import InvalidInput, StoreError, StoreUnavailable
+from inference_core.errors import ConfigurationError, InvalidInput, StoreError, StoreUnavailable
 from inference_core.lifecycle import erasing, replaying
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
@@ -206,6 +206,23 @@ def test_a_destroyed_key_reaches_a_backup_of_another_kind(tmp_path: Path) -> Non
     with open_store(f"sqlite:///{tmp_path / 'new.db'}", embeddings=None, **keys) as store:
         service = AgentMemoryStoreService(store).sync
         assert [len(service.list_memories(user)[0]) for user in ("ada", "bob")] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_regression_a_backup_that_is_not_encrypted_is_restored_so_where_keys_are_set(
+    kind: str, saved: Path, tmp_path: Path
+) -> None:
+    """Its rows lay in clear in a store that was marked as encrypted, and nobody could read them."""
+    keys: Any = {"keys": f"sqlite:///{tmp_path / 'keys.db'}", "encryption_key": "a" * 64}
+    (tmp_path / "new").mkdir()
+    with database(kind, tmp_path / "new") as url:
+        assert restore(saved, url, **keys)[0].rows == 21
+        with open_store(url, embeddings=None) as store:
+            assert len(AgentMemoryStoreService(store).sync.list_memories("ada")[0]) == 11
+            back_up(store.engine.backend, tmp_path / "again")
+        assert drill(tmp_path / "again", **keys).rows >= 21
+        with pytest.raises(ConfigurationError, match="was written without keys"):
+            open_store(url, embeddings=None, **keys)
 
 
 def test_a_drill_leaves_nothing(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,19 @@ def test_a_store_is_saved_verified_rehearsed_and_brought_back(capsys: Capture) -
     assert len(answer(capsys, "list", "--user", "bob", "--url", "file:///newer")["memories"]) == 1
 
 
+def test_regression_a_backup_that_is_not_encrypted_is_said_to_be_restored_so(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(capsys, "backup", "saved")
+    monkeypatch.setenv("AGENT_MEMORY_KEYS", "sqlite:///keys.db")
+    monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "11" * 32)
+    for url in ("sqlite:///new.db", "file:///new"):
+        shown = text(capsys, "recover", "saved", "--url", url)
+        assert f"{url} is not encrypted, as the backup is not. To encrypt it: inference-core copy --from {url}" in shown
+        assert answer(capsys, "copy", "--from", url, "--to", f"{url}-sealed")["written"] > 0
+        assert len(answer(capsys, "list", "--user", "ada", "--url", f"{url}-sealed")["memories"]) == 1
+
+
 def test_what_is_damaged_is_named(capsys: Capture) -> None:
     answer(capsys, "backup", "saved")
     Path("saved/store").write_bytes(Path("saved/store").read_bytes() + b"x")
