@@ -55,6 +55,12 @@ def parse_url(url: str) -> StoreUrl:
     return StoreUrl(scheme, Path(path[1:]), compress)
 
 
+def url_of(scheme: str, path: Path) -> str:
+    """The URL that `parse_url` reads as the file or folder ``path``."""
+    # No more than it must: names of files need not be text, which quote() and unquote() take for granted.
+    return f"{scheme}:///{str(path).replace('%', '%25').replace('?', '%3F')}"
+
+
 def _quoted(url: object) -> str:
     return repr(shown_url(url)) if isinstance(url, str) else type(url).__name__
 

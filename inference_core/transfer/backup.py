@@ -43,7 +43,7 @@ from inference_core.stores.indexing.embedding import DIMENSIONS_META
 from inference_core.stores.indexing.search import Search
 from inference_core.stores.locks import private_file
 from inference_core.stores.opening import open_backend
-from inference_core.stores.urls import parse_url
+from inference_core.stores.urls import parse_url, url_of
 from inference_core.transfer.manifest import (
     MANIFEST,
     Contents,
@@ -187,7 +187,7 @@ def restore(
             part.parent.mkdir(parents=True, exist_ok=True)
             opened.enter_context(alone_at(path))
             opened.callback(_remove, part)
-            url = f"{scheme}:///{part}"
+            url = url_of(scheme, part)
             if is_copied:
                 _copy(folder / _STORE, part)
         with closing(_opened(url, manifest, keys)) as store:
@@ -225,7 +225,7 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
     """
     kind = read_manifest(folder).kind
     with own_folder("drill") as place:
-        url = f"{'file' if kind == 'file' else 'sqlite'}:///{place}/drill"
+        url = url_of("file" if kind == "file" else "sqlite", place / "drill")
         manifest, _ = restore(folder, url, progress=progress, **keys)
         with closing(StoreEngine(_opened(url, manifest, keys))) as engine:
             # Of texts that begin alike any may be found, and one without words, such as "!!!", never is.

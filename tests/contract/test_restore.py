@@ -225,6 +225,22 @@ def test_regression_a_backup_that_is_not_encrypted_is_restored_so_where_keys_are
             open_store(url, embeddings=None, **keys)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "100%", "what?", "a b", "\udcff"])
+def test_regression_a_folder_may_have_any_name(
+    name: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name was decoded twice: an empty store in another folder was compared with the backup."""
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    for scheme in ("sqlite", "file"):
+        place = f"{folder}/m-{scheme}".replace("%", "%25").replace("?", "%3F")
+        assert restore(saved, f"{scheme}:///{place}")[0].rows == 21
+        assert (folder / f"m-{scheme}").exists()
+    assert drill(saved).rows == 21
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir() and path != saved] == [name]
+
+
 def test_a_drill_leaves_nothing(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before, seen = sorted(tmp_path.iterdir()), Seen()

@@ -10,7 +10,7 @@ import pytest
 
 from inference_core.errors import ConfigurationError
 from inference_core.stores.opening import open_backend
-from inference_core.stores.urls import StoreUrl, parse_url, shown_url
+from inference_core.stores.urls import StoreUrl, parse_url, shown_url, url_of
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,11 @@ from inference_core.stores.urls import StoreUrl, parse_url, shown_url
 )
 def test_the_parts_of_a_url(url: str, expected: StoreUrl):
     assert parse_url(url) == expected
+
+
+@pytest.mark.parametrize("path", ["a%20b.db", "/tmp/100%", "what?mode=ro", "a b#c", "\udcff"])
+def test_a_path_of_any_name_has_a_url(path: str):
+    assert parse_url(url_of("sqlite", Path(path))) == StoreUrl("sqlite", Path(path))
 
 
 @pytest.mark.parametrize(
