@@ -227,13 +227,14 @@ def rotate(
     May be interrupted: the next call finishes what was begun. May run beside writers, for whose last writes with the
     old keys it waits a minute. Rows change neither version nor times. Raises InvalidId, SealError, StoreError.
     """
-    ring, started = backend.keyring, time.monotonic()
+    ring = backend.keyring
     labels = [*_labels(backend, user_ids), *([] if user_ids else [OF_STORE])]
     # With two live keys, a label's rotation was interrupted: it is finished before any other begins.
     begun = [label for label in labels if _live(backend, label) > 1]
     labels = begun or [label for label in labels if _live(backend, label)]
     for label in [] if begun else labels:
         ring.rotate(label)
+    started = time.monotonic()  # until now, a write may have begun with an old key
     total = backend.count([scope for label in labels for scope in backend.namespaces((label,))])
     seen = 0
 

@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import postgres_server
@@ -29,7 +30,7 @@ from inference_core.lifecycle.repairs import find_damage, mend, rotate
 from inference_core.stores.backend import Expiry, Put, Rewrite, Row, Unreadable
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
-from inference_core.stores.encryption.sealed import SealedBackend
+from inference_core.stores.encryption.sealed import GRACE_S, SealedBackend
 from inference_core.stores.opening import open_backend
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.copying import copy_store
@@ -498,6 +499,25 @@ def test_regression_an_erasure_that_breaks_off_notes_no_text_of_an_encrypted_sto
                 erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger"))
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"canarytext" in path.read_bytes()]
         assert erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger")).left == 0
+
+
+def test_regression_the_grace_of_a_rotation_begins_when_the_last_key_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many users, making the keys took all of it, and the last old key was destroyed at once."""
+    now = [0.0]
+    monkeypatch.setattr("inference_core.lifecycle.repairs.time", SimpleNamespace(monotonic=lambda: now[0]))
+    with closing(sealed_backend("memory://", tmp_path)) as backend:
+        backend.apply([[replace(raw_put(1), namespace=(user, "semantic"))] for user in ("ada", "bob")])
+        make, waited = backend.keyring.rotate, list[float]()
+
+        def slowly(label: str) -> None:
+            now[0] += GRACE_S
+            make(label)
+
+        monkeypatch.setattr(backend.keyring, "rotate", slowly)
+        rotate(backend, wait=waited.append)
+    assert waited == [GRACE_S]
 
 
 def test_regression_what_was_read_beside_a_rotation_is_sound_and_a_repair_leaves_it(tmp_path: Path) -> None:
