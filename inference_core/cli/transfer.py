@@ -224,7 +224,11 @@ def _summary(report: TransferReport, source: str, target: str) -> str:
     there = f", {report.already_there} were there already" if report.already_there else ""
     there += f", {report.waiting} wait for the user (see inference-core review)" if report.waiting else ""
     wrote = f"wrote {report.written} to {shown_url(target)}"
-    return f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{full}{_left_out(report)}."
+    text = f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{full}{_left_out(report)}."
+    if report.has_other_key:
+        lost = "rejections, roles in spaces and API keys of the source do not count in it"
+        text += f" The target has a key of its own: {lost}."
+    return text
 
 
 def _left_out(report: TransferReport) -> str:

@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +46,7 @@ def note_copy(store: Backend, kind: str, path: Path, user_ids: Sequence[str] = (
     Users are noted by a keyed digest, and the name of the file is masked when one of them is erased.
     """
     if store.capabilities.writable:
-        marks = [_mark(store, user_id) for user_id in user_ids]
+        marks = _marks(store, map(encode_label, user_ids))
         at = datetime.now(UTC).isoformat(timespec="seconds")
         _keep(store, [*_known(store), {"kind": kind, "path": str(path.absolute()), "at": at, "users": marks or None}])
 
@@ -54,21 +54,44 @@ def note_copy(store: Backend, kind: str, path: Path, user_ids: Sequence[str] = (
 def copies_with(store: Backend, user_id: str) -> list[str]:
     """The copies that may hold the user, a line for each, without the user's id."""
     known = _known(store)
-    mark = _mark(store, user_id) if any(one["users"] for one in known) else ""
+    (mark,) = _marks(store, [encode_label(user_id)]) if any(one["users"] for one in known) else [""]
     held = [one for one in known if one["users"] is None or mark in one["users"]]
-    return [f"{one['kind']} of {one['at']}: {masked(one['path'], user_id)}" for one in held]
+    lines = (f"{one['kind']} of {one['at']}: {masked(one['path'], user_id)}" for one in held)
+    return list(dict.fromkeys(lines))  # a store into which others were copied may know one twice
 
 
 def forget_in_copies(store: Backend, user_id: str) -> None:
     """Removes what notes of copies tell of the user: copies of that user alone, and the id in the names of others."""
     if not (known := _known(store)) and not store.get_meta(COPIES_META):
         return
-    mark, left = _mark(store, user_id), list[dict[str, Any]]()
+    (mark,), left = _marks(store, [encode_label(user_id)]), list[dict[str, Any]]()
     for one in known:
         users = one["users"] and [user for user in one["users"] if user != mark]
         if users != []:
             left.append({**one, "path": masked(one["path"], user_id), "users": users})
     _keep(store, left)
+
+
+def know_copies_of(source: Backend, target: Backend, user_ids: Sequence[str] = ()) -> None:
+    """Notes in ``target`` the copies of ``source``, for its users or ``user_ids``, who are in it from now on.
+
+    Raises InvalidId, StoreError.
+    """
+    if not (noted := _known(source)):
+        return
+    of_some = any(one["users"] for one in noted)
+    all_labels = {scope[0] for scope in source.namespaces()} if of_some and not user_ids else set[str]()
+    labels = sorted({encode_label(user_id) for user_id in user_ids} or all_labels)
+    marks = _marks(target, labels)
+    names = dict(zip(_marks(source, labels) if of_some else marks, marks, strict=True))
+    known = _known(target)
+    for one in noted:
+        users = one["users"] and [names.get(mark, mark) for mark in one["users"]]
+        if user_ids:
+            users = marks if users is None else [mark for mark in users if mark in marks]
+        if users != [] and (moved := {**one, "users": users}) not in known:
+            known.append(moved)
+    _keep(target, known)
 
 
 def _known(store: Backend) -> list[dict[str, Any]]:
@@ -90,8 +113,11 @@ def _keep(store: Backend, copies: Sequence[dict[str, Any]]) -> None:
     store.set_meta(COPIES_META, json.dumps(list(copies), ensure_ascii=False))
 
 
-def _mark(store: Backend, user_id: str) -> str:
-    return hmac.new(content_key_of(store), encode_label(user_id).encode(), hashlib.sha256).hexdigest()
+def _marks(store: Backend, labels: Iterable[str]) -> list[str]:
+    if not (labels := list(labels)):
+        return []  # without a need, no store gets a key: a copy of another one takes over that one's
+    key = content_key_of(store)
+    return [hmac.new(key, label.encode(), hashlib.sha256).hexdigest() for label in labels]
 
 
 def masked(path: str, user_id: str) -> str:

@@ -23,6 +23,7 @@ from inference_core.errors import (
     UserErased,
     VersionConflict,
 )
+from inference_core.lifecycle.copies import know_copies_of
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import (
     AUDIT,
@@ -40,7 +41,7 @@ from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Decision, no_higher
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.review import proposed_on
-from inference_core.stores.backend import EMBEDDING_META, Backend, Check, Put, Row, Unreadable, Write
+from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, Backend, Check, Put, Row, Unreadable, Write
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.governance.fence import fences_of, roots_of
 from inference_core.stores.governance.journal import Journal
@@ -72,7 +73,8 @@ class TransferReport:
     """Counts of rows.
 
     ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped, ``waiting`` wait for
-    the user's confirmation, and for ``full`` ones the user's quota has no room.
+    the user's confirmation, and for ``full`` ones the user's quota has no room. ``has_other_key``: what depends on the
+    key of the source does not count in the target, which has one of its own: rejections, roles in spaces, API keys.
     """
 
     read: int = 0
@@ -83,6 +85,7 @@ class TransferReport:
     full: int = 0
     waiting: int = 0
     total: int | None = None
+    has_other_key: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The counts as JSON data."""
@@ -250,14 +253,19 @@ def copy_store(
 
     Times and expiry are kept, and vectors too if the target has the same model or none; versions start anew. What is
     written at the source meanwhile may be missed: run it again, which copies what differs. What is deleted at the
-    source stays in the target. Secrets are left out, or as ``secrets`` says. Raises InvalidInput, StoreError; what was
-    copied stays.
+    source stays in the target. Secrets are left out, or as ``secrets`` says. A target without a content key takes over
+    the source's, and knows its backups and exports. Raises InvalidInput, StoreError; what was copied stays.
     """
     if source.name == target.name and source.capabilities.durable:
         raise InvalidInput("Source and target are the same store")
     report = TransferReport()
     writer = Writer(target, policy, report, secrets, operation="copy")
     writer.adopt_model(source.get_meta(EMBEDDING_META))
+    # First: an interrupted copy must not leave a target with a key of its own, or users whose backups it cannot name.
+    if key := source.get_meta(CONTENT_KEY_META):
+        target.set_meta(CONTENT_KEY_META, key, is_first=True)
+        report.has_other_key = target.get_meta(CONTENT_KEY_META) != key
+    know_copies_of(source, target, user_ids)
     for portion in puts_of(source, user_ids, report, with_vectors=True):
         writer.write(portion)
         if progress:

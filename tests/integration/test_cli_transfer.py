@@ -56,6 +56,15 @@ def test_a_store_is_copied(tmp_path: Path, store: str, capsys: Capture):
     )
 
 
+def test_a_target_with_a_key_of_its_own_is_told(tmp_path: Path, store: str, capsys: Capture):
+    """What was rejected in the source can be offered in it again."""
+    used = f"sqlite:///{tmp_path / 'used.db'}"
+    assert main(["save", "Likes mate", "--user", "eve", "--url", used]) == 0
+    assert "The target has a key of its own: rejections" in said(capsys, "copy", "--from", store, "--to", used)
+    new = f"sqlite:///{tmp_path / 'new.db'}"
+    assert not answer(capsys, "copy", "--from", store, "--to", new)["has_other_key"]
+
+
 def test_conflicts_are_told(tmp_path: Path, store: str, capsys: Capture):
     file = str(tmp_path / "all.jsonl")
     said(capsys, "export", file, "--user", "ada")

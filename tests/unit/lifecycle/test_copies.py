@@ -13,9 +13,12 @@ from inference_core.lifecycle.copies import COPIES_META, copies_with, masked, no
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.stores.backend import Backend
+from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing.reader import content_key_of
 from inference_core.stores.opening import open_backend
 from inference_core.transfer.backup import back_up
+from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store
 
 ADA, BOB = "ada@example.com", "bob@example.com"
@@ -58,6 +61,28 @@ def test_regression_all_copies_that_exist_are_known(tmp_path: Path):
             (tmp_path / f"backup{at}").mkdir()
             note_copy(store, "backup", tmp_path / f"backup{at}")
         assert len(copies_with(store, ADA)) == 202
+
+
+@pytest.mark.parametrize("has_other_key", [False, True])
+def test_regression_a_copied_store_knows_the_backups_and_exports_of_its_users(tmp_path: Path, has_other_key: bool):
+    """An erasure in it named none of them, although they hold the user."""
+    with closing(filled(f"sqlite:///{tmp_path}/m.db")) as store:
+        back_up(store, tmp_path / "backup")
+        for users, name in (((ADA,), "ada.jsonl"), ((BOB,), "bob.jsonl")):
+            export_store(store, tmp_path / name, user_ids=users)
+        for users, of_ada, of_bob in (
+            ((), ["backup", "ada.jsonl"], ["backup", "bob.jsonl"]),
+            ((BOB,), [], ["backup", "bob.jsonl"]),
+        ):
+            with closing(InMemoryBackend()) as copy:
+                if has_other_key:
+                    content_key_of(copy)
+                for _ in range(2):
+                    copy_store(store, copy, user_ids=users)
+                assert [one.rpartition("/")[2] for one in copies_with(copy, ADA)] == of_ada
+                assert [one.rpartition("/")[2] for one in copies_with(copy, BOB)] == of_bob
+                erase([copy], BOB, Ledger(tmp_path / "erasures.jsonl"))
+                assert [one.rpartition("/")[2] for one in copies_with(copy, ADA)] == of_ada
 
 
 def test_a_store_without_copies_gets_no_note(tmp_path: Path):
