@@ -235,11 +235,10 @@ def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
     named = [message for message in traces if message.id in candidate.message_ids]
     users = [message for message in named or traces if message.role is Role.USER]
     from_tools = [message for message in traces if message.origin is Origin.TOOL]
-    said = [message for message in traces if message.origin is Origin.TOOL or message in users]
     is_external = (
         (bool(from_tools) and not named)
         or (bool(named) and all(message.origin is Origin.TOOL for message in named))
-        or Grounding(said).is_external(candidate.content)
+        or Grounding(traces, sources=users).is_external(candidate.content)
     )
     return MemorySource(
         origin=Origin.TOOL if is_external else candidate.origin,

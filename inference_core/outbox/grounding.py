@@ -8,7 +8,7 @@ import html
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
@@ -104,23 +104,31 @@ class Grounding:
     A model that obeys an injected text may name the user as its source. So what it says is checked against the words of
     the messages themselves; a question states nothing, but the user's "yes" to the assistant's question states what it
     asks. Where nothing from outside is among them, nothing was injected. ``messages`` are in their order.
+    ``sources``: the users' messages whose own words count. What was pasted into the others is from outside all the
+    same: whoever obeys it would not name them.
     """
 
-    def __init__(self, messages: Sequence[Message], others: Iterable[str] = ()) -> None:
-        users = [message.text for message in messages if message.role is Role.USER]
-        own = [own_words(text) for text in users]
-        pasted = [text.removeprefix(said) for text, said in zip(users, own, strict=True)]
+    def __init__(
+        self, messages: Sequence[Message], others: Iterable[str] = (), *, sources: Collection[Message] | None = None
+    ) -> None:
+        users = [(message, own_words(message.text)) for message in messages if message.role is Role.USER]
+        own = [said for message, said in users if sources is None or message in sources]
+        pasted = [(message.text.removeprefix(said), message.text) for message, said in users]
         external = [message.text for message in messages if message.origin is Origin.TOOL]
-        outside = [text for text in (*external, *pasted, *others) if text.strip()]
+        outside = [text for text in (*external, *(text for text, _ in pasted), *others) if text.strip()]
         self.has_outside = bool(outside)
         self._stated = [_stated(text) for text in own]
         self._own = [_words(text) for text in self._stated]
-        self._outside = _words_of(outside) - _words_of(own)
+        self._outside = _words_of(outside) - _words_of(said for _, said in users)
         # Beside code, what follows a "here is my code:" is mostly the user's again.
-        letters = [text for text, whole in zip(pasted, users, strict=True) if not FENCE.search(whole)]
+        letters = [text for text, whole in pasted if not FENCE.search(whole)]
         self._outside_texts = [*external, *letters, *others]
         self._sentences = [part for text in self._stated for part in _END.split(text)]
-        self._confirmed = [asked for one, after in pairwise(messages) if (asked := _confirmed(one, after))]
+        self._confirmed = [
+            asked
+            for one, after in pairwise(messages)
+            if (sources is None or after in sources) and (asked := _confirmed(one, after))
+        ]
         self._others = [_words(message.text) for message in messages if message.origin is Origin.AGENT]
 
     def is_external(self, text: str, share: float = FACT_SHARE) -> bool:

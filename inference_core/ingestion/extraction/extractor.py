@@ -84,8 +84,7 @@ class Batch:
     def grounding(self, sources: Sequence[Message]) -> Grounding:
         """Tells words of the user, from ``sources`` alone, from all others in the batch."""
         others = [one.content for one in self.offered.values() if one.is_external]
-        said = [one for one in self.messages.values() if one.role is not Role.USER or one in sources]
-        return Grounding(said, others)
+        return Grounding(list(self.messages.values()), others, sources=sources)
 
     @property
     def problems(self) -> list[str]:
