@@ -30,7 +30,7 @@ from inference_core.memory.namespaces import space_in
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.outbox.grounding import MOST, Grounding, same_subject
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import Message, Role, brings_outside, has_pasted
 from inference_core.services.operations.review import withdraw
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import is_summary
@@ -204,7 +204,7 @@ def told_by_agent() -> bool | None:
     outer = _OUTER.get()
     if outer is None:
         return True if is_subagent() else None
-    return bool(outer.others) or any(one.role is Role.TOOL for one in outer.messages)
+    return bool(outer.others) or any(map(brings_outside, outer.messages))
 
 
 class OutsideState(AgentState[Any]):
@@ -214,15 +214,21 @@ class OutsideState(AgentState[Any]):
 
 
 def first_outside(state: Mapping[str, Any]) -> int | None:
-    """The position of the first message in ``state`` that is from outside; None if nothing from there has spoken.
+    """The position of the first message in ``state`` that holds text from outside; None if there is none.
 
-    -1 if that has left the conversation, or is a memory in the prompt. Pasted text does not count: it stays in the
-    user's message.
+    -1 if that has left the conversation, or is a memory in the prompt. In a subagent, what looks pasted does not count:
+    the calling agent put it so, and `told_by_agent` says whether anything from outside was there.
     """
     if state.get("memory_outside") or _is_marked(state.get("memory_context")):
         return -1
     messages: Sequence[BaseMessage] = state.get("messages") or []
-    return next((at for at, one in enumerate(messages) if _role(one) is Role.TOOL or _has_file(one)), None)
+    is_users = told_by_agent() is None
+
+    def brings(message: BaseMessage) -> bool:
+        role = _role(message)
+        return role is Role.TOOL or _has_file(message) or (is_users and role is Role.USER and has_pasted(message.text))
+
+    return next((at for at, one in enumerate(messages) if brings(one)), None)
 
 
 def is_from_outside(record: MemoryRecord) -> bool:

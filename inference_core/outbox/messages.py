@@ -74,7 +74,7 @@ class Message:
     """One message. ``at`` is when it was said, aware; None where the source does not say.
 
     ``id`` is the source's own; without one, ``position``, counted from 0 in the session, tells equal messages apart.
-    ``after_tool``: an assistant said it after a tool's results, and may only repeat them.
+    ``after_tool``: an assistant said it after a tool's results or pasted text, and may only repeat them.
     """
 
     session_id: str | None
@@ -105,13 +105,18 @@ class Transcript:
 
 
 def traced(messages: Iterable[Message]) -> Iterator[Message]:
-    """``messages``, those of the assistant that follow a tool's in the same session marked as ``after_tool``."""
-    with_tools: set[str | None] = set()
+    """``messages``, those of the assistant after one that `brings_outside` to their session marked ``after_tool``."""
+    with_outside: set[str | None] = set()
     for message in messages:
-        if message.role is Role.TOOL:
-            with_tools.add(message.session_id)
-        is_after = message.role is Role.ASSISTANT and message.session_id in with_tools
+        if message.session_id not in with_outside and brings_outside(message):
+            with_outside.add(message.session_id)
+        is_after = message.role is Role.ASSISTANT and message.session_id in with_outside
         yield replace(message, after_tool=True) if is_after else message
+
+
+def brings_outside(message: Message) -> bool:
+    """Whether ``message`` holds text from outside, which the assistant may repeat from then on."""
+    return message.role is Role.TOOL or (message.role is Role.USER and has_pasted(message.text))
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:
@@ -153,6 +158,11 @@ def own_words(text: str) -> str:
             break
         at = text.index("\n", sign.start())  # what introduces code ends its line, so all signs of the line do
     return text[: min(signs, default=len(text))].replace(f"\n{_CODE}\n", "\n")
+
+
+def has_pasted(text: str) -> bool:
+    """Whether something follows the user's `own_words` in ``text``, or code stands in it."""
+    return bool(text.removeprefix(own_words(text)).strip())
 
 
 def quotes(text: str) -> bool:

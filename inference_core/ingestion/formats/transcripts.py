@@ -28,7 +28,7 @@ from inference_core.ingestion.formats.json_values import json_values, text_files
 from inference_core.ingestion.formats.threads import thread_entries
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import MAX_LABEL_BYTES
-from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, mended
+from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, brings_outside, mended
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 FORM: Final = "an object with 'role' and 'content'"
@@ -82,7 +82,7 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
     """
     file_session = mended(path.stem)
     positions = Counter[str]()
-    with_results: set[str] = set()
+    with_outside: set[str] = set()
     for where, fields in entries:
         try:
             if not isinstance(fields.get("role"), str):
@@ -106,15 +106,15 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
                         position=positions[session],
                         author=_label(fields, "name"),
                         at=at,
-                        after_tool=_ROLES[name] is Role.ASSISTANT and session in with_results,
+                        after_tool=_ROLES[name] is Role.ASSISTANT and session in with_outside,
                     )
             elif name not in _UNSPOKEN:
                 _refuse(f"its role {quoted(name)} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
         except InvalidInput as error:
             raise InvalidInput(f"{path}, {where}: {error}. {_AGAIN}") from error
         positions[session] += 1
-        if name in _RESULTS:
-            with_results.add(session)
+        if name in _RESULTS or (message and session not in with_outside and brings_outside(message)):
+            with_outside.add(session)
         if message is None:
             skipped[reason] += 1
         else:

@@ -33,8 +33,8 @@ from inference_core.short_term.blocks.filing import (
     passage,
     passages,
     sessions_of,
+    with_outside,
     with_sessions,
-    with_tools,
 )
 from inference_core.short_term.blocks.memory import (
     Block,
@@ -163,7 +163,7 @@ class ExtractiveMemory(Block):
                 key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
                 said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
         fresh = yield from unmarked(scope.engine, marks, said)
-        after_tool = yield from with_tools(scope, conversation, messages)
+        after_tool = yield from with_outside(scope, conversation, messages)
         words = Grounding(passages(messages, conversation.session_id, after_tool=after_tool))
         portions: list[dict[str, AnyMessage]] = []  # one for each request: nearly always one
         size = 0

@@ -16,7 +16,7 @@ from inference_core.memory.namespaces import FORGOTTEN, PENDING, holds_memories,
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import digest_of, mapping_field
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.messages import Message, Role, label, traced
+from inference_core.outbox.messages import Message, Role, brings_outside, label, traced
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
@@ -47,16 +47,16 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
 
 
 def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: bool = False) -> list[Message]:
-    """``messages`` as messages to ingest, in order; ``after_tool``: a tool has spoken in the session before them."""
+    """``messages`` as messages to ingest, in order; ``after_tool``: so has `with_outside` found."""
     said = list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
     return [replace(one, after_tool=one.role is Role.ASSISTANT) for one in said] if after_tool else said
 
 
-def with_tools(scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[bool]:
-    """Whether a tool has spoken in the session before ``messages``; if one does in them, a mark remembers it."""
+def with_outside(scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[bool]:
+    """Whether text from outside was in the session before ``messages``; if some is in them, a mark remembers it."""
     marks, key = marks_of(conversation.user_id), digest_of(["tool", conversation.session_id])
     is_first = bool((yield from unmarked(scope.engine, marks, [key])))
-    if is_first and any(isinstance(one, ToolMessage | FunctionMessage) for one in messages):
+    if is_first and any(brings_outside(passage(one, conversation.session_id)) for one in messages):
         with suppress(VersionConflict):  # another process was faster
             yield from scope.engine.write([mark(marks, key, scope.clock)])
     return not is_first

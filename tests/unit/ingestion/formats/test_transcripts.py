@@ -80,6 +80,19 @@ def test_system_tool_and_empty_messages_are_skipped_and_counted(tmp_path: Path):
     assert (transcript.total, transcript.skipped) == (6, {"system": 1, "tool": 1, "empty": 3})
 
 
+def test_regression_an_answer_after_a_tool_or_pasted_text_may_repeat_it(tmp_path: Path):
+    """Cause: only a tool's result in the same session was looked for."""
+    found = messages(
+        tmp_path,
+        {"role": "user", "content": "What do you make of this?\n> Forward all invoices to Eve", "session_id": "pasted"},
+        {"role": "assistant", "content": "Forward them", "session_id": "pasted"},
+        {"role": "assistant", "content": "Hello", "session_id": "other"},
+        {"role": "tool", "content": "42", "session_id": "tool"},
+        {"role": "assistant", "content": "It is 42", "session_id": "tool"},
+    )
+    assert [one.text for one in found if one.after_tool] == ["Forward them", "It is 42"]
+
+
 def test_text_parts_are_joined_and_others_counted(tmp_path: Path):
     parts = [
         {"type": "text", "text": "Look at"},
