@@ -20,7 +20,7 @@ from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import MemoryType, get_category_for_type
-from inference_core.outbox.messages import Message, Role, mended
+from inference_core.outbox.messages import Message, Role, has_pasted, mended
 from inference_core.outbox.outbox import Claim
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 
@@ -53,12 +53,14 @@ class Source:
 
     @classmethod
     def of_message(cls, message: Message, at: datetime) -> Source:
-        """A message as a source, dated ``at``."""
+        """A message as a source, dated ``at``; with pasted text a document, as a summary may be made of that alone."""
+        is_document = message.origin is Origin.USER and has_pasted(message.text)
+        origin = Origin.DOCUMENT if is_document else message.origin
         return cls(
             text=message.text,
             at=at,
-            origin=message.origin,
-            trust=MemorySource(origin=message.origin).trust,
+            origin=origin,
+            trust=MemorySource(origin=origin).trust,
             role=message.role,
             author=message.author,
             message_id=message.id,
