@@ -6,9 +6,10 @@ every effect, so that it can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from inference_core.effects import Operation
@@ -89,9 +90,11 @@ class MemoryChanges:
     def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
         """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
 
-        A memory that is pinned, over, or better founded than ``record`` does not end.
+        A memory that is pinned, over, better founded than ``record``, or ``successor`` itself does not end.
         """
         now = record.created_at
+        if target.id == successor.id:
+            return
         if target.superseded_by == successor.id:
             self.set(target)  # an earlier attempt of this job ended it
         elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
@@ -138,49 +141,75 @@ def consolidated(
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
-            successor, is_known = yield from _placed(scope, record, changes)
+            outranks = partial(_outranks, record, candidate, messages)
+            successor, is_known, replaced = yield from _placed(scope, record, changes, outranks)
         except InvalidMemory as error:
             changes.problems.append(mended(str(error)))
             continue
         now = record.created_at
-        target = changes.get(found) if found else None
-        ends = [target] if target is not None and _holds(target, now) else []
-        repeats = bool(ends) and (
-            candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(ends[0].content)
-        )
+        repeated, ends = _targeted(candidate, changes.get(found) if found else None, outranks, now)
+        replaced |= {one.id: one for one in ends}
         waits = decide(record.source, record.category, candidate.memory_type, scope.confirm) is Decision.PENDING
-        if waits and not is_known and not repeats:
-            yield from changes.propose(scope, record, ends if candidate.action is Action.SUPERSEDE else [])
+        if waits and not is_known and repeated is None:
+            yield from changes.propose(scope, record, [one for one in replaced.values() if _holds(one, now)])
             continue
         if waits and record.trust is Trust.EXTERNAL:
             continue  # a repetition from outside vouches for nothing
-        if repeats and not is_known:
-            changes.reinforce(ends[0], now)
+        if repeated is not None and not is_known:
+            changes.reinforce(repeated, now)
             continue
         if is_known and successor.extra_metadata.get(JOB) != job_id:
             changes.reinforce(successor, now)
         elif successor.id not in changes.added:  # if it is known, an earlier attempt of this job added it
             changes.add(successor)
-        if candidate.action is Action.SUPERSEDE and target is not None and target.id != successor.id:
-            changes.supersede(target, successor, record)
+        for one in replaced.values():
+            changes.supersede(one, successor, record)
     return changes
 
 
-def _placed(scope: MemoryScope, record: MemoryRecord, changes: MemoryChanges) -> Operation[tuple[MemoryRecord, bool]]:
+def _targeted(
+    candidate: Candidate, target: MemoryRecord | None, outranks: Callable[[MemoryRecord], bool], now: datetime
+) -> tuple[MemoryRecord | None, list[MemoryRecord]]:
+    """The memory that ``candidate`` repeats, if it does, and those whose place it takes: ``target``, or none."""
+    if target is None:
+        return None, []
+    is_same = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
+    is_lower = is_same and outranks(target)
+    repeated = target if is_same and not is_lower and _holds(target, now) else None
+    return repeated, [target] if is_lower or candidate.action is Action.SUPERSEDE else []
+
+
+def _placed(
+    scope: MemoryScope, record: MemoryRecord, changes: MemoryChanges, outranks: Callable[[MemoryRecord], bool]
+) -> Operation[tuple[MemoryRecord, bool, dict[str, MemoryRecord]]]:
     """The memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
 
-    What was superseded, is over, or was given another text since, stays as it is.
+    Those that say the same and that it ``outranks`` do not count: they are last, by id. What was superseded, is over,
+    or was given another text since, stays as it is.
     """
     now = record.created_at
+    lower: dict[str, MemoryRecord] = {}
     while True:
         (row,) = yield from scope.engine.get([(record.namespace, record.id)])
         known = changes.get(record if row is None else record_of(row))
         if known is record:
-            return record, False
+            return record, False, lower
         is_said = _normal(known.content) == _normal(record.content)
-        if is_said and known.superseded_by is None and (_holds(known, now) or not _holds(record, now)):
-            return known, True
+        if is_said and outranks(known):
+            lower[known.id] = known
+        elif is_said and known.superseded_by is None and (_holds(known, now) or not _holds(record, now)):
+            return known, True, lower
         record = replace(record, id=digest_of([record.id]))
+
+
+def _outranks(record: MemoryRecord, candidate: Candidate, messages: Sequence[Message], old: MemoryRecord) -> bool:
+    """Whether ``record`` takes the place of ``old``, which says the same: only a page did, and now the user does.
+
+    If it were counted instead, a page could occupy a fact: what the user states would stay as it was, without trust. An
+    assistant that repeats what it has recalled vouches for nothing, so the words are compared with those of ``old``.
+    """
+    is_lower = old.trust == Trust.EXTERNAL < record.trust
+    return is_lower and not _grounding(candidate, messages, [old.content]).is_external(candidate.content)
 
 
 def _holds(record: MemoryRecord, now: datetime) -> bool:
@@ -229,16 +258,22 @@ def _record(
     return record
 
 
+def _grounding(candidate: Candidate, messages: Sequence[Message], others: Iterable[str] = ()) -> Grounding:
+    """The user's words in the messages that ``candidate`` names, or in all if it names none, and those from outside."""
+    traces = list(traced(messages))
+    named = [message for message in traces if message.id in candidate.message_ids]
+    return Grounding(traces, others, sources=[message for message in named or traces if message.role is Role.USER])
+
+
 def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
     """The source of a candidate; a tool if it is drawn mostly from tool output or pasted text."""
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]
-    users = [message for message in named or traces if message.role is Role.USER]
     from_tools = [message for message in traces if message.origin is Origin.TOOL]
     is_external = (
         (bool(from_tools) and not named)
         or (bool(named) and all(message.origin is Origin.TOOL for message in named))
-        or Grounding(traces, sources=users).is_external(candidate.content)
+        or _grounding(candidate, messages).is_external(candidate.content)
     )
     return MemorySource(
         origin=Origin.TOOL if is_external else candidate.origin,

@@ -211,7 +211,7 @@ def _is_telling(slot: Slot) -> bool:
 
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[KnownMemory, Said]]) -> Candidate:
     """The candidate with what it does to the known memories."""
-    same: str | None = None
+    same: KnownMemory | None = None
     done = pattern("done").fullmatch(sentence.plain) if candidate.state == "done" else None
     reached = set(key_of(done["what"])) if done else set[str]()
     for memory, old in known:
@@ -220,8 +220,10 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Kno
         goal = pattern("goal").fullmatch(_plain(memory.content[:MAX_STATEMENT])) if reached else None
         if ends or (goal and reached <= set(key_of(goal["aim"] or goal["goal"]))):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
-        same = memory.memory_id if found is Comparison.SAME and same is None else same
-    return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same)
+        # A memory from outside is not reinforced, but ends: where the user has said the same, that is what is repeated.
+        if found is Comparison.SAME and (same is None or (same.is_external and not memory.is_external)):
+            same = memory
+    return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same.memory_id)
 
 
 class RuleExtractor:

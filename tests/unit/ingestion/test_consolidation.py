@@ -156,6 +156,51 @@ def test_a_memory_that_a_tool_saved_is_reinforced_through_an_offered_target(worl
     assert world.one(f"{LISBON}.").metadata["reinforced"] == 2
 
 
+PAGE = MemorySource(origin=Origin.WEB)
+
+
+@pytest.mark.parametrize("action", Action)
+@pytest.mark.parametrize("text", ["Ada prefers tea", "I prefer tea."], ids=["other words", "the same words"])
+def test_regression_what_the_user_says_is_stored_though_a_page_has_said_it(
+    world: World, text: str, action: Action
+) -> None:
+    """Cause: it only counted the page's memory, which kept its trust, so that a page could occupy a fact."""
+    if text != "I prefer tea.":
+        saved = world.memory.save_memory("ada", text, "facts", source=PAGE)
+    else:  # stored by an earlier job, so the ids are the same
+        world.tell(Candidate(content=text, message_ids=("turn 1",)), role=Role.TOOL)
+        saved = world.one(text).id
+    world.clock.advance(DAY)
+    put(world.pipeline.outbox, said("I prefer tea."))
+    given = Candidate(content="I prefer tea.", message_ids=("I prefer tea.",), action=action, target=saved)
+    world.extractor.script = candidates(given)
+    step(world.pipeline)
+    found = {one.id: one.value for one in world.memory.list_memories("ada", limit=None)[0]}
+    before, (stated,) = found.pop(saved), found.values()
+    assert (before["trust"], stated["content"], stated["trust"]) == (Trust.EXTERNAL, "I prefer tea.", Trust.INFERRED)
+    is_over = action is not Action.ADD or text == "I prefer tea."
+    assert (before.get("superseded_by") in found) is is_over
+    assert "reinforced" not in before.get("extra_metadata", {})
+    assert run(undo(world.service.scope, "ada", job_id=world.job().key)) >= 1
+    (left,) = world.memory.list_memories("ada", limit=None)[0]
+    assert (left.id, left.value.get("superseded_by"), left.value.get("valid_to")) == (saved, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [("You prefer tea.", Role.ASSISTANT), ("Do I prefer tea?", Role.USER), ("What do I drink?", Role.USER)],
+)
+def test_a_pages_memory_is_not_lifted_by_who_repeats_it(world: World, text: str, role: Role) -> None:
+    """Guards against laundering: an assistant that repeats a recalled memory vouches for nothing, nor do questions."""
+    saved = world.memory.save_memory("ada", "The user prefers tea", "facts", source=PAGE)
+    put(world.pipeline.outbox, said(text, role=role))
+    reinforces = Candidate(content="Tea is preferred", message_ids=(text,), action=Action.REINFORCE, target=saved)
+    world.extractor.script = candidates(reinforces)
+    step(world.pipeline)
+    (left,) = world.memory.list_memories("ada", limit=None)[0]
+    assert (left.id, left.value["trust"], left.value.get("superseded_by")) == (saved, Trust.EXTERNAL, None)
+
+
 def test_what_is_there_is_offered_to_the_extractor(world: World) -> None:
     saved = world.memory.save_memory("ada", "turn around", "facts")
     world.memory.save_memory("bob", "turn back", "facts")

@@ -108,6 +108,16 @@ def test_a_candidate_supersedes_or_reinforces_what_is_offered():
     assert (other.action, other.target) == (Action.ADD, None)
 
 
+def test_what_the_user_said_before_is_repeated_rather_than_what_a_page_said():
+    """Guards against a second memory of the same: what a page said is not reinforced, but its place is taken."""
+    known = [
+        KnownMemory("k1", "page", "The user lives in Berlin.", True),
+        KnownMemory("k2", "own", "I live in Berlin."),
+    ]
+    (found,) = extract_by_rules(_said("I live in Berlin!"), known, NOW).candidates
+    assert (found.action, found.target) == (Action.REINFORCE, "own")
+
+
 def test_what_was_reached_closes_the_goal():
     done, unrelated = _found(
         "I finished my thesis. I completed the tax return.", offered=("I want to finish my thesis by May.",)
