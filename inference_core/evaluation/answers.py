@@ -17,7 +17,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -86,8 +86,11 @@ _BEAM: Final = (
     "the contrary.\n"
     "- If <expected> asks to say that there is no information, an answer that invents some gets 0.\n"
 )
-_FOUND: Final = re.compile(r"verdict\W{0,8}(right|wrong|correct|incorrect|yes|no|0\.5|\.5|0|1)\b", re.IGNORECASE)
-_SCORES: Final = {"right": 1.0, "correct": 1.0, "yes": 1.0, "1": 1.0, "0.5": 0.5, ".5": 0.5}
+_FOUND: Final = re.compile(
+    r"verdict\W{0,8}?(right|wrong|correct|incorrect|yes|no|[-+]?[.,]?[0-9](?:[0-9.,]| ?[/%] ?)*+)(?!\w)", re.IGNORECASE
+)
+"""A number is taken with all that may belong to it: read up to its first digit, "0.50" is 0 and "1/2" is 1."""
+_SCORES: Final = {"right": 1.0, "correct": 1.0, "yes": 1.0, "wrong": 0.0, "incorrect": 0.0, "no": 0.0}
 _WORD: Final = re.compile(r"\w+")
 _ARTICLES: Final = frozenset({"a", "an", "the", "and"})
 
@@ -344,9 +347,14 @@ USUAL: Final = {"locomo": "mem0", "beam": "beam"}
 
 
 def verdict_of(reply: str) -> float | None:
-    """The score, from 0 to 1, in the last verdict of a judge's reply; None if it gives none."""
+    """The score (0, 0.5 or 1) in the last verdict of a judge's reply; None if it gives none, or another number."""
     found = _FOUND.findall(reply)
-    return _SCORES.get(found[-1].casefold(), 0.0) if found else None
+    word = found[-1].casefold().rstrip("., ").replace(",", ".") if found else ""
+    if word in _SCORES:
+        return _SCORES[word]
+    with suppress(ValueError):
+        return score if (score := float(word)) in (0, 0.5, 1) else None
+    return None
 
 
 def token_f1(answer: str, expected: str) -> float:

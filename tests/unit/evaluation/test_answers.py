@@ -25,6 +25,25 @@ def test_the_last_verdict_counts(reply: str, score: float | None):
     assert verdict_of(reply) == score
 
 
+@pytest.mark.parametrize(
+    ("number", "score"),
+    [
+        *((one, 0.5) for one in ("0.5", "0.50", ".5", "0,5", "0.5.", "**0.5**")),
+        *((one, 1.0) for one in ("1", "1.0", "1,0", "1.", "1, as it says so")),
+        *((one, 0.0) for one in ("0", "0.0", "0,0", "0.")),
+        *((one, None) for one in ("1/2", "1 / 2", "0/1", "0.7", "10", "1.5", "-1", "50%", "1 %", "0.5.1", "1st")),
+    ],
+)
+def test_regression_a_judges_number_is_read_as_a_whole(number: str, score: float | None):
+    """A verdict was read up to its first digit, so a half in another spelling was 0, and "1/2" was 1."""
+    assert verdict_of(f"It names one of both.\nVERDICT: {number}") == score
+
+
+def test_regression_a_last_verdict_that_is_no_score_is_not_replaced_by_an_earlier_one():
+    """A judge that changed its mind must not count with what it wrote before."""
+    assert verdict_of("VERDICT: 1 would be too kind.\nVERDICT: 0.7") is None
+
+
 def test_what_each_judge_is_asked():
     assert tuple(sorted(JUDGES)) == tuple(sorted(JUDGE_PROMPTS))
     plain = Question("Who?", "Eva", "4", ())
