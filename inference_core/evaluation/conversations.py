@@ -53,7 +53,7 @@ class ConversationTurn:
 class Question:
     """A question, its answer if one is given, its category, and the ids of the turns that answer it.
 
-    ``names_evidence``: whether the data name any turn for it, known or not; otherwise it counts as unanswerable.
+    ``names_evidence``: whether the data name any turn for it, known or not; also what has an answer may name none.
     ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: those turns of the
     evidence that a later one has updated. ``harmful`` turns mislead whoever answers, ``useless`` ones only take room.
     ``language`` is that of the question, with that of its evidence if it is another one: "en → pl". ``rubric``: what an

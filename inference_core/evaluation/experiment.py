@@ -103,7 +103,7 @@ class Figures:
 class RetrievalSummary:
     """What an experiment found. Fractions are from 0 to 1, latencies in milliseconds; None where nothing was counted.
 
-    ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these are without any by the data.
+    ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these nobody can answer by the data.
     ``calibration_error`` is that of the hits' relevance as the chance of being evidence. ``first`` is the share of
     questions whose first hit is evidence; ``noise`` is by the kinds of `NOISE` that the data name.
     """
@@ -169,7 +169,8 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
     """The figures of ``outcomes``: over all whose category is part of the headline, and by category."""
     counted = [outcome for outcome in outcomes if outcome.scores]
     headline = [outcome for outcome in counted if outcome.question.in_overall]
-    unanswerable = [outcome for outcome in outcomes if not outcome.question.names_evidence]
+    # What names evidence is measured against that, even if it only misleads, as in LoCoMo's adversarial questions.
+    unanswerable = [one for one in outcomes if one.question.unanswerable and not one.question.names_evidence]
     best = [outcome.relevance for outcome in unanswerable if outcome.relevance is not None]
     latencies = [outcome.latency_ms for outcome in outcomes]
     categories = sorted({outcome.question.category for outcome in counted})

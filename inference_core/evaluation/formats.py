@@ -46,6 +46,7 @@ _BEAM_CHAT: Final = "a BEAM chat, a list of batches with 'turns' of messages tha
 _BEAM_QUESTIONS: Final = "a file of BEAM questions, an object of lists by ability, each entry with a 'question'"
 _LOCOMO: Final = "in LoCoMo's format, a list of samples with 'sample_id', 'conversation' and 'qa'"
 _HALVES: Final = ("all", "first-half", "second-half")
+_ABSTENTION: Final = "abstention"
 _BEAM_ANSWERS: Final = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expected_compliance")
 _MARKER: Final = re.compile(r"\s*->->[^\n>]*\Z")
 _DAYS: Final = ("%B-%d-%Y", "%b-%d-%Y", "%B %d, %Y", "%Y-%m-%d")
@@ -174,6 +175,7 @@ def _chat(folder: Path, *, with_questions: bool) -> Conversation:
                 names_evidence=bool(named),
                 superseded=tuple(superseded),
                 rubric=rubric,
+                unanswerable=ability == _ABSTENTION,  # its ideal answer says that nobody said so
             )
 
     questions: list[Question] = []

@@ -49,7 +49,7 @@ def conversation(name: str, *questions: Question, turns: tuple[ConversationTurn,
 
 
 def question(text: str, category: str, *evidence: str, named: bool = True, overall: bool = True) -> Question:
-    return Question(text, None, category, evidence, names_evidence=named, in_overall=overall)
+    return Question(text, None, category, evidence, names_evidence=named, in_overall=overall, unanswerable=not named)
 
 
 async def summary_of(system: Scripted, *conversations: Conversation) -> RetrievalSummary:
@@ -87,6 +87,15 @@ async def test_questions_without_usable_evidence_are_dropped_and_unanswerable_on
     assert found.unanswerable_relevance.mean == found.unanswerable_relevance.max == 0.25
     assert found.overall.means["R@10"] == 1
     assert found.calibration_error == pytest.approx(0.75)
+
+
+async def test_regression_a_question_with_an_answer_but_no_named_evidence_is_not_unanswerable():
+    """The relevance of its best hit, which answers it, raised the figure for what nobody said."""
+    system = Scripted({"told": ["1"], "none": ["2"], "other": ["3"]}, relevance=0.25)
+    told = Question("told", "In Hamburg", "a", (), names_evidence=False)
+    adversarial = Question("other", None, "5", ("3",), unanswerable=True)  # as in LoCoMo: it names what misleads
+    found = await summary_of(system, conversation("one", told, question("none", "a", named=False), adversarial))
+    assert (found.questions, found.dropped, found.unanswerable) == (1, 2, 1)
 
 
 async def test_no_relevance_is_made_up():

@@ -147,6 +147,12 @@ def test_chats_are_found_in_the_folder_and_in_the_one_above_in_the_order_of_thei
     assert [chat.id for chat in load_beam(path, split)] == ["100K-2", "100K-10"]
 
 
+def test_regression_an_abstention_question_is_unanswerable_though_it_states_an_ideal_answer():
+    """Only its missing evidence told so."""
+    chat = load_beam(PATHS["beam"])[0]
+    assert [question.unanswerable for question in chat.questions] == [True, False, False, False, False]
+
+
 def test_messages_lose_their_marker_and_keep_role_batch_and_day():
     chat = load_beam(PATHS["beam"])[0]
     first, reply, second, changed, tests = chat.turns
