@@ -17,7 +17,7 @@ from inference_core.memory.text import encode_json
 from inference_core.outbox.candidates import Extraction
 from inference_core.outbox.messages import mended, session_label, session_name
 from inference_core.outbox.outbox import RESULT
-from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE
+from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE, marks_of
 from inference_core.services.operations.review import pending_rows
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, records_of
 from inference_core.stores.backend import Delete, Put, Row, Write
@@ -25,6 +25,8 @@ from inference_core.stores.backend import Delete, Put, Row, Write
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds the notes."""
 _MAX_PROBLEMS: Final = 200
+_OF_MESSAGES: Final = 3
+"""Labels of a partition's messages: user, outbox and agent; tasks, leases and what waits for a summary have more."""
 
 
 def job_put(
@@ -160,7 +162,8 @@ def undo_changes(
 def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
     """Removes the session's messages, and its summary that is due, from the outbox, the dead letters and the kept ones.
 
-    A worker that has claimed them finds them gone, and writes nothing. Raises StoreError.
+    What waited leaves its mark, so that it is not taken in again. A worker that has claimed them finds them gone, and
+    writes nothing. Raises StoreError.
     """
     session = session_name(session_id)
     names = yield from scope.engine.namespaces((encode_label(user_id),))
@@ -168,6 +171,9 @@ def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Opera
         rows = yield from scope.engine.scan([name])
         gone = [row for row in rows if row.value.get("session") == session]
         writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
+        if len(name) == _OF_MESSAGES and name[1] == OUTBOX:  # else the thread's next run would put them in again
+            now = scope.clock.now()
+            writes += [Put(namespace=marks_of(user_id), key=row.key, value="{}", updated_at=now) for row in gone]
         if name[1] == DEAD:
             writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
         elif name[1] == OUTBOX and gone:

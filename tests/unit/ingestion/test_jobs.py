@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put, said, service_on, step
+from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put, said, service_on, step, word_for_word
 
 from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
 from inference_core.effects import Operation, run
@@ -234,3 +234,14 @@ def test_messages_that_were_undone_do_not_come_back(book: Book) -> None:
     job = book.job(Candidate(content=LISBON))
     book.undo(job_id=job)
     assert put(book.pipeline.outbox, said("turn 1"), partition=ADA) == 0
+
+
+def test_regression_a_waiting_message_of_an_undone_session_does_not_come_back(book: Book) -> None:
+    """Only messages that had been worked on left a mark; one that waited was taken in again with the next run."""
+    put(book.pipeline.outbox, said("my secret plan", name="m1"), said("other", session="t"))
+    book.undo(session_id="s")
+    assert put(book.pipeline.outbox, said("my secret plan", name="m1")) == 0
+    assert put(book.pipeline.outbox, said("other", session="t")) == 0
+    book.extractor.script = word_for_word
+    assert step(book.pipeline).messages == 1
+    assert contents(book.store) == ["other"]
