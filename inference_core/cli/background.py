@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.options import Opened, Target, held_back, on_store, one_of
+from inference_core.cli.options import Opened, Outboxes, Target, held_back, on_store, one_of
 from inference_core.cli.output import note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
@@ -229,18 +229,21 @@ def undo(
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="All that this agent did.")] = None,
     since: Annotated[datetime | None, typer.Option("--since", metavar="DATE", help="All from this time on.")] = None,
     until: Annotated[datetime | None, typer.Option("--until", metavar="DATE", help="All before this time.")] = None,
+    outbox: Outboxes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be undone.")] = False,
 ) -> None:
     """Undo what a session, a job, an agent or a time has changed: memories are as they were before.
 
     What was added goes, what was changed or deleted comes back, also by tools. Later changes of others stay, and so do
-    pinned memories.
+    pinned memories. Of a session, the messages that wait or failed go too, also those in --outbox.
     """
     from inference_core.ingestion.jobs import undo_changes
 
     if (job and session) or all(given is None for given in (job, session, agent, since, until)):
         raise InvalidInput("Give --job or --session, or --agent, --since, --until")
-    with target.open() as memory:
+    if outbox and not (session and agent is since is until is None):
+        raise InvalidInput("--outbox goes with --session alone: messages that wait belong to a session")
+    with target.open() as memory, target.open_outboxes(outbox or ()) as outboxes:
         report = run(
             undo_changes(
                 memory.service.scope,
@@ -251,6 +254,7 @@ def undo(
                 since=since and since.replace(tzinfo=memory.zone),
                 until=until and until.replace(tzinfo=memory.zone),
                 dry_run=dry_run,
+                outboxes=outboxes,
             )
         )
     figures = {name: len(ids) for name, ids in asdict(report).items() if ids or name == "removed"}

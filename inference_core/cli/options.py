@@ -12,8 +12,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
 from inspect import Parameter, Signature, signature
 from types import FrameType
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from inference_core.memory.namespaces import Owner
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
     from inference_core.settings import MemorySettings
+    from inference_core.stores.engine import StoreEngine
 
 
 LOADING_S: Final = 30.0
@@ -43,6 +44,9 @@ TYPES: Final = ", ".join(MEMORY_TYPES)
 CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
 Users = Annotated[
     list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
+]
+Outboxes = Annotated[
+    list[str] | None, typer.Option("--outbox", metavar="URL", help="The outbox, if it is another database.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -158,6 +162,24 @@ class Target:
             shown = shown_url(found.store_url)
             raise ConfigurationError(f"There is no store at {shown} yet; save a memory, or name another --url")
         return found
+
+    def encryption_of(self, url: str) -> dict[str, Any]:
+        """The settings' encryption for another database at ``url``: without keys, only files are encrypted."""
+        given = self.settings(creates=True).encryption
+        return given if given["keys"] or parse_url(url).scheme == "file" else {**given, "encryption_key": None}
+
+    @contextmanager
+    def open_outboxes(self, urls: Sequence[str]) -> Generator[list[StoreEngine]]:
+        """The outboxes in these databases. Raises what `open` raises."""
+        from inference_core.stores.factory import open_configured_store
+
+        with ExitStack() as opened:
+            engines: list[StoreEngine] = []
+            for url in urls:
+                options = {"embeddings": None, **self.encryption_of(url)}
+                store = open_configured_store(replace(self, url=url).settings(), **options)
+                engines.append(opened.enter_context(store).engine)
+            yield engines
 
     @contextmanager
     def open(self, *, embeds: bool = False, creates: bool = False, waits: bool = True) -> Generator[Opened]:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inference_core.cli.options import Target, Yes, account, on_store
+from inference_core.cli.options import Outboxes, Target, Yes, account, on_store
 from inference_core.cli.output import confirm, counted, note, one_line, print_json, progress_bar, working
 from inference_core.errors import InvalidInput
 from inference_core.stores.locks import private_file
-from inference_core.stores.urls import parse_url, shown_url
+from inference_core.stores.urls import shown_url
 
 if TYPE_CHECKING:
     from inference_core.agents.checkpoints import CheckpointThreads
@@ -30,9 +30,6 @@ LedgerPath = Annotated[
         metavar="FILE",
         help="The ledger; by default beside the store's files, else inference-core-erasures.jsonl here.",
     ),
-]
-Outboxes = Annotated[
-    list[str] | None, typer.Option("--outbox", metavar="URL", help="The outbox, if it is another database.")
 ]
 Checkpoints = Annotated[
     list[str] | None,
@@ -127,14 +124,11 @@ def _opened(
 ) -> Generator[tuple[list[Backend], list[CheckpointThreads]]]:
     from inference_core.stores.opening import open_backend
 
-    settings = target.settings()
     with ExitStack() as opened:
-        stores: list[Backend] = []
-        for url in (settings.store_url, *outboxes):
-            given = settings.encryption
-            if not given["keys"] and parse_url(url).scheme != "file":
-                given["encryption_key"] = None
-            stores.append(opened.enter_context(closing(open_backend(url, **given))))
+        stores = [
+            opened.enter_context(closing(open_backend(url, **target.encryption_of(url))))
+            for url in (target.settings().store_url, *outboxes)
+        ]
         yield stores, opened.enter_context(_opened_threads(checkpoints))
 
 

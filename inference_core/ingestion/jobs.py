@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +23,7 @@ from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STAT
 from inference_core.services.operations.review import pending_rows
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, records_of
 from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.engine import StoreEngine
 
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds the notes."""
@@ -95,6 +98,7 @@ def undo_changes(
     since: datetime | None = None,
     until: datetime | None = None,
     dry_run: bool = False,
+    outboxes: Sequence[StoreEngine] = (),
 ) -> Operation[UndoReport]:
     """Undoes the changes of the user's memories that match all given criteria: job, session, agent and time.
 
@@ -102,12 +106,13 @@ def undo_changes(
     changed or deleted is restored, also where a tool did it; what was approved or rejected waits again. Later changes
     by others stay, and a pinned memory is never removed. ``since`` is inclusive, ``until`` is not.
 
-    With a session and neither an agent nor a time, the session's waiting and dead messages go too, and the memories of
-    its messages word for word; with a session or a job, so does what waits for the user's confirmation. ``dry_run``
-    only reports. Earlier states are kept for the service's ``deleted_days``. Raises InvalidInput if nothing is given,
-    Held if the user has a legal hold, StoreError.
+    With a session and neither an agent nor a time, the session's waiting and dead messages go too, also from the
+    ``outboxes`` in other databases, and the memories of its messages word for word; with a session or a job, so does
+    what waits for the user's confirmation. ``dry_run`` only reports. Earlier states are kept for the service's
+    ``deleted_days``. Raises InvalidInput if nothing is given, Held if the user has a legal hold, StoreError.
     """
-    if all(given is None for given in (job_id, session_id, agent, since, until)):
+    is_whole = all(given is None for given in (agent, since, until))
+    if is_whole and job_id is None and session_id is None:
         raise InvalidInput("Say what to undo: a job, a session, an agent or a time")
     start, end = checked_moment(since, "since"), checked_moment(until, "until")
     sessions = {session_name(session_id), session_label(session_id), session_id}
@@ -126,7 +131,6 @@ def undo_changes(
     notes = list[Row]()
     if job_id is not None or session_id is not None:
         notes = [row for row in (yield from jobs(scope, user_id, session_id)) if job_id in (None, row.key)]
-    is_whole = agent is None and start is None and end is None
     added = {key for row in notes for key in row.value["added"]}
 
     def is_left(memory: MemoryRecord) -> bool:
@@ -136,7 +140,9 @@ def undo_changes(
         return is_whole and (memory.id in added or (is_said and bool(sessions & {memory.session_id, source.thread_id})))
 
     if session_id is not None and is_whole and not dry_run:
-        yield from _drop_waiting(scope, user_id, session_id)
+        # Elsewhere first: a worker makes memories of what waits there, and these are to be undone here.
+        places = [replace(scope, engine=engine) for engine in (*outboxes, scope.engine)]
+        yield from _drop_waiting(places, user_id, session_id)
     also = [Delete(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
     report = yield from undo_events(scope, user_id, is_chosen, drops=is_left, dry_run=dry_run, also=also)
     if not is_whole or (job_id is None and session_id is None):
@@ -159,27 +165,28 @@ def undo_changes(
     return report
 
 
-def _drop_waiting(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[None]:
+def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: str) -> Operation[None]:
     """Removes the session's messages, and its summary that is due, from the outbox, the dead letters and the kept ones.
 
     What waited leaves its mark, so that it is not taken in again. A worker that has claimed them finds them gone, and
-    writes nothing. Raises StoreError.
+    writes nothing; with an outbox elsewhere, it may just have written memories. Raises StoreError.
     """
     session = session_name(session_id)
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
-    for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD, KEPT)]:
-        rows = yield from scope.engine.scan([name])
-        gone = [row for row in rows if row.value.get("session") == session]
-        writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
-        if len(name) == _OF_MESSAGES and name[1] == OUTBOX:  # else the thread's next run would put them in again
-            now = scope.clock.now()
-            writes += [Put(namespace=marks_of(user_id), key=row.key, value="{}", updated_at=now) for row in gone]
-        if name[1] == DEAD:
-            writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
-        elif name[1] == OUTBOX and gone:
-            writes.append(Delete(namespace=(*name, STATE), key=RESULT))
-        if writes:
-            yield from scope.write(writes, "undo")
+    for scope in places:
+        names = yield from scope.engine.namespaces((encode_label(user_id),))
+        for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD, KEPT)]:
+            rows = yield from scope.engine.scan([name])
+            gone = [row for row in rows if row.value.get("session") == session]
+            writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
+            if len(name) == _OF_MESSAGES and name[1] == OUTBOX:  # else the thread's next run would put them in again
+                now, marks = scope.clock.now(), marks_of(user_id)
+                writes += [Put(namespace=marks, key=row.key, value="{}", updated_at=now) for row in gone]
+            if name[1] == DEAD:
+                writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
+            elif name[1] == OUTBOX and gone:
+                writes.append(Delete(namespace=(*name, STATE), key=RESULT))
+            if writes:
+                yield from scope.write(writes, "undo")
 
 
 def _jobs(user_id: UserId) -> Namespace:

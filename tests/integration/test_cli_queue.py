@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from cli_support import Capture, answer, text
@@ -15,6 +16,8 @@ from inference_core.errors import ModelError
 from inference_core.ingestion.jobs import jobs
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Outbox
+from inference_core.testing import FrozenClock
 
 HOSTILE = "bad \x1b[31mred\u202e"
 
@@ -101,6 +104,20 @@ def test_a_job_and_a_session_are_undone(capsys: Capture, made: list[str]) -> Non
     assert contents(capsys) == ["Lives in Lisbon"]
     assert text(capsys, "undo", "--user", "ada", "--session", "s").split() == ["removed", "1"]
     assert contents(capsys) == []
+
+
+def test_regression_a_session_is_undone_in_an_outbox_elsewhere(capsys: Capture, tmp_path: Path) -> None:
+    """`undo` knew no other database, though `erase` did, and its messages became memories afterwards."""
+    elsewhere = f"sqlite:///{tmp_path / 'outbox.db'}"
+    with open_store(elsewhere, embeddings=None) as store:
+        put(Outbox(store.engine, FrozenClock()), said("waits elsewhere"), said("another", session="t"))
+    undone = answer(capsys, "undo", "--user", "ada", "--session", "s", "--outbox", elsewhere)
+    assert undone["removed"] == 2
+    assert answer(capsys, "queue", "--url", elsewhere)["waiting"] == 1
+    assert answer(capsys, "queue")["waiting"] == 0
+    missing = f"sqlite:///{tmp_path / 'mistyped.db'}"
+    assert "no store at" in text(capsys, "undo", "--user", "ada", "--session", "s", "--outbox", missing, code=1)
+    assert "--session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--outbox", elsewhere, code=1)
 
 
 def test_figures_are_shown(capsys: Capture) -> None:

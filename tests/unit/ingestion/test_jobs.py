@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import permutations
 from typing import Any
@@ -13,10 +13,14 @@ from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put
 
 from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
 from inference_core.effects import Operation, run
-from inference_core.errors import InvalidInput, VersionConflict
+from inference_core.errors import InvalidInput, ModelError, VersionConflict
 from inference_core.ingestion import jobs
+from inference_core.ingestion.pipeline import Pipeline
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.outbox.candidates import Action, Candidate
+from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
+from inference_core.outbox.messages import Message
+from inference_core.outbox.outbox import Limits, Outbox
+from inference_core.outbox.partitions import retry
 from inference_core.short_term.blocks.memory import Conversation
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import FrozenClock
@@ -245,3 +249,24 @@ def test_regression_a_waiting_message_of_an_undone_session_does_not_come_back(bo
     book.extractor.script = word_for_word
     assert step(book.pipeline).messages == 1
     assert contents(book.store) == ["other"]
+
+
+def test_regression_an_outbox_elsewhere_is_undone_too(book: Book, clock: FrozenClock) -> None:
+    """What waited there, or was a dead letter that somebody retried, became memories of the undone session."""
+    with open_store("memory://", embeddings=None, clock=clock) as elsewhere:
+        outbox = Outbox(elsewhere.engine, clock, Limits(max_tries=1))
+        pipeline = Pipeline(book.service.scope, book.extractor, outbox=outbox)
+        book.extractor.script = refusing
+        put(outbox, said("dies"))
+        assert step(pipeline).dead == 1
+        put(outbox, said("waits"), said("of another session", session="t"))
+        run(jobs.undo_changes(book.service.scope, "ada", session_id="s", outboxes=[elsewhere.engine]))
+        assert run(retry(elsewhere.engine, clock)) == 0
+        assert put(outbox, said("dies"), said("waits")) == 0
+        book.extractor.script = word_for_word
+        assert step(pipeline).messages == 1
+    assert contents(book.store) == ["of another session"]
+
+
+def refusing(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    raise ModelError("refused")
