@@ -131,7 +131,7 @@ def is_assigned(name: str, value: str) -> bool:
     """Whether ``value`` under the ``name`` of a field, such as "api_key", is a password or key."""
     if len(value) < _PASSWORD or any(mark.isspace() for mark in value):
         return False
-    known, word = formats(), name.lower()
+    known, word = formats(), _lower(name)
     names = [one for one in known.words if one in word]
     return bool(names) and _is_strong(value, known, is_password=not known.passwords.isdisjoint(names))
 
@@ -206,10 +206,10 @@ def _credentials(text: str) -> Iterator[Finding]:
         possible += [one for one in known.unmarked if one.trigger in text]
     for one in possible:
         yield from one.find(text)
-    lower = text.lower()
+    lower = _lower(text)
     for stem in known.stems:
         if stem in lower:
-            yield from _assigned(text, lower if len(lower) == len(text) else text, stem, known)
+            yield from _assigned(text, lower, stem, known)
     if _LONG_NUMBER.search(text):
         cards = (found for found in _CARD.finditer(text) if _is_card(found, lower, known.card_words))
         yield from (Finding(found.start(), found.end(), "payment_card") for found in cards)
@@ -217,6 +217,11 @@ def _credentials(text: str) -> Iterator[Finding]:
         for found in _TOKEN.finditer(text):
             if _is_mixed(found["random"]) and _bits(found["random"]) > _BITS:
                 yield Finding(found.start(), found.end(), "token")
+
+
+def _lower(text: str) -> str:
+    """``text`` in small letters, each in its place: of all characters, only İ becomes two in lower case."""
+    return text.replace("İ", "i").lower()
 
 
 def _assigned(text: str, lower: str, stem: str, known: Formats) -> Iterator[Finding]:

@@ -102,6 +102,21 @@ def test_what_is_a_secret_is_decided_by_form_and_context(text: str, kinds: list[
     assert [one.kind for one in credentials_in(text)] == kinds
 
 
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("İstanbul. My Password: Tr0ub4dor&3x", "İstanbul. My Password: [redacted: password]"),
+        ("İzmir: API_KEY=aB3dE5gH7jK9mN1pQ3sT", "İzmir: API_KEY=[redacted: secret_key]"),
+        ("APİ_KEY=aB3dE5gH7jK9mN1pQ3sT İ", "APİ_KEY=[redacted: secret_key] İ"),
+        (f"{'İ' * 60} 4111111111111111 card", f"{'İ' * 60} [redacted: payment_card] card"),
+        (f"{'İ' * 9} IBAN DE59 6586 1683 6269 9872 62", f"{'İ' * 9} IBAN DE59 6586 1683 6269 9872 62"),
+    ],
+)
+def test_regression_a_letter_that_is_two_in_lower_case_hides_no_secret(text: str, redacted: str) -> None:
+    """Behind a capital i with a dot, words were looked for as written, and places were off by one for each."""
+    assert GUARD.text(text) == redacted
+
+
 def test_invisible_characters_are_redacted_with_the_secret() -> None:
     """A zero-width character within a key kept it from being found."""
     assert (
