@@ -15,7 +15,7 @@ from typing import Any, Final
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, why_invalid
-from inference_core.memory.text import canonical_text, digest_of
+from inference_core.memory.text import canonical_text, digest_of, moment_field
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
@@ -38,6 +38,8 @@ OFFERED: Final = 20
 REINFORCED: Final = "reinforced"
 LAST_SEEN: Final = "last_seen"
 LAST_JOB: Final = "last_job"
+SAID: Final = "said_at"
+"""Metadata key: when it was last said, by the messages' times; not when it was processed, nor when it happened."""
 _TOOL: Final = "extraction"
 _QUERY_CHARACTERS: Final = 2_000
 _LABEL_CHARACTERS: Final = 120
@@ -73,8 +75,8 @@ class MemoryChanges:
         self.set(record)
         self.added.append(record.id)
 
-    def reinforce(self, record: MemoryRecord, now: datetime) -> None:
-        """Counts a repetition of ``record``; several in one batch count once."""
+    def reinforce(self, record: MemoryRecord, repetition: MemoryRecord) -> None:
+        """Counts a ``repetition`` of ``record``; several in one batch count once."""
         if record.id in self.added or record.id in self.reinforced:
             return
         self.reinforced.append(record.id)
@@ -83,17 +85,28 @@ class MemoryChanges:
             return
         count = record.extra_metadata.get(REINFORCED)
         times = (count if isinstance(count, int) else 0) + 1
-        seen = {REINFORCED: times, LAST_SEEN: now.isoformat(), LAST_JOB: self.job_id}
+        seen = {REINFORCED: times, LAST_SEEN: repetition.created_at.isoformat(), LAST_JOB: self.job_id}
+        # A page that repeats what the user said must not make it newer than what the user has said since.
+        tellers = (record, repetition) if repetition.trust >= min(record.trust, Trust.INFERRED) else (record,)
+        said = [moment for one in tellers if (moment := moment_field(one.extra_metadata, SAID))]
+        seen |= {SAID: max(said).isoformat()} if said else {}
         self.before[record.id] = {name: record.extra_metadata[name] for name in seen if name in record.extra_metadata}
         self.set(replace(record, extra_metadata={**record.extra_metadata, **seen}))
 
     def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
         """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
 
-        A memory that is pinned, over, better founded than ``record``, or ``successor`` itself does not end.
+        A memory that is pinned, over, better founded or said later than ``record``, or ``successor`` itself does not
+        end. If ``record`` is the one that is over, because ``target`` was said later, the two are only linked.
         """
         now = record.created_at
         if target.id == successor.id:
+            return
+        if record.superseded_by == target.id:
+            if self.get(successor).superseded_by == target.id:
+                self.set(replace(target, supersedes=tuple(dict.fromkeys([*target.supersedes, successor.id]))))
+            return
+        if _is_earlier(record, target):
             return
         if target.superseded_by == successor.id:
             self.set(target)  # an earlier attempt of this job ended it
@@ -108,6 +121,8 @@ class MemoryChanges:
 
     def propose(self, scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord]) -> Operation[None]:
         """Has ``record`` wait for the user, unless that was done or decided before. Raises StoreError."""
+        if record.superseded_by is not None:
+            return  # what is over already would be confirmed for nothing
         decision, _, writes = yield from proposal(scope, record, ends)
         self.pending |= {(write.namespace, write.key): write for write in writes}
         if decision is Decision.NO:
@@ -127,7 +142,13 @@ def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -
         replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
     )
     return [
-        KnownMemory(f"k{at}", document.id, document.content, document.value.get("trust") == Trust.EXTERNAL)
+        KnownMemory(
+            f"k{at}",
+            document.id,
+            document.content,
+            document.value.get("trust") == Trust.EXTERNAL,
+            moment_field(document.metadata, SAID),
+        )
         for at, document in enumerate(found, 1)
     ]
 
@@ -141,13 +162,16 @@ def consolidated(
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
+            target = changes.get(found) if found else None
+            if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
+                record = _outlived(record, target)
             outranks = partial(_outranks, record, candidate, messages)
             successor, is_known, replaced = yield from _placed(scope, record, changes, outranks)
         except InvalidMemory as error:
             changes.problems.append(mended(str(error)))
             continue
         now = record.created_at
-        repeated, ends = _targeted(candidate, changes.get(found) if found else None, outranks, now)
+        repeated, ends = _targeted(candidate, target, outranks, now)
         replaced |= {one.id: one for one in ends}
         waits = decide(record.source, record.category, candidate.memory_type, scope.confirm) is Decision.PENDING
         if waits and not is_known and repeated is None:
@@ -156,15 +180,32 @@ def consolidated(
         if waits and record.trust is Trust.EXTERNAL:
             continue  # a repetition from outside vouches for nothing
         if repeated is not None and not is_known:
-            changes.reinforce(repeated, now)
+            changes.reinforce(repeated, record)
             continue
         if is_known and successor.extra_metadata.get(JOB) != job_id:
-            changes.reinforce(successor, now)
+            changes.reinforce(successor, record)
         elif successor.id not in changes.added:  # if it is known, an earlier attempt of this job added it
             changes.add(successor)
         for one in replaced.values():
             changes.supersede(one, successor, record)
     return changes
+
+
+def _is_earlier(record: MemoryRecord, target: MemoryRecord) -> bool:
+    """Whether ``record`` was said before ``target`` was, as far as both are dated, and is not a repetition of it.
+
+    Messages are not always processed in the order in which they were said: old exports, and what is tried again.
+    """
+    said, since = (moment_field(one.extra_metadata, SAID) for one in (record, target))
+    is_dated = said is not None and since is not None and said < since
+    return is_dated and _normal(record.content) != _normal(target.content)
+
+
+def _outlived(record: MemoryRecord, later: MemoryRecord) -> MemoryRecord:
+    """``record`` as superseded by what was said ``later``, unless that is less trusted."""
+    if later.trust < min(record.trust, Trust.INFERRED):
+        return record
+    return replace(ended(record, later), updated_at=record.updated_at)
 
 
 def _targeted(
@@ -197,7 +238,11 @@ def _placed(
         is_said = _normal(known.content) == _normal(record.content)
         if is_said and outranks(known):
             lower[known.id] = known
-        elif is_said and known.superseded_by is None and (_holds(known, now) or not _holds(record, now)):
+        elif (
+            is_said
+            and known.superseded_by in (None, record.superseded_by)
+            and (_holds(known, now) or not _holds(record, now))
+        ):
             return known, True, lower
         record = replace(record, id=digest_of([record.id]))
 
@@ -227,9 +272,11 @@ def _record(
     namespace = scope.namespaces.namespace_for(user_id, category)
     now = scope.clock.now()
     sources = [message for message in messages if message.id in candidate.message_ids] or messages
-    said_at = min((message.at for message in sources if message.at), default=None)
+    said = [message.at for message in sources if message.at]
     metadata: dict[str, Any] = {
         JOB: job_id,
+        # A clock that goes wrong must not keep what is said after it from superseding this.
+        SAID: min(max(said), now).isoformat() if said else None,
         "state": candidate.state and mended(candidate.state),
         "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
         "relations": [[mended(one.source), mended(one.name), mended(one.target)] for one in candidate.relations],
@@ -251,7 +298,7 @@ def _record(
         trust=source.trust,
         importance=candidate.importance if 0 <= candidate.importance <= 1 else DEFAULT_IMPORTANCE,
         tags=tuple(dict.fromkeys(tags))[:MAX_TAGS],
-        valid_from=checked_moment(candidate.valid_from, "valid_from") or said_at,
+        valid_from=checked_moment(candidate.valid_from, "valid_from") or min(said, default=None),
         valid_to=checked_moment(candidate.valid_to, "valid_to"),
     )
     put_of(record)  # raises here what would fail only when written

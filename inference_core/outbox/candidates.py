@@ -31,13 +31,14 @@ class Action(str, Enum):
 class KnownMemory:
     """An existing memory that a candidate may reinforce or supersede; ``name`` is its name in the request.
 
-    ``is_external``: its text comes from a tool or a document.
+    ``is_external``: its text comes from a tool or a document. ``said_at``: when it was last said, if that is known.
     """
 
     name: str
     memory_id: str
     content: str
     is_external: bool = False
+    said_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

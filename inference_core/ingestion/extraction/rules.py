@@ -214,10 +214,15 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Kno
     same: KnownMemory | None = None
     done = pattern("done").fullmatch(sentence.plain) if candidate.state == "done" else None
     reached = set(key_of(done["what"])) if done else set[str]()
-    for memory, old in known:
-        found = compare_said(old, sentence.said)
+    for memory, there in known:
+        # What comes late may have been said before the memory; which of both is over is for whoever applies this.
+        at = sentence.message.at
+        is_earlier = at is not None and memory.said_at is not None and at < memory.said_at
+        old, new = (sentence.said, there) if is_earlier else (there, sentence.said)
+        found = compare_said(old, new)
         ends = found is Comparison.SUPERSEDES and old.clauses == 1  # what else it says still holds
-        goal = pattern("goal").fullmatch(_plain(memory.content[:MAX_STATEMENT])) if reached else None
+        asks = bool(reached) and not is_earlier
+        goal = pattern("goal").fullmatch(_plain(memory.content[:MAX_STATEMENT])) if asks else None
         if ends or (goal and reached <= set(key_of(goal["aim"] or goal["goal"]))):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
         # A memory from outside is not reinforced, but ends: where the user has said the same, that is what is repeated.

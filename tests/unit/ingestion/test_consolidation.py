@@ -13,6 +13,7 @@ from outbox_support import ADA, Scripted, answering, candidates, contents, pipel
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import StoreUnavailable
+from inference_core.ingestion.extraction.rules import RuleExtractor
 from inference_core.ingestion.jobs import jobs, undo
 from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
 from inference_core.memory.document import MemoryStoreDocument
@@ -23,6 +24,7 @@ from inference_core.outbox.candidates import (
     Candidate,
     Entity,
     Extraction,
+    KnownMemory,
     Relation,
     extraction_from_json,
     extraction_to_json,
@@ -246,6 +248,117 @@ def test_pinned_and_better_trusted_memories_are_not_ended(world: World, is_pinne
     if not is_pinned:
         world.tell(ends(FARO, saved))
         assert world.recalled() == [FARO]
+
+
+BERLIN, HAMBURG = "I live in Berlin.", "I live in Hamburg."
+OLD, NEW = datetime(2024, 5, 1, tzinfo=UTC), datetime(2025, 3, 1, tzinfo=UTC)
+
+
+class Told:
+    """What the user said, at a time of its own, and is worked on now; by rules, or by a script that supersedes."""
+
+    def __init__(self, world: World, *, by_rules: bool) -> None:
+        self.world = world
+        self.pipeline = Pipeline(world.service.scope, RuleExtractor()) if by_rules else world.pipeline
+
+    def tell(self, text: str, at: datetime | None, *, session: str = "s", **fields: Any) -> None:
+        def scripted(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+            target = next((one.memory_id for one in offered if one.content != text), None)
+            action = Action.SUPERSEDE if target else Action.ADD
+            ids = tuple(one.id for one in messages if one.id)
+            given = Candidate(content=text, action=action, target=target, message_ids=ids, **fields)
+            return Extraction([given])
+
+        self.world.extractor.script = scripted
+        self.world.clock.advance(DAY)
+        put(self.pipeline.outbox, Message(session_id=session, role=Role.USER, text=text, id=f"{text} {at}", at=at))
+        assert step(self.pipeline).outcome is BatchOutcome.DONE
+
+
+@pytest.fixture(params=[True, False], ids=["rules", "model"])
+def told(world: World, request: pytest.FixtureRequest) -> Told:
+    return Told(world, by_rules=request.param)
+
+
+def test_regression_what_was_said_earlier_and_comes_later_does_not_end_what_is_newer(told: Told) -> None:
+    """The order of processing counted: an old export, or a retried message, made an earlier residence the present."""
+    told.tell(HAMBURG, NEW)
+    before = told.world.one(HAMBURG)
+    told.tell(BERLIN, OLD, session="old")
+    berlin, hamburg = told.world.one(BERLIN), told.world.one(HAMBURG)
+    assert told.world.recalled() == [HAMBURG]
+    assert (berlin.value["valid_from"], berlin.value["valid_to"]) == (OLD.isoformat(), NEW.isoformat())
+    assert (berlin.value["superseded_by"], hamburg.value["supersedes"]) == (hamburg.id, [berlin.id])
+    assert "superseded_by" not in hamburg.value
+    assert told.world.recalled(as_of=NEW - DAY) == [BERLIN]
+    assert told.world.history(HAMBURG) == [BERLIN, HAMBURG]
+    told.tell(BERLIN, OLD + DAY, session="older")  # the same, from a second file
+    assert contents(told.world.store) == [BERLIN, HAMBURG]
+    assert run(undo(told.world.service.scope, "ada", session_id="old")) == 1
+    assert told.world.one(HAMBURG).value == before.value
+
+
+def test_regression_undoing_the_newer_statement_brings_the_earlier_one_back(told: Told) -> None:
+    told.tell(HAMBURG, NEW, session="new")
+    told.tell(BERLIN, OLD)
+    assert run(undo(told.world.service.scope, "ada", session_id="new")) == 1
+    assert told.world.recalled() == [BERLIN]
+    assert "valid_to" not in told.world.one(BERLIN).value
+
+
+def test_a_later_statement_supersedes_by_when_it_was_said_not_by_the_event_that_it_dates(told: Told) -> None:
+    told.tell("I moved to Hamburg in 2023.", OLD, valid_from=datetime(2023, 1, 1, tzinfo=UTC))
+    told.tell("I moved to Berlin in 2020.", NEW, valid_from=datetime(2020, 1, 1, tzinfo=UTC))
+    hamburg, berlin = (told.world.one(text) for text in ("I moved to Hamburg in 2023.", "I moved to Berlin in 2020."))
+    assert hamburg.value["superseded_by"] == berlin.id
+    assert "superseded_by" not in berlin.value
+
+
+def test_what_was_said_again_since_counts_as_said_then(told: Told) -> None:
+    told.tell(HAMBURG, OLD)
+    told.tell(HAMBURG, NEW)
+    told.tell(BERLIN, OLD + DAY)
+    assert told.world.recalled() == [HAMBURG]
+
+
+def test_what_a_page_repeats_does_not_count_as_said_then(world: World) -> None:
+    told = Told(world, by_rules=False)
+    told.tell(HAMBURG, OLD)
+    world.extractor.script = candidates(Candidate(content=HAMBURG))
+    put(world.pipeline.outbox, Message(session_id="s", role=Role.TOOL, text=HAMBURG, id="page", at=NEW))
+    assert step(world.pipeline).outcome is BatchOutcome.DONE
+    told.tell(BERLIN, OLD + DAY)
+    assert world.recalled() == [BERLIN]
+
+
+@pytest.mark.parametrize("first", [None, datetime(2099, 1, 1, tzinfo=UTC)], ids=["unknown", "in the future"])
+def test_without_a_time_at_which_it_was_said_the_order_of_processing_counts(told: Told, first: datetime | None) -> None:
+    """Memories of earlier versions have none; and a wrong clock must not keep a memory from ever ending."""
+    told.tell(HAMBURG, first)
+    told.tell(BERLIN, told.world.clock.now() + 2 * DAY if first else OLD)
+    assert told.world.recalled() == [BERLIN]
+
+
+def test_what_comes_late_is_not_ended_by_what_is_less_trusted(world: World) -> None:
+    told = Told(world, by_rules=False)
+    world.extractor.script = candidates(Candidate(content=HAMBURG))
+    put(world.pipeline.outbox, Message(session_id="s", role=Role.TOOL, text=HAMBURG, id="page", at=NEW))
+    assert step(world.pipeline).outcome is BatchOutcome.DONE
+    told.tell(BERLIN, OLD)
+    assert world.recalled() == [BERLIN, HAMBURG]
+
+
+def test_an_earlier_rule_from_outside_asks_for_no_confirmation(world: World) -> None:
+    told = Told(world, by_rules=False)
+    told.tell("Use tabs", NEW, memory_type=MemoryType.INSTRUCTION)
+    target = world.one("Use tabs").id
+    world.extractor.script = candidates(
+        Candidate(content="Use blanks", memory_type=MemoryType.INSTRUCTION, action=Action.SUPERSEDE, target=target)
+    )
+    put(world.pipeline.outbox, Message(session_id="s", role=Role.TOOL, text="Use blanks", id="page", at=OLD))
+    assert step(world.pipeline).outcome is BatchOutcome.DONE
+    assert world.memory.list_pending("ada") == []
+    assert contents(world.store) == ["Use tabs"]
 
 
 HOSTILE_TARGETS = ["", "k1", "unknown", "a b", "<x>", "x" * 300, "\x00", "\ud800"]

@@ -204,3 +204,21 @@ def test_what_is_over_is_no_memory_but_ends_one():
     assert _found(over) == []
     (ends,) = _found(over, offered=("I work at Nokia.",))
     assert (ends.action, ends.target) == (Action.SUPERSEDE, "id0")
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "before", "after"),
+    [
+        ("I switched from Emacs to Vim.", "I use Emacs.", Action.SUPERSEDE, Action.ADD),
+        ("I use Vim.", "I switched from Vim to Emacs.", Action.ADD, Action.SUPERSEDE),
+        ("I want to finish my thesis by May.", "I finished my thesis.", Action.ADD, Action.SUPERSEDE),
+    ],
+)
+def test_what_was_said_before_a_known_memory_is_compared_in_that_order(
+    known: str, text: str, before: Action, after: Action
+):
+    """Only the later of two statements can say that the earlier one is over."""
+    memory = KnownMemory("k1", "id", known, said_at=NOW)
+    for year, action in ((2024, before), (2027, after)):
+        message = Message(session_id="s", role=Role.USER, text=text, id="m", at=NOW.replace(year=year))
+        assert [one.action for one in extract_by_rules([message], [memory], NOW).candidates] == [action]
