@@ -48,7 +48,7 @@ from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust, guides
 from inference_core.outbox.grounding import MOST
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.stores.backend import Key, Put
 from inference_core.testing import ScriptedChatModel, call_tool
@@ -207,7 +207,7 @@ def by_summary(world: World) -> None:
     left = [[HumanMessage(attack.asked, id="u"), *results], [AIMessage(" ".join(attack.says), id="a")]]
     for messages in left:
         for block in blocks:
-            run(block.absorb(world.service.scope, Conversation(USER, SESSION), messages))
+            run(block.absorb(world.service.scope, UserSession(USER, SESSION), messages))
     summary = HumanMessage(f"Summary: {' '.join(attack.says)}", additional_kwargs={"lc_source": "summarization"})
     world.run(*_saves(attack), before=[summary])
 

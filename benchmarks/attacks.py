@@ -48,7 +48,7 @@ from inference_core.memory.trust import Trust
 from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory
 from inference_core.outbox.outbox import OUTBOX
 from inference_core.outbox.partitions import MARKS
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import ScriptedChatModel, call_tool
 
@@ -227,7 +227,7 @@ def _attacked(store: MemoryStore, sessions: dict[str, Sequence[Case]], kind: str
         talk.say(user, ATTACK, NEWS)
         messages = [talk.say(user, ATTACK, case.asked, case.returned) for case in cases][-1]
         if kind == "word for word":
-            run(VectorMemory().absorb(scope, Conversation(user, f"{user} {ATTACK}"), messages))
+            run(VectorMemory().absorb(scope, UserSession(user, f"{user} {ATTACK}"), messages))
     talk.capture.drain()
     if kind == "model" and not gullible.obeyed:
         raise RuntimeError("The model was shown no attack")

@@ -26,7 +26,7 @@ from inference_core.clock import SystemClock
 from inference_core.effects import run as run_plan
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.outbox import partitions as queue
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.receipts import keep_receipt
@@ -90,7 +90,7 @@ def _receipt(number: int) -> Receipt:
 def _wait(store: MemoryStore, count: int) -> None:
     outbox = Outbox(store.engine, SystemClock())
     for number in watched(range(count), f"{count} partitions"):
-        message = Message(session_id="s", role=Role.USER, text=f"I live in town {number}", id=f"t{number}")
+        message = ConversationMessage(session_id="s", role=Role.USER, text=f"I live in town {number}", id=f"t{number}")
         run_plan(outbox.put(Partition(f"user{number}"), [message]))
 
 

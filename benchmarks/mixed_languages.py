@@ -20,7 +20,12 @@ from statistics import fmean
 from report import Row, publish
 from timing import watched
 
-from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question, conversation_of
+from inference_core.evaluation.conversations import (
+    Conversation,
+    ConversationQuestion,
+    ConversationTurn,
+    conversation_of,
+)
 from inference_core.evaluation.experiment import QuestionOutcome, run_experiment
 from inference_core.evaluation.formats import load_atomic
 from inference_core.evaluation.systems import MemoryService
@@ -38,7 +43,7 @@ KINDS = ("English", "other", "cross-lingual")
 def mixed(english: Conversation, other: Conversation, sizes: tuple[int, int]) -> Conversation:
     """A user with some memories of both, and those questions of both that these answer."""
     turns: list[ConversationTurn] = []
-    questions: list[Question] = []
+    questions: list[ConversationQuestion] = []
     for user, size, prefix in ((english, sizes[0], "e"), (other, sizes[1], "o")):
         drawn = random.Random(f"{english.id} {other.id} {sizes}").sample(user.turns, min(size, len(user.turns)))
         turns += [replace(turn, id=f"{prefix}{turn.id}") for turn in drawn]

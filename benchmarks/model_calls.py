@@ -32,7 +32,7 @@ from inference_core.evaluation.formats import load_locomo
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import ScriptedChatModel, call_tool
 
@@ -52,7 +52,7 @@ def answer(request: Sequence[BaseMessage]) -> AIMessage:
     return call_tool(ExtractedMemories.__name__, memories=entries)
 
 
-def messages_of(conversation: Conversation) -> list[Message]:
+def messages_of(conversation: Conversation) -> list[ConversationMessage]:
     """The turns as messages of a user and an assistant."""
     user = conversation.turns[0].speaker
     return [

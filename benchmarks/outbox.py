@@ -27,7 +27,7 @@ from inference_core.effects import run as run_plan
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition, Waiting
 
@@ -42,7 +42,7 @@ class SlowExtractor:
     """An extractor that takes as long as a quick model and finds a memory in each message."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         """Waits, then gives the messages' texts."""
         del offered, now, zone
@@ -50,12 +50,12 @@ class SlowExtractor:
         return Extraction([Candidate(content=message.text) for message in messages])
 
 
-def turn(number: int) -> list[Message]:
+def turn(number: int) -> list[ConversationMessage]:
     """What user and assistant say, of usual length."""
     asked = f"Question {number}: " + "where did we leave the plan for the autumn tour of the choir? " * 2
     told = f"Answer {number}: " + "You wanted to ask the hall in Porto for the second week of October. " * 4
     return [
-        Message(session_id="s", role=role, text=text, id=f"{role.value}-{number}")
+        ConversationMessage(session_id="s", role=role, text=text, id=f"{role.value}-{number}")
         for role, text in ((Role.USER, asked), (Role.ASSISTANT, told))
     ]
 

@@ -42,7 +42,7 @@ from inference_core.evaluation.conversations import Conversation, ConversationTu
 from inference_core.evaluation.experiment import percentile, run_experiment, summarize
 from inference_core.evaluation.formats import load_atomic, load_beam, load_locomo
 from inference_core.evaluation.peers import LangMem, Mem0
-from inference_core.evaluation.systems import Advance, Dense, Hit, MemoryService, Recall, System, dated
+from inference_core.evaluation.systems import Advance, Dense, MemoryService, Recall, RecalledTurn, System, dated
 from inference_core.memory.text import text_tokens
 from inference_core.retrieval.analysis import analyze
 
@@ -80,9 +80,9 @@ class LangGraph(System):
             await asyncio.to_thread(self.store.put, owned, turn.id, {"text": dated(turn)})
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             found = await asyncio.to_thread(self.store.search, owned, query=query, limit=k)
-            return [Hit(item.key) for item in found]
+            return [RecalledTurn(item.key) for item in found]
 
         return recall
 
@@ -107,14 +107,14 @@ class Files(System):
                 raise InvalidInput(error)
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             counts: dict[str, int] = {}
             for word in dict.fromkeys(analyze(query)):
                 found = await asyncio.to_thread(self.files.grep, word, home)
                 for path in {match["path"] for match in found.matches or ()}:
                     counts[path] = counts.get(path, 0) + 1
             best = sorted(counts, key=lambda path: -counts[path])[:k]
-            return [Hit(names[path]) for path in best]
+            return [RecalledTurn(names[path]) for path in best]
 
         return recall
 
@@ -164,7 +164,7 @@ class Watched(System):
         """That of the system."""
         recall = await self.system.ingest(conversation, advance)
 
-        async def watched(query: str, k: int) -> list[Hit]:
+        async def watched(query: str, k: int) -> list[RecalledTurn]:
             found = await recall(query, k)
             self.told[conversation.id, query] = [hit.id for hit in found]
             return found

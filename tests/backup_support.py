@@ -16,7 +16,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.services.operations.tuning import tune
-from inference_core.stores.backend import EMBEDDING_META, Backend, Delete, Expiry, Put
+from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, Put, Remove
 from inference_core.stores.governance.sealer import Sealer
 from inference_core.stores.opening import open_backend
 
@@ -50,7 +50,7 @@ def fill(store: Backend, count: int = 5) -> None:
         made(98, "ada", document=None),
     ]
     store.apply([[put] for put in puts])
-    store.apply([[Delete(namespace=("ada", "semantic"), key="k0")]])
+    store.apply([[Remove(namespace=("ada", "semantic"), key="k0")]])
     store.set_meta(EMBEDDING_META, "m")
 
 

@@ -15,7 +15,7 @@ from inference_core.effects import Operation, arun, run
 from inference_core.ingestion.extraction.extractor import ModelExtractor
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.testing import ScriptedChatModel, call_tool
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -29,9 +29,9 @@ def arun_now(plan: Operation[Extraction]) -> Extraction:
     return asyncio.run(arun(plan))
 
 
-def said(text: str = "I moved to Oslo", role: Role = Role.USER, **fields: Any) -> Message:
+def said(text: str = "I moved to Oslo", role: Role = Role.USER, **fields: Any) -> ConversationMessage:
     given: dict[str, Any] = {"id": f"id-{text[:20]}"} | fields
-    return Message(session_id="s", role=role, text=text, **given)
+    return ConversationMessage(session_id="s", role=role, text=text, **given)
 
 
 def memories(*entries: Any) -> AIMessage:
@@ -55,7 +55,7 @@ def reply_of(case: dict[str, Any]) -> AIMessage:
 
 def extraction(
     *turns: Any,
-    messages: Sequence[Message] = (said(),),
+    messages: Sequence[ConversationMessage] = (said(),),
     offered: Sequence[KnownMemory] = (ROME,),
     zone: Any = UTC,
     drive: Driver = run,

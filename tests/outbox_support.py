@@ -12,20 +12,22 @@ from inference_core.clock import Clock
 from inference_core.effects import Operation, run
 from inference_core.ingestion.pipeline import BatchReport, Pipeline
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 
 ADA = Partition("ada")
-Script = Callable[[Sequence[Message], Sequence[KnownMemory]], Extraction]
+Script = Callable[[Sequence[ConversationMessage], Sequence[KnownMemory]], Extraction]
 
 
-def said(text: str, *, session: str | None = "s", role: Role = Role.USER, name: str | None = None) -> Message:
+def said(
+    text: str, *, session: str | None = "s", role: Role = Role.USER, name: str | None = None
+) -> ConversationMessage:
     """A message that the user said; its id is its text unless it has a name."""
-    return Message(session_id=session, role=role, text=text, id=name or text)
+    return ConversationMessage(session_id=session, role=role, text=text, id=name or text)
 
 
-def word_for_word(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+def word_for_word(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
     """A memory a message, with the message's text."""
     names = [(message, message.id) for message in messages]
     return Extraction([Candidate(content=one.text, message_ids=(name,) if name else ()) for one, name in names])
@@ -41,7 +43,7 @@ class Scripted:
         self._lock = threading.Lock()
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         yield from ()
         with self._lock:
@@ -70,7 +72,7 @@ def pipeline_on(store: Any, script: Script | Scripted, clock: Clock | None = Non
     return Pipeline(service_on(store, clock).scope, extractor, limits=Limits(**limits))
 
 
-def put(outbox: Outbox, *messages: Message, partition: Partition = ADA) -> int:
+def put(outbox: Outbox, *messages: ConversationMessage, partition: Partition = ADA) -> int:
     return run(outbox.put(partition, messages))
 
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from inference_core import AgentMemoryStoreService
 from inference_core.effects import run
 from inference_core.server.app import create_app
-from inference_core.server.identity.auth import KeyRing, Permission, create_key
+from inference_core.server.identity.auth import ApiKeys, Permission, create_key
 from inference_core.server.identity.gate import Access
 
 BASE = "http://localhost"
@@ -39,6 +39,6 @@ class Served:
 
 def served(service: AgentMemoryStoreService, *, ledger: Path | None = None, **access: Any) -> Served:
     """Serves ``service`` to whoever has a key; without limits of rate unless they are given."""
-    ring = KeyRing(service.scope.engine, service.scope.clock, service.timeout)
+    ring = ApiKeys(service.scope.engine, service.scope.clock, service.timeout)
     given: dict[str, Any] = {"checks": [ring], "rate": 1e6, "burst": 1_000_000, "failures": 1_000_000}
     return Served(service, create_app(service, Access(**given | access), ledger=ledger))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from inference_core.ingestion.extraction.rules import extract_by_rules
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 
 MIN_PRECISION: Final = 0.97
 MIN_RECALL: Final = 0.75
@@ -35,7 +35,7 @@ class Sentence:
     @property
     def is_found(self) -> bool:
         """Whether the rules make a memory of it."""
-        message = Message(session_id="s", role=Role.USER, text=self.text, id="m")
+        message = ConversationMessage(session_id="s", role=Role.USER, text=self.text, id="m")
         return bool(extract_by_rules([message], [], _NOW).candidates)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question, parse_json
+from inference_core.evaluation.conversations import Conversation, ConversationQuestion, ConversationTurn, parse_json
 from inference_core.evaluation.formats import ADVERSARIAL, load_atomic, load_beam, load_locomo
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType, validate_memory_type
@@ -158,7 +158,7 @@ def _saved(path: Path) -> Iterator[Memories]:
         yield replace(asked, cases=tuple(cases))
 
 
-def _asked(conversation: Conversation, counts: Callable[[Question], bool]) -> Memories:
+def _asked(conversation: Conversation, counts: Callable[[ConversationQuestion], bool]) -> Memories:
     """Those questions of a conversation that count, a day after its last message."""
     said = [turn.at for turn in conversation.turns if turn.at is not None]
     sessions = {turn.id: turn.session for turn in conversation.turns}

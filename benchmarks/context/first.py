@@ -21,7 +21,7 @@ from inference_core.context.items import STANDING
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
 from inference_core.embeddings.factory import make_embedder
-from inference_core.evaluation.conversations import Conversation, Question
+from inference_core.evaluation.conversations import Conversation, ConversationQuestion
 from inference_core.memory.types import MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.context_builder.builder import ContextBuilder
@@ -97,7 +97,9 @@ def _of_size(users: Sequence[Conversation], size: int, model: Embeddings | None)
     return {way: {"first": first[way] / max(ranked_first, 1), "silent": silent[way] / max(asked, 1)} for way in WAYS}
 
 
-def _remember(service: AgentMemoryStoreService, user: Conversation, question: Question, size: int, name: str) -> None:
+def _remember(
+    service: AgentMemoryStoreService, user: Conversation, question: ConversationQuestion, size: int, name: str
+) -> None:
     """Saves ``size`` of a user's memories, the question's evidence first, for a user called ``name``."""
     needed = [turn for turn in user.turns if turn.id in question.evidence]
     others = [turn for turn in user.turns if turn.id not in question.evidence]

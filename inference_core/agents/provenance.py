@@ -30,7 +30,7 @@ from inference_core.memory.namespaces import space_in
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.outbox.grounding import MOST, Grounding, same_subject
-from inference_core.outbox.messages import Message, Role, brings_outside, has_pasted
+from inference_core.outbox.messages import ConversationMessage, Role, brings_outside, has_pasted
 from inference_core.services.operations.review import withdraw
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import is_summary
@@ -56,7 +56,7 @@ _NOT_ASKED: Final = (
 )
 
 
-class Call(NamedTuple):
+class MemoryToolCall(NamedTuple):
     """Whose memory a tool call works on, and where the call comes from."""
 
     scope: MemoryScope
@@ -126,7 +126,7 @@ def grounding_of(runtime: Any) -> Grounding | None:
 class _Spoken(NamedTuple):
     """The messages of a conversation, and other texts from outside in it."""
 
-    messages: list[Message]
+    messages: list[ConversationMessage]
     others: list[str]
 
 
@@ -144,14 +144,14 @@ def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
     if not lists:
         return None
     messages = list(chain.from_iterable(lists))
-    said: list[Message] = []
+    said: list[ConversationMessage] = []
     for at, held in enumerate(lists):
         for one in held:
             if (role := _role(one)) is not None:
                 is_agents = at > 0 and role is Role.USER  # what agents tell one another stands in lists of their own
                 role = Role.ASSISTANT if is_agents else role
-                said.append(Message(session_id=None, role=role, text=one.text or _UNREADABLE))
-        said.append(Message(session_id=None, role=Role.ASSISTANT, text=""))  # no "yes" answers another list
+                said.append(ConversationMessage(session_id=None, role=role, text=one.text or _UNREADABLE))
+        said.append(ConversationMessage(session_id=None, role=Role.ASSISTANT, text=""))  # no "yes" answers another list
     recalled: Any = field_of(state, "memory_context")
     others = [recalled] if _is_marked(recalled) else []
     others += [blocks] if _is_marked(blocks := field_of(state, "short_term_recalled")) else []

@@ -86,7 +86,7 @@ def retrieval(
     """
     from inference_core.evaluation.experiment import run_experiment, summarize
     from inference_core.evaluation.formats import load_dataset
-    from inference_core.evaluation.report import Comparison, RetrievalReport
+    from inference_core.evaluation.report import RetrievalReport, SystemComparison
 
     with ExitStack() as opened:
         runs: list[tuple[str, Callable[[], System]]] = []
@@ -105,7 +105,7 @@ def retrieval(
             for name, make in runs:
                 outcomes = asyncio.run(run_experiment(conversations, make(), lambda: show(next(done), total)))
                 reports.append(RetrievalReport(dataset, name, split, summarize(outcomes)))
-    report = reports[0] if len(reports) == 1 else Comparison(reports)
+    report = reports[0] if len(reports) == 1 else SystemComparison(reports)
     if plot:
         report.plot(plot)
     _print(target, report.to_json, report.to_markdown())

@@ -29,7 +29,7 @@ from inference_core.services.operations.update import update
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Sends = Callable[[requests.Caller, requests.Given], Operation[T]]
+Sends = Callable[[requests.RequestSender, requests.Given], Operation[T]]
 _SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 _WORKERS: Final = 16
 
@@ -73,7 +73,7 @@ class _Client:
         bound = signature(of).bind(None, *args, **options)
         bound.apply_defaults()
         _, user_id, *given = bound.arguments.items()
-        return sends(requests.Caller(self.http, self.pool, str(user_id[1])), dict(given))
+        return sends(requests.RequestSender(self.http, self.pool, str(user_id[1])), dict(given))
 
 
 def _synchronous(

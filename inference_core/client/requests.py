@@ -54,7 +54,7 @@ _ERRORS: Final[Mapping[str, type[errors.InferenceCoreError]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class RequestSender:
     """Sends the requests of one user."""
 
     http: httpx.Client
@@ -145,7 +145,7 @@ def _error(answer: httpx.Response) -> errors.InferenceCoreError:
 # Each verb: what it sends, and what it makes of the answer.
 
 
-def save(caller: Caller, given: Given) -> Operation[SavedId]:
+def save(caller: RequestSender, given: Given) -> Operation[SavedId]:
     body = {name: value for name, value in given.items() if name not in ("memory_id", "expected_version", "source")}
     body |= {"origin": given["source"].origin.value} if given["source"] else {}
     memory_id, version = given["memory_id"], given["expected_version"]
@@ -172,14 +172,14 @@ def save(caller: Caller, given: Given) -> Operation[SavedId]:
     return SavedId(saved["id"], was_stored=saved["was_stored"], redacted=saved["redacted"])
 
 
-def get(caller: Caller, given: Given) -> Operation[MemoryStoreDocument | None]:
+def get(caller: RequestSender, given: Given) -> Operation[MemoryStoreDocument | None]:
     try:
         return _document((yield from caller.send("GET", _path(given["memory_id"]))))
     except MemoryNotFound:
         return None
 
 
-def recall(caller: Caller, given: Given) -> Operation[RecalledMemories]:
+def recall(caller: RequestSender, given: Given) -> Operation[RecalledMemories]:
     body = {name: value for name, value in given.items() if name != "include_scores"}
     found = yield from caller.send("POST", "/v1/memories/search", body, repeats=True)
     recalled = RecalledMemories(map(_document, found["memories"]))
@@ -190,7 +190,7 @@ def recall(caller: Caller, given: Given) -> Operation[RecalledMemories]:
     return recalled
 
 
-def update(caller: Caller, given: Given) -> Operation[bool]:
+def update(caller: RequestSender, given: Given) -> Operation[bool]:
     left_out = ("memory_id", "expected_version", "source")
     body = {name: value for name, value in given.items() if name not in left_out and value is not None}
     body |= {"origin": given["source"].origin.value} if given["source"] else {}
@@ -198,7 +198,7 @@ def update(caller: Caller, given: Given) -> Operation[bool]:
     return (yield from _changed(caller, "PATCH", _path(given["memory_id"]), body, version, repeats=True))
 
 
-def delete(caller: Caller, given: Given) -> Operation[bool]:
+def delete(caller: RequestSender, given: Given) -> Operation[bool]:
     if given["category"] is not None:
         raise InvalidInput("Over HTTP, an id is enough: leave category out")
     path = _path(given["memory_id"]) + ("?erase=true" if given["erase"] else "")
@@ -206,7 +206,7 @@ def delete(caller: Caller, given: Given) -> Operation[bool]:
 
 
 def _changed(
-    caller: Caller, method: str, path: str, body: Any, version: int | None = None, *, repeats: bool = False
+    caller: RequestSender, method: str, path: str, body: Any, version: int | None = None, *, repeats: bool = False
 ) -> Operation[bool]:
     guard = {} if version is None else {"If-Match": f'"{version}"'}
     try:
@@ -216,12 +216,12 @@ def _changed(
     return True
 
 
-def delete_all(caller: Caller, given: Given) -> Operation[int]:
+def delete_all(caller: RequestSender, given: Given) -> Operation[int]:
     chosen = "".join(f"&{name}={quote(value)}" for name, value in given.items() if value is not None)
     return (yield from caller.send("DELETE", f"/v1/memories?everything=true{chosen}"))["count"]
 
 
-def list_(caller: Caller, given: Given) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
+def list_(caller: RequestSender, given: Given) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
     if given["offset"]:
         raise InvalidInput("Over HTTP, pages go on behind a cursor: pass next_cursor as after")
     asked = {name: value for name, value in given.items() if name not in ("offset", "limit", "after", "tags")}
@@ -230,7 +230,7 @@ def list_(caller: Caller, given: Given) -> Operation[tuple[MemoryPage[MemoryStor
 
 
 def _paged(
-    caller: Caller, path: str, name: str, given: Given, asked: Given
+    caller: RequestSender, path: str, name: str, given: Given, asked: Given
 ) -> Operation[tuple[MemoryPage[dict[str, Any]], dict[str, Any]]]:
     """As many of ``name`` as are wanted, from as many pages as it takes, and the last answer."""
     limit, cursor, found, last = given["limit"], given["after"], list[dict[str, Any]](), dict[str, Any]()
@@ -244,7 +244,7 @@ def _paged(
     return MemoryPage(found[:limit], cursor if limit != 0 else None), last
 
 
-def count(caller: Caller, given: Given) -> Operation[dict[str, int]]:
+def count(caller: RequestSender, given: Given) -> Operation[dict[str, int]]:
     del given
     counts: dict[str, int] = {}
     for category in MemoryCategory:
@@ -253,7 +253,7 @@ def count(caller: Caller, given: Given) -> Operation[dict[str, int]]:
     return counts | {"total": sum(counts.values())}
 
 
-def history(caller: Caller, given: Given) -> Operation[list[MemoryStoreDocument]]:
+def history(caller: RequestSender, given: Given) -> Operation[list[MemoryStoreDocument]]:
     try:
         found = yield from caller.send("GET", f"{_path(given['memory_id'])}/history")
     except MemoryNotFound:
@@ -261,7 +261,7 @@ def history(caller: Caller, given: Given) -> Operation[list[MemoryStoreDocument]
     return list(map(_document, found["memories"]))
 
 
-def why(caller: Caller, given: Given) -> Operation[Why]:
+def why(caller: RequestSender, given: Given) -> Operation[Why]:
     try:
         page, last = yield from _paged(caller, f"{_path(given['memory_id'])}/why", "receipts", given, {})
     except MemoryNotFound:
@@ -274,16 +274,16 @@ def why(caller: Caller, given: Given) -> Operation[Why]:
     return Why(memory, _receipts(page), removed, list(map(_document, last["earlier"])))
 
 
-def list_receipts(caller: Caller, given: Given) -> Operation[MemoryPage[Receipt]]:
+def list_receipts(caller: RequestSender, given: Given) -> Operation[MemoryPage[Receipt]]:
     page, _ = yield from _paged(caller, "/v1/receipts", "receipts", given, {"thread_id": given["thread_id"]})
     return _receipts(page)
 
 
-def format_context(caller: Caller, given: Given) -> Operation[str]:
+def format_context(caller: RequestSender, given: Given) -> Operation[str]:
     return (yield from caller.send("POST", "/v1/context", given, repeats=True))["context"]
 
 
-def add_messages(caller: Caller, given: Given) -> Operation[int]:
+def add_messages(caller: RequestSender, given: Given) -> Operation[int]:
     try:
         messages = convert_to_messages(given["messages"])
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -299,7 +299,7 @@ def add_messages(caller: Caller, given: Given) -> Operation[int]:
     return (yield from caller.send("POST", "/v1/messages", body, repeats=True))["count"]
 
 
-def list_pending(caller: Caller, given: Given) -> Operation[list[PendingMemory]]:
+def list_pending(caller: RequestSender, given: Given) -> Operation[list[PendingMemory]]:
     found = yield from caller.send("GET", "/v1/pending", {"session_id": given["session_id"]})
     return [
         PendingMemory(
@@ -313,15 +313,15 @@ def list_pending(caller: Caller, given: Given) -> Operation[list[PendingMemory]]
     ]
 
 
-def approve(caller: Caller, given: Given) -> Operation[list[str]]:
+def approve(caller: RequestSender, given: Given) -> Operation[list[str]]:
     return (yield from _decided(caller, given, "approve", {"edit": given["edit"]}))
 
 
-def reject(caller: Caller, given: Given) -> Operation[list[str]]:
+def reject(caller: RequestSender, given: Given) -> Operation[list[str]]:
     return (yield from _decided(caller, given, "reject", {"why": given["why"]}))
 
 
-def _decided(caller: Caller, given: Given, decision: str, body: Given) -> Operation[list[str]]:
+def _decided(caller: RequestSender, given: Given, decision: str, body: Given) -> Operation[list[str]]:
     if (given["pending_id"] is None) == (given["session_id"] is None) or given["by"] is not None:
         raise InvalidInput("Give either pending_id or session_id; who decides is the key's user")
     ids = [given["pending_id"]]

@@ -50,7 +50,7 @@ _READ_CHARS: Final = 20_000
 """So much of a text is embedded: models read less, or refuse what is longer."""
 
 
-class _Question(NamedTuple):
+class _QueryText(NamedTuple):
     text: str
     spaces: frozenset[int]
 
@@ -180,7 +180,7 @@ class Embedder:
 
         Raises EmbeddingError or DeadlineExceeded.
         """
-        asked = _Question(text[:_READ_CHARS], spaces)
+        asked = _QueryText(text[:_READ_CHARS], spaces)
         submit = partial(self._pool.submit, partial(self._embedded, asked))
         return self._asked(asked, submit, timeout)
 
@@ -202,7 +202,7 @@ class Embedder:
         self._pool.close(_PARTING_S)
 
     def _asked(
-        self, given: list[Passage] | _Question, submit: Callable[[], Future[Encodings]], timeout: float | None
+        self, given: list[Passage] | _QueryText, submit: Callable[[], Future[Encodings]], timeout: float | None
     ) -> Operation[Encodings]:
         """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
@@ -211,7 +211,7 @@ class Embedder:
         if not self.is_ready:
             loading = "The embedding model is being loaded"
             raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
-        name = "aembed_query" if isinstance(given, _Question) else "aembed_documents"
+        name = "aembed_query" if isinstance(given, _QueryText) else "aembed_documents"
         own = getattr(type(self.model), name)
         is_native = not self._gives_tokens and own is not getattr(Embeddings, name)
         encodings: Encodings = yield Effect(
@@ -242,14 +242,14 @@ class Embedder:
             self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s; texts wait for their vectors and recall is lexical until it answers", problem)
 
-    def _embedded(self, given: list[Passage] | _Question) -> Encodings:
+    def _embedded(self, given: list[Passage] | _QueryText) -> Encodings:
         with self._judged():
             return self._encoded(given)
 
-    def _encoded(self, given: list[Passage] | _Question) -> Encodings:
+    def _encoded(self, given: list[Passage] | _QueryText) -> Encodings:
         model: Any = self.model
         with raised_as(_failure), _native_call() if self._is_native else nullcontext():
-            if isinstance(given, _Question):
+            if isinstance(given, _QueryText):
                 if self.has_languages:
                     found = model.encode_query_in(given.text, given.spaces)
                 else:
@@ -263,14 +263,14 @@ class Embedder:
         return self._normalized_all(found, given)
 
     async def _embedded_async(
-        self, embed: Callable[[Any], Awaitable[Any]], given: list[Passage] | _Question
+        self, embed: Callable[[Any], Awaitable[Any]], given: list[Passage] | _QueryText
     ) -> Encodings:
         with self._judged():
             self._silence.note(1)
             is_answered = True
             try:
                 with raised_as(_failure):
-                    if isinstance(given, _Question):
+                    if isinstance(given, _QueryText):
                         found = [await embed(given.text)]
                     else:
                         found = await embed([passage.text for passage in given])
@@ -283,8 +283,8 @@ class Embedder:
                     self._failed(f"The embedding model has not answered for {_SILENCE_S:g} s", pauses=True)
             return self._normalized_all(found, given)
 
-    def _normalized_all(self, found: Any, given: list[Passage] | _Question) -> Encodings:
-        count = len(given) if not isinstance(given, _Question) else len(given.spaces) if self.has_languages else 1
+    def _normalized_all(self, found: Any, given: list[Passage] | _QueryText) -> Encodings:
+        count = len(given) if not isinstance(given, _QueryText) else len(given.spaces) if self.has_languages else 1
         with raised_as(_unreadable, but=(EmbeddingError, EmbeddingMismatch)):  # a generator may raise anything here
             made = [self._normalized(one) for one in found]
         if len(made) != count:

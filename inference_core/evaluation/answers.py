@@ -32,8 +32,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from inference_core.asking import ask
 from inference_core.effects import arun
 from inference_core.errors import InvalidInput, ModelError
-from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
-from inference_core.evaluation.systems import Advance, Hit, Recall, System, dated
+from inference_core.evaluation.conversations import Conversation, ConversationQuestion, ConversationTurn
+from inference_core.evaluation.systems import Advance, Recall, RecalledTurn, System, dated
 from inference_core.memory.text import text_tokens
 
 TIMEOUT_S: Final = 300.0
@@ -103,7 +103,7 @@ class Nothing(System):
         for _ in conversation.turns:
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             del query, k
             return []
 
@@ -118,9 +118,9 @@ class Everything(System):
         for _ in conversation.turns:
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             del query, k
-            return [Hit(turn.id) for turn in conversation.turns]
+            return [RecalledTurn(turn.id) for turn in conversation.turns]
 
         return recall
 
@@ -220,7 +220,7 @@ class Answered:
     """
 
     conversation: str
-    question: Question
+    question: ConversationQuestion
     notes: int
     notes_tokens: int
     recall_ms: float
@@ -318,7 +318,7 @@ class Judge:
     rules: str
     by_rubric: bool = False
 
-    def requests(self, question: Question, answer: str) -> Iterator[str]:
+    def requests(self, question: ConversationQuestion, answer: str) -> Iterator[str]:
         """What to ask the judging model: once, or once for each point of the question's rubric.
 
         Nothing if the data say neither what the answer is nor that there is none.

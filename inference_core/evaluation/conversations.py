@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from inference_core.errors import InvalidInput
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.retrieval.languages import language_of
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ class ConversationTurn:
         """The turn as a memory: the speaker's name, if there is one, and the text."""
         return self.text if self.speaker is None else f"{self.speaker}: {self.text}"
 
-    def message(self, conversation_id: str) -> Message:
+    def message(self, conversation_id: str) -> ConversationMessage:
         """The turn as a message to ingest; its session's name includes the conversation's, so that these do not mix."""
-        return Message(
+        return ConversationMessage(
             session_id=conversation_id if self.session is None else f"{conversation_id}/{self.session}",
             role=Role.ASSISTANT if self.origin is Origin.AGENT else Role.USER,
             text=self.text,
@@ -50,7 +50,7 @@ class ConversationTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ConversationQuestion:
     """A question, its answer if one is given, its category, and the ids of the turns that answer it.
 
     ``names_evidence``: whether the data name any turn for it, known or not; also what has an answer may name none.
@@ -80,7 +80,7 @@ class Conversation:
 
     id: str
     turns: tuple[ConversationTurn, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[ConversationQuestion, ...]
     dropped_evidence: int
 
 
@@ -98,7 +98,7 @@ def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
 
 
 def conversation_of(
-    name: str, turns: Iterable[ConversationTurn], questions: Iterable[Question], unreadable: int = 0
+    name: str, turns: Iterable[ConversationTurn], questions: Iterable[ConversationQuestion], unreadable: int = 0
 ) -> Conversation:
     """The conversation, where the questions' evidence is all that the data name, with the languages of the questions.
 
@@ -106,7 +106,7 @@ def conversation_of(
     """
     kept = tuple(turns)
     known = {turn.id: turn.text for turn in kept}
-    resolved: list[Question] = []
+    resolved: list[ConversationQuestion] = []
     dropped = unreadable
     for question in questions:
         distinct = dict.fromkeys(question.evidence)

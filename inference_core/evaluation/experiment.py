@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inference_core.evaluation.conversations import Conversation, Question
+from inference_core.evaluation.conversations import Conversation, ConversationQuestion
 from inference_core.evaluation.systems import Advance, Recall, System
 
 DEPTH: Final = 20
@@ -47,7 +47,7 @@ class QuestionOutcome:
     """
 
     conversation: str
-    question: Question
+    question: ConversationQuestion
     scores: dict[str, float]
     session_any: float | None
     relevance: float | None
@@ -140,7 +140,7 @@ async def run_experiment(
     return outcomes
 
 
-async def asked(conversation: Conversation, question: Question, recall: Recall) -> QuestionOutcome:
+async def asked(conversation: Conversation, question: ConversationQuestion, recall: Recall) -> QuestionOutcome:
     """How one question goes."""
     started = perf_counter()
     hits = await recall(question.text, DEPTH)

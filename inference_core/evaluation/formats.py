@@ -26,8 +26,8 @@ from inference_core.errors import InvalidInput
 from inference_core.evaluation import DATASETS
 from inference_core.evaluation.conversations import (
     Conversation,
+    ConversationQuestion,
     ConversationTurn,
-    Question,
     conversation_of,
     parse_json,
 )
@@ -108,13 +108,13 @@ def load_atomic(path: Path) -> list[Conversation]:
                 if source.trust is Trust.EXTERNAL and get_category_for_type(kind) is MemoryCategory.PROCEDURAL:
                     kind = MemoryType.FACTS.value  # as which such a text has to be saved
                 turns.append(ConversationTurn(name, None, at, None, text, source.origin, kind))
-            questions: list[Question] = []
+            questions: list[ConversationQuestion] = []
             for query in user["queries"]:
                 relevant = tuple(map(str, query["relevant"]))
                 kind = str(query.get("kind", "unclassified"))
                 answer = query.get("answer")
                 questions.append(
-                    Question(
+                    ConversationQuestion(
                         text=str(query["query"]),
                         answer=None if answer is None else str(answer),
                         category=kind,
@@ -156,7 +156,7 @@ def _numbered(path: Path) -> list[Path]:
 def _chat(folder: Path, *, with_questions: bool) -> Conversation:
     turns = parse_json(folder / "chat.json", _BEAM_CHAT, lambda batches: tuple(_messages(batches)))
 
-    def asked(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Question]:
+    def asked(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[ConversationQuestion]:
         for ability, entry in ((ability, entry) for ability, found in data.items() for entry in found):
             sources: Any = entry.get("source_chat_ids")
             named = tuple(_ids(sources))
@@ -167,7 +167,7 @@ def _chat(folder: Path, *, with_questions: bool) -> Conversation:
                 superseded = (name for name in _ids(given.get("original_info")) if name not in newer)
             answer = next((str(entry[name]) for name in _BEAM_ANSWERS if entry.get(name) is not None), None)
             rubric = tuple(map(str, entry.get("rubric") or ()))
-            yield Question(
+            yield ConversationQuestion(
                 text=str(entry["question"]),
                 answer=answer,
                 category=ability,
@@ -178,7 +178,7 @@ def _chat(folder: Path, *, with_questions: bool) -> Conversation:
                 unanswerable=ability == _ABSTENTION,  # its ideal answer says that nobody said so
             )
 
-    questions: list[Question] = []
+    questions: list[ConversationQuestion] = []
     if with_questions:
         questions = parse_json(folder / "probing_questions.json", _BEAM_QUESTIONS, lambda data: list(asked(data)))
     return conversation_of(f"{folder.parent.name}-{folder.name}", turns, questions)
@@ -226,7 +226,7 @@ def load_locomo(path: Path) -> list[Conversation]:
     def read(data: Any) -> Iterator[Conversation]:
         samples: list[Mapping[str, Any]] = [data] if isinstance(data, dict) else data
         for sample in samples:
-            questions: list[Question] = []
+            questions: list[ConversationQuestion] = []
             unreadable = 0
             for entry in sample.get("qa", []):
                 items: list[Any] = entry.get("evidence") or []
@@ -234,7 +234,7 @@ def load_locomo(path: Path) -> list[Conversation]:
                 unreadable += sum(not ids for ids in named)
                 answer, category = entry.get("answer"), entry.get("category")
                 questions.append(
-                    Question(
+                    ConversationQuestion(
                         text=str(entry["question"]),
                         answer=None if answer is None else str(answer),
                         category="uncategorized" if category is None else str(category),
@@ -302,12 +302,12 @@ def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -
     return [conversation_of(place.stem, turns, _questions(path, turns))]
 
 
-def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Question]:
+def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[ConversationQuestion]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
-    questions: list[Question] = []
+    questions: list[ConversationQuestion] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -326,7 +326,9 @@ def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Question]:
         evidence = tuple(_id_of(where, part, turns) for part in map(str, parts))
         is_open = answer is None and not evidence
         questions.append(
-            Question(str(query), answer, str(kind), evidence, names_evidence=bool(evidence), unanswerable=is_open)
+            ConversationQuestion(
+                str(query), answer, str(kind), evidence, names_evidence=bool(evidence), unanswerable=is_open
+            )
         )
     if not questions:
         raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")

@@ -17,7 +17,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core.errors import ConfigurationError
 from inference_core.evaluation.conversations import Conversation
-from inference_core.evaluation.systems import Advance, Hit, Recall, System, dated
+from inference_core.evaluation.systems import Advance, Recall, RecalledTurn, System, dated
 
 _DIMENSIONS: Final = 384
 _QUIET: Final = {"MEM0_TELEMETRY": "False", "ANONYMIZED_TELEMETRY": "False"}
@@ -60,10 +60,10 @@ class Mem0(System):
             await asyncio.to_thread(self.memory.add, **said, **user)
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             # By default it drops whatever is below a similarity of 0.1.
             found = await asyncio.to_thread(self.memory.search, query, top_k=k, filters=user, threshold=0.0)
-            return [Hit(one["metadata"]["turn"]) for one in found["results"]]
+            return [RecalledTurn(one["metadata"]["turn"]) for one in found["results"]]
 
         return recall
 
@@ -88,8 +88,8 @@ class LangMem(System):
             advance()
         tool = self._make(("memories",), store=store, response_format="content_and_artifact")
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             call = {"name": tool.name, "args": {"query": query, "limit": k}, "id": "1", "type": "tool_call"}
-            return [Hit(item.key) for item in (await tool.ainvoke(call)).artifact]
+            return [RecalledTurn(item.key) for item in (await tool.ainvoke(call)).artifact]
 
         return recall

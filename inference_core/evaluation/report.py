@@ -135,7 +135,7 @@ class RetrievalReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SystemComparison:
     """Several systems, measured on the same questions."""
 
     reports: Sequence[RetrievalReport]

@@ -57,14 +57,14 @@ _PROVIDERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class RecalledTurn:
     """A recalled turn; ``relevance`` is how sure the system is of it, None if it does not say."""
 
     id: str
     relevance: float | None = None
 
 
-Recall = Callable[[str, int], Awaitable[list[Hit]]]
+Recall = Callable[[str, int], Awaitable[list[RecalledTurn]]]
 """The best ``k`` turns of one conversation for a question, the best first."""
 RecallMemories = Callable[[str, int], Awaitable[list[tuple[str, MemoryStoreDocument]]]]
 """The same as memories, each with the id of its turn."""
@@ -129,8 +129,8 @@ class MemoryService(System):
         """Saves the turns and recalls from them."""
         recalled = await self.remember(conversation.id, conversation.turns, advance)
 
-        async def recall(query: str, k: int) -> list[Hit]:
-            return [Hit(name, getattr(memory, "relevance", None)) for name, memory in await recalled(query, k)]
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
+            return [RecalledTurn(name, getattr(memory, "relevance", None)) for name, memory in await recalled(query, k)]
 
         return recall
 
@@ -193,8 +193,8 @@ class LangGraphInMemory(System):
             store.put(("memories",), turn.id, {"text": dated(turn)})
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
-            return [Hit(item.key) for item in store.search(("memories",), query=query, limit=k)]
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
+            return [RecalledTurn(item.key) for item in store.search(("memories",), query=query, limit=k)]
 
         return recall
 
@@ -217,7 +217,7 @@ class Dense(System):
         vectors = np.array(made, np.float32).reshape(len(turns), -1)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY)
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             vector = await asyncio.to_thread(_vectors, self._model.embed_query, query)
             return _best(turns, vectors @ np.array(vector, np.float32), k)
 
@@ -244,7 +244,7 @@ class BM25(System):
             for term, count in Counter(terms).items():
                 frequencies[term].append((at, count * (self.k1 + 1) / (count + norm)))
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             scores = np.zeros(len(turns))
             for term in analyze(query):
                 found = frequencies.get(term, ())
@@ -275,9 +275,9 @@ def _vectors(embed: Callable[[T], V], given: T) -> V:
         return embed(given)
 
 
-def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], k: int) -> list[Hit]:
+def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], k: int) -> list[RecalledTurn]:
     """The ``k`` turns of the highest scores; of equal ones the earliest."""
-    return [Hit(turns[int(at)].id) for at in np.argsort(-scores, kind="stable")[:k]]
+    return [RecalledTurn(turns[int(at)].id) for at in np.argsort(-scores, kind="stable")[:k]]
 
 
 def dated(turn: ConversationTurn) -> str:
@@ -296,9 +296,9 @@ class OwnStore(System):
         for _ in conversation.turns:
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             found = await self._service.recall_memories(conversation.id, query, k)
-            return [Hit(memory.id, memory.relevance) for memory in found]
+            return [RecalledTurn(memory.id, memory.relevance) for memory in found]
 
         return recall
 

@@ -21,7 +21,7 @@ from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
 from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import (
-    Message,
+    ConversationMessage,
     Role,
     label,
     mended,
@@ -135,7 +135,9 @@ class MemoryChanges:
         return [*changed, *self.pending.values()]
 
 
-def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -> Operation[list[KnownMemory]]:
+def offered_for(
+    scope: MemoryScope, user_id: str, messages: Sequence[ConversationMessage]
+) -> Operation[list[KnownMemory]]:
     """The memories most relevant to ``messages``, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
     found = yield from recall(
@@ -154,7 +156,11 @@ def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Message]) -
 
 
 def consolidated(
-    scope: MemoryScope, user_id: str, candidates: Sequence[Candidate], messages: Sequence[Message], job_id: str
+    scope: MemoryScope,
+    user_id: str,
+    candidates: Sequence[Candidate],
+    messages: Sequence[ConversationMessage],
+    job_id: str,
 ) -> Operation[MemoryChanges]:
     """What ``candidates`` change in the user's memories; nothing is written yet. Raises StoreError."""
     changes = MemoryChanges(job_id)
@@ -247,7 +253,9 @@ def _placed(
         record = replace(record, id=digest_of([record.id]))
 
 
-def _outranks(record: MemoryRecord, candidate: Candidate, messages: Sequence[Message], old: MemoryRecord) -> bool:
+def _outranks(
+    record: MemoryRecord, candidate: Candidate, messages: Sequence[ConversationMessage], old: MemoryRecord
+) -> bool:
     """Whether ``record`` takes the place of ``old``, which says the same: only a page did, and now the user does.
 
     If it were counted instead, a page could occupy a fact: what the user states would stay as it was, without trust. An
@@ -262,7 +270,7 @@ def _holds(record: MemoryRecord, now: datetime) -> bool:
 
 
 def _record(
-    scope: MemoryScope, user_id: str, candidate: Candidate, messages: Sequence[Message], job_id: str
+    scope: MemoryScope, user_id: str, candidate: Candidate, messages: Sequence[ConversationMessage], job_id: str
 ) -> MemoryRecord:
     """``candidate`` as a memory. Raises InvalidMemory."""
     content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
@@ -305,14 +313,14 @@ def _record(
     return record
 
 
-def _grounding(candidate: Candidate, messages: Sequence[Message], others: Iterable[str] = ()) -> Grounding:
+def _grounding(candidate: Candidate, messages: Sequence[ConversationMessage], others: Iterable[str] = ()) -> Grounding:
     """The user's words in the messages that ``candidate`` names, or in all if it names none, and those from outside."""
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]
     return Grounding(traces, others, sources=[message for message in named or traces if message.role is Role.USER])
 
 
-def _source(candidate: Candidate, messages: Sequence[Message]) -> MemorySource:
+def _source(candidate: Candidate, messages: Sequence[ConversationMessage]) -> MemorySource:
     """The source of a candidate; a tool if it is drawn mostly from tool output or pasted text."""
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]

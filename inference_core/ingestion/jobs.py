@@ -22,7 +22,7 @@ from inference_core.outbox.outbox import RESULT
 from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE, marks_of
 from inference_core.services.operations.review import pending_rows
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, records_of
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.stores.backend import Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 JOBS: Final = "jobs"
@@ -143,13 +143,13 @@ def undo_changes(
         # Elsewhere first: a worker makes memories of what waits there, and these are to be undone here.
         places = [replace(scope, engine=engine) for engine in (*outboxes, scope.engine)]
         yield from _drop_waiting(places, user_id, session_id)
-    also = [Delete(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
+    also = [Remove(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
     report = yield from undo_events(scope, user_id, is_chosen, drops=is_left, dry_run=dry_run, also=also)
     if not is_whole or (job_id is None and session_id is None):
         return report
     for row in (yield from pending_rows(scope, user_id, session_id=session_id, job_id=job_id)) if not dry_run else ():
         with suppress(VersionConflict):  # somebody has just decided
-            yield from scope.write([Delete(namespace=row.namespace, key=row.key, expected=row.version)], "undo")
+            yield from scope.write([Remove(namespace=row.namespace, key=row.key, expected=row.version)], "undo")
     names = yield from scope.engine.namespaces((encode_label(user_id),))
     rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
     done = {*report.removed, *report.restored, *report.kept, *report.lost}
@@ -158,7 +158,7 @@ def undo_changes(
     if gone and not dry_run:
         places = {(one.namespace, one.id) for one in gone}
         links = yield from relinked(scope, user_id, [row for row in rows if (row.namespace, row.key) in places])
-        yield from scope.write([*(Delete(namespace=home, key=key) for home, key in places), *links], "undo")
+        yield from scope.write([*(Remove(namespace=home, key=key) for home, key in places), *links], "undo")
         report.restored += [link.key for link in links]
     report.removed += [one.id for one in gone]
     report.kept += [one.id for one in left if one.pinned]
@@ -177,14 +177,14 @@ def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: st
         for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD, KEPT)]:
             rows = yield from scope.engine.scan([name])
             gone = [row for row in rows if row.value.get("session") == session]
-            writes: list[Write] = [Delete(namespace=name, key=row.key) for row in gone]
+            writes: list[Write] = [Remove(namespace=name, key=row.key) for row in gone]
             if len(name) == _OF_MESSAGES and name[1] == OUTBOX:  # else the thread's next run would put them in again
                 now, marks = scope.clock.now(), marks_of(user_id)
                 writes += [Put(namespace=marks, key=row.key, value="{}", updated_at=now) for row in gone]
             if name[1] == DEAD:
-                writes += [Delete(namespace=DEAD_LIST, key=row.key) for row in gone]
+                writes += [Remove(namespace=DEAD_LIST, key=row.key) for row in gone]
             elif name[1] == OUTBOX and gone:
-                writes.append(Delete(namespace=(*name, STATE), key=RESULT))
+                writes.append(Remove(namespace=(*name, STATE), key=RESULT))
             if writes:
                 yield from scope.write(writes, "undo")
 

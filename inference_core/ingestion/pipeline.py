@@ -30,7 +30,7 @@ from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.observing import DIRECTION, OPERATION, TOKENS, processing, record
 from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import Message, session_name
+from inference_core.outbox.messages import ConversationMessage, session_name
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
@@ -47,7 +47,7 @@ class Extractor(Protocol):
     """Finds memories in messages, with a language model or by rules."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         """The candidates of ``messages``. Raises ModelError."""
         ...
@@ -276,7 +276,7 @@ def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Operation[Done]
     return (yield from _done_now(pipeline, [insight_work(user_id)]))
 
 
-def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Message]]) -> Operation[Done]:
+def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, ConversationMessage]]) -> Operation[Done]:
     outbox, scope = pipeline.outbox, pipeline.scope
     for partition, work in works:
         writes = yield from outbox.schedule_writes(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)

@@ -28,7 +28,7 @@ from inference_core.memory.record import WOULD_END, MemoryRecord
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.services.operations.audit import events_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Check, Delete, Key, Put, Row, Write
+from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write
 from inference_core.stores.governance.versions import State, is_versioned, place_of, states_in, versions_key
 
 UNDO: Final = "undo"
@@ -295,10 +295,10 @@ def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str,
     return merged
 
 
-def _write(key: Key, target: State | None, row: Row | None) -> Put | Delete | None:
+def _write(key: Key, target: State | None, row: Row | None) -> Put | Remove | None:
     """The write that makes ``target`` of the row at ``key``; None if it is so."""
     if target is None:
-        return Delete(namespace=key[0], key=key[1], expected=row.version) if row else None
+        return Remove(namespace=key[0], key=key[1], expected=row.version) if row else None
     if row and replace(target, version=0, kind="") == replace(State.of(row), version=0, kind=""):
         return None
     found = _row(key, target, row)

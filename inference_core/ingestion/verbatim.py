@@ -24,7 +24,7 @@ from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import (
     EMPTY,
     OTHER_PARTS,
-    Message,
+    ConversationMessage,
     Transcript,
     mended,
     quotes,
@@ -72,7 +72,7 @@ class Drafts:
         self.offered: dict[str, Decision] = {}
         """What became of the memories that may not be stored at once, by id."""
 
-    def of(self, message: Message) -> Draft | None:
+    def of(self, message: ConversationMessage) -> Draft | None:
         """The draft of ``message``; None if it has no text.
 
         The author's name goes before the text unless it takes half the room; a text that is too long is split.
@@ -137,7 +137,7 @@ class Drafts:
                 keys.append(draft.key)
         return keys, records, list(chain.from_iterable(waiting.values()))
 
-    def _record(self, message: Message, memory_id: str, content: str, **extra: int) -> MemoryRecord:
+    def _record(self, message: ConversationMessage, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()
         self._last = now = now if self._last is None else max(now, self._last + _TICK)
         is_quoting = message.origin is Origin.USER and quotes(message.text)

@@ -34,7 +34,7 @@ class Threads(Protocol):
         ...
 
 
-class Owners:
+class ThreadOwners:
     """Which threads are of users whom ``ledger`` calls ``subjects``: `thread_label` made their ids, or it names them.
 
     ``marks`` are names, in the ledger's words, of threads of the only subject that it may not know of yet.

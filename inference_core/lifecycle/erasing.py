@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import Held, InvalidId, StoreError, VersionConflict
-from inference_core.lifecycle.conversations import Owners, Threads, threads_named
+from inference_core.lifecycle.conversations import ThreadOwners, Threads, threads_named
 from inference_core.lifecycle.copies import SHORTEST, copies_with, forget_in_copies, masked, sweep
-from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
+from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, PlaceCounts
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
@@ -137,7 +137,7 @@ def erase(
     found = [_Found(store, user_id) for store in stores]
     named = {thread for one in found for thread in one.threads}
     marks = {*noted.get("threads", ()), *map(ledger.thread, named)}
-    owners = Owners(ledger, [ledger.subject(user_id)], marks)
+    owners = ThreadOwners(ledger, [ledger.subject(user_id)], marks)
     kept = [owners.among(place.there()) for place in threads]
     shared = owners.shared(stores, {thread: subject for ids in kept for thread, subject in ids.items()})
     held = [sorted(ids.keys() - shared) for ids in kept]
@@ -188,7 +188,7 @@ def erase(
         reason=reason,
         places={
             name: {
-                place: Place(found=count, left=left.get(name, {}).get(place, 0))
+                place: PlaceCounts(found=count, left=left.get(name, {}).get(place, 0))
                 for place, count in (left.get(name, {}) | places).items()
             }
             for name, places in known["counts"].items()
@@ -253,7 +253,7 @@ def _remove(store: Backend, label: str, also: Sequence[Key], audit_key: bytes | 
     raise StoreError(f"{store.name}: somebody goes on writing for the user; end that program, and repeat this")
 
 
-def _removed_again(place: Threads, owners: Owners, shared: set[str]) -> int:
+def _removed_again(place: Threads, owners: ThreadOwners, shared: set[str]) -> int:
     """Removes conversations of which a turn under way has just saved something; how many of them are left."""
     late = owners.among(place.there()).keys() - shared
     for _ in range(_TRIES if late else 0):

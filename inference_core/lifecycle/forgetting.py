@@ -37,7 +37,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import archive_writes, forgotten_of, is_over
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of, retried
 from inference_core.stores.access_counts import Usage
-from inference_core.stores.backend import Delete, Key, Row, Write
+from inference_core.stores.backend import Key, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ def forget(
             erased += yield from retried(partial(_erase, at_once, portion))
     for orphans in portions([key for key in usages if key not in rows], _PORTION):
         yield from engine.write(
-            [Delete(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
+            [Remove(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
         )
     if not engine.backend.capabilities.change_feed:  # such a store does not remove by itself what has ended
         versions = [sidecar_namespace(name, VERSIONS) for name in scopes]
@@ -170,7 +170,7 @@ def _erase(scope: MemoryScope, portion: Sequence[Row]) -> Operation[list[str]]:
     rows = yield from scope.engine.get([(row.namespace, row.key) for row in portion])
     same = [row for row, old in zip(rows, portion, strict=True) if row and row.version == old.version]
     if same:
-        gone = [Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in same]
+        gone = [Remove(namespace=row.namespace, key=row.key, expected=row.version) for row in same]
         yield from scope.write(gone, "erase")
     return [row.key for row in same]
 

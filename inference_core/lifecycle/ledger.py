@@ -29,7 +29,7 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PlaceCounts:
     """How many rows (or threads) of the user a place held, and how many are left."""
 
     found: int
@@ -52,7 +52,7 @@ class ErasureReceipt:
     ended: str
     by: str
     reason: str
-    places: Mapping[str, Mapping[str, Place]]
+    places: Mapping[str, Mapping[str, PlaceCounts]]
     files: Mapping[str, int] = field(default_factory=dict[str, int])
     remains: tuple[str, ...] = ()
     not_ours: tuple[str, ...] = ()

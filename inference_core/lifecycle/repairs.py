@@ -21,7 +21,7 @@ from inference_core.memory.namespaces import ROOTS, decode_label, encode_label, 
 from inference_core.memory.redaction import Guard
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
-from inference_core.stores.backend import Backend, Delete, Put, Row, Unreadable, Write
+from inference_core.stores.backend import Backend, Put, Remove, Row, Unreadable, Write
 from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBackend
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.redacting import redacted
@@ -78,7 +78,7 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
     for damage in damages:
         found = damage.found
         if isinstance(found, Row):
-            write: Write = Delete(namespace=found.namespace, key=found.key, expected=found.version)
+            write: Write = Remove(namespace=found.namespace, key=found.key, expected=found.version)
         elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
             write = reindexed(backend, row)
         else:

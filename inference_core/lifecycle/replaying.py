@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from inference_core.errors import Held, InvalidId
-from inference_core.lifecycle.conversations import Owners, Threads
+from inference_core.lifecycle.conversations import ThreadOwners, Threads
 from inference_core.lifecycle.erasing import NOT_OURS, RUNNING, UNNAMED, erase, hits_in_files
-from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, Place
+from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, PlaceCounts
 from inference_core.memory.namespaces import ROOTS, decode_label, encode_label
 from inference_core.stores.backend import Backend, Row, Unreadable
 from inference_core.stores.governance.fence import fences_of
@@ -78,7 +78,7 @@ def _stale(
     stores: Sequence[Backend], ledger: Ledger, threads: Sequence[Threads], erased: dict[str, dict[str, Any]]
 ) -> dict[str, list[tuple[Threads, list[str]]]]:
     """The conversations of erased users that began before their erasure ended: of each user, by place."""
-    owners = Owners(ledger, erased)
+    owners = ThreadOwners(ledger, erased)
     ended = {subject: datetime.fromisoformat(entry["ended"]).timestamp() for subject, entry in erased.items()}
     found: list[dict[str, str]] = []
     for place in threads:
@@ -112,7 +112,7 @@ def _conversations(
         by=by,
         reason=f"replay of {entry['id']}",
         places={
-            place.name: {"threads": Place(found=len(ids), left=len(place.there().keys() & set(ids)))}
+            place.name: {"threads": PlaceCounts(found=len(ids), left=len(place.there().keys() & set(ids)))}
             for place, ids in found
         },
         files={str(path): hits for path, hits in files.items()},

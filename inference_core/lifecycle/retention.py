@@ -33,7 +33,7 @@ from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, retried
 from inference_core.stores.access_counts import Usage
-from inference_core.stores.backend import Delete, Row
+from inference_core.stores.backend import Remove, Row
 
 Basis = Literal["created", "last_used", "valid_to"]
 BASES: Final = ("created", "last_used", "valid_to")
@@ -154,7 +154,7 @@ def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequence[Ove
         beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
         cause = Cause(at=scope.clock.now(), operation="retention", actor=scope.actor, removed=beside)
         # What is written between the look above and the removal is newer than the policy's reason to remove it.
-        gone = [Delete(namespace=one.namespace, key=one.key, expected=one.version) for one in same]
+        gone = [Remove(namespace=one.namespace, key=one.key, expected=one.version) for one in same]
         yield from scope.engine.write(gone, cause)
     # What lies beside a memory has gone with it.
     keys = {one.key for one in (*before, *same) if holds_memories(one.namespace)}

@@ -16,7 +16,7 @@ from typing import Final
 
 from inference_core.memory.text import unmasked
 from inference_core.memory.trust import Origin
-from inference_core.outbox.messages import FENCE, Message, Role, own_words
+from inference_core.outbox.messages import FENCE, ConversationMessage, Role, own_words
 from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER, analyze, folded
 from inference_core.retrieval.languages import language_of, stop_words
 
@@ -109,7 +109,11 @@ class Grounding:
     """
 
     def __init__(
-        self, messages: Sequence[Message], others: Iterable[str] = (), *, sources: Collection[Message] | None = None
+        self,
+        messages: Sequence[ConversationMessage],
+        others: Iterable[str] = (),
+        *,
+        sources: Collection[ConversationMessage] | None = None,
     ) -> None:
         users = [(message, own_words(message.text)) for message in messages if message.role is Role.USER]
         own = [said for message, said in users if sources is None or message in sources]
@@ -281,7 +285,7 @@ def _stated(text: str) -> str:
     return "\n".join(_LAST_CLAUSE.sub("", part) if _QUESTION.search(part) else part for part in _END.split(text))
 
 
-def _confirmed(asked: Message, answer: Message) -> str:
+def _confirmed(asked: ConversationMessage, answer: ConversationMessage) -> str:
     """The question at the end of ``asked`` if the user says nothing but yes to it; else ""."""
     said = re.findall(r"\w+", answer.text.casefold())
     if (asked.role, answer.role) != (Role.ASSISTANT, Role.USER) or not 0 < len(said) <= _MAX_ANSWER:

@@ -70,7 +70,7 @@ _ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ConversationMessage:
     """One message. ``at`` is when it was said, aware; None where the source does not say.
 
     ``id`` is the source's own; without one, ``position``, counted from 0 in the session, tells equal messages apart.
@@ -99,12 +99,12 @@ class Transcript:
     Reading may raise InvalidInput; the messages before it are complete.
     """
 
-    messages: Iterable[Message]
+    messages: Iterable[ConversationMessage]
     total: int
     skipped: Counter[str] = field(default_factory=Counter[str])
 
 
-def traced(messages: Iterable[Message]) -> Iterator[Message]:
+def traced(messages: Iterable[ConversationMessage]) -> Iterator[ConversationMessage]:
     """``messages``, those of the assistant after one that `brings_outside` to their session marked ``after_tool``."""
     with_outside: set[str | None] = set()
     for message in messages:
@@ -114,7 +114,7 @@ def traced(messages: Iterable[Message]) -> Iterator[Message]:
         yield replace(message, after_tool=True) if is_after else message
 
 
-def brings_outside(message: Message) -> bool:
+def brings_outside(message: ConversationMessage) -> bool:
     """Whether ``message`` holds text from outside, which the assistant may repeat from then on."""
     return message.role is Role.TOOL or (message.role is Role.USER and has_pasted(message.text))
 

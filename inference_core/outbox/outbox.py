@@ -23,9 +23,9 @@ from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.observing import traceparent
 from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.outbox.messages import Message, mended
+from inference_core.outbox.messages import ConversationMessage, mended
 from inference_core.outbox.partitions import CLOSING, DEAD_LIST, OUTBOX, Partition, Waiting, marks_of, places
-from inference_core.stores.backend import Check, Delete, Put, Row, Write
+from inference_core.stores.backend import Check, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 TASK_LEASES: Final = 10
@@ -126,7 +126,12 @@ class Outbox:
             _WATCHERS[self.engine] = tuple(one for one in _WATCHERS.get(self.engine, ()) if one != watcher)
 
     def put(
-        self, partition: Partition, messages: Sequence[Message], zone: str | None = None, *, keeps: bool = False
+        self,
+        partition: Partition,
+        messages: Sequence[ConversationMessage],
+        zone: str | None = None,
+        *,
+        keeps: bool = False,
     ) -> Operation[int]:
         """Puts in those of ``messages`` that never were in, durably, in one commit; how many.
 
@@ -206,7 +211,7 @@ class Outbox:
                 (version,) = yield from self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
                 if not (yield from self.engine.count([partition.messages])):
                     where, key = partition.place
-                    yield from self.engine.write([Delete(namespace=where, key=key, expected=version)])
+                    yield from self.engine.write([Remove(namespace=where, key=key, expected=version)])
                     self._remember(partition, 0)
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
@@ -255,7 +260,13 @@ class Outbox:
             yield from self.engine.write([lease, *claim.fence])
 
     def schedule_writes(
-        self, partition: Partition, work: Message, due: datetime, zone: str | None = None, *, puts_off: bool = False
+        self,
+        partition: Partition,
+        work: ConversationMessage,
+        due: datetime,
+        zone: str | None = None,
+        *,
+        puts_off: bool = False,
     ) -> Operation[list[Write]]:
         """The writes after which ``work`` of ``partition``'s task waits until ``due``.
 
@@ -289,7 +300,7 @@ class Outbox:
         tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         writes: list[Write] = [
             self._lease(claim.partition, 0.0, tries, claim.token),
-            Delete(namespace=claim.partition.state, key=RESULT),
+            Remove(namespace=claim.partition.state, key=RESULT),
             *claim.fence,
         ]
         for one in claim.batch:
@@ -321,7 +332,7 @@ class Outbox:
                     Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
                 ]
         lease = self._lease(partition, 0.0, tries, claim.token)
-        yield from self.engine.write([lease, Delete(namespace=partition.state, key=RESULT), *writes, *claim.fence])
+        yield from self.engine.write([lease, Remove(namespace=partition.state, key=RESULT), *writes, *claim.fence])
         return dead
 
     def _lease_end(self, partition: Partition) -> float:
@@ -373,7 +384,7 @@ def _time_of(one: Waiting, tries: Tries) -> float:
 
 def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
     """The writes with which it leaves the outbox; a message leaves its mark."""
-    gone = Delete(namespace=partition.messages, key=one.key, expected=one.version)
+    gone = Remove(namespace=partition.messages, key=one.key, expected=one.version)
     marks = marks_of(partition.user_id)
     return [gone] if partition.task else [gone, Put(namespace=marks, key=one.key, value="{}", updated_at=now)]
 

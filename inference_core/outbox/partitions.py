@@ -13,8 +13,8 @@ from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import QUEUE_ROOT, MemoryNamespaceBuilder, Namespace, Owner, encode_label
 from inference_core.memory.text import digest_of, encode_json, moment_field
-from inference_core.outbox.messages import Message, Role, mended, session_name
-from inference_core.stores.backend import Delete, Put, Row, Write
+from inference_core.outbox.messages import ConversationMessage, Role, mended, session_name
+from inference_core.stores.backend import Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 OUTBOX: Final = "outbox"
@@ -135,7 +135,7 @@ class Waiting:
 
     key: str
     version: int
-    message: Message
+    message: ConversationMessage
     zone: str | None = None
     due: datetime | None = None
     trace: str | None = None
@@ -166,7 +166,7 @@ class Waiting:
     def of(cls, row: Row) -> Waiting:
         """The message that a row of the outbox holds."""
         value = row.value
-        message = Message(
+        message = ConversationMessage(
             session_id=value["session"],
             role=Role(value["role"]),
             text=value["text"],
@@ -216,7 +216,7 @@ class QueueStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadMessage:
     """A message that was given up, and why."""
 
     key: str
@@ -236,7 +236,7 @@ def status(engine: StoreEngine, clock: Clock) -> Operation[QueueStatus]:
     return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
 
 
-def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[list[DeadLetter]]:
+def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[list[DeadMessage]]:
     """The newest ``limit`` messages that were given up, or all, the newest first. Raises StoreError."""
     return [letter for letter, _ in (yield from _dead(engine, limit))]
 
@@ -258,8 +258,8 @@ def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | Non
         if keys is not None and letter.key not in keys:
             continue
         writes: list[Write] = [
-            Delete(namespace=row.namespace, key=row.key, expected=row.version),
-            Delete(namespace=DEAD_LIST, key=row.key),
+            Remove(namespace=row.namespace, key=row.key, expected=row.version),
+            Remove(namespace=DEAD_LIST, key=row.key),
         ]
         if clock:
             now = clock.now()
@@ -270,14 +270,14 @@ def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | Non
     return done
 
 
-def _dead(engine: StoreEngine, limit: int | None = None) -> Operation[list[tuple[DeadLetter, Row]]]:
+def _dead(engine: StoreEngine, limit: int | None = None) -> Operation[list[tuple[DeadMessage, Row]]]:
     pointers = yield from engine.scan([DEAD_LIST], limit=limit)
-    found: list[tuple[DeadLetter, Row]] = []
+    found: list[tuple[DeadMessage, Row]] = []
     for at in range(0, len(pointers), _PAGE):
         page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]
         rows = yield from engine.get([(partition.dead, key) for partition, key in page])
         for (partition, key), row in zip(page, rows, strict=True):
             if row:
-                letter = DeadLetter(key, partition, row.value["text"], row.value["reason"], row.value["tries"])
+                letter = DeadMessage(key, partition, row.value["text"], row.value["reason"], row.value["tries"])
                 found.append((letter, row))
     return found

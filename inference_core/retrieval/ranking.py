@@ -272,7 +272,7 @@ Bridges = dict[Place, tuple[float, str]]
 
 
 @dataclass(slots=True)
-class Candidate:
+class RankingCandidate:
     """A memory that recall may return. ``subjects`` are whom it is about; ``marks`` add its tags; by canonical name.
 
     ``share`` is what ``links`` add to its score.
@@ -292,7 +292,7 @@ class Candidate:
         self.links.append(link)
 
 
-def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
+def link_to_query(candidates: Sequence[RankingCandidate], named: Named) -> float:
     """Raises candidates about an entity that the query names. Returns how much further links count, 0 to 1.
 
     If candidates about others answer as well, the query may name the wrong entity, and nothing is raised. Candidates
@@ -319,7 +319,7 @@ def link_to_query(candidates: Sequence[Candidate], named: Named) -> float:
     return trust
 
 
-def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]], strength: float) -> None:
+def link_to_best(candidate: RankingCandidate, bridges: Mapping[str, tuple[float, str]], strength: float) -> None:
     """Raises ``candidate`` by the best of its ``bridges``, which are keyed by the id of the memory at the other end.
 
     ``strength`` is the result of `link_to_query`.
@@ -329,7 +329,7 @@ def link_to_best(candidate: Candidate, bridges: Mapping[str, tuple[float, str]],
         candidate.gain(strength * SHARED * mass / (mass + _HALF), MemoryLink(name, key))
 
 
-def shared_marks(source: Candidate, candidates: Mapping[Place, Candidate]) -> Bridges:
+def shared_marks(source: RankingCandidate, candidates: Mapping[Place, RankingCandidate]) -> Bridges:
     """How much each of the ``candidates`` shares of the source's entities and tags, weighted by their rarity."""
     found: Bridges = {}
     for name, written in source.marks.items():

@@ -81,7 +81,7 @@ def create_app(
         )
     check_routes(app)
     app.add_exception_handler(InferenceCoreError, problems.on_error)
-    app.add_exception_handler(problems.Refused, problems.on_refused)
+    app.add_exception_handler(problems.Refusal, problems.on_refused)
     app.add_exception_handler(RequestValidationError, problems.on_invalid)
     app.add_exception_handler(HTTPException, problems.on_http)
     app.add_middleware(Gate, access=access)

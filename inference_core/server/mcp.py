@@ -106,7 +106,7 @@ class Remembered(BaseModel):
         )
 
 
-class Memories(BaseModel):
+class RememberedMemories(BaseModel, title="Memories"):
     """Memories, the best or the newest first; ``total`` in all, if they are a page."""
 
     memories: list[Remembered]
@@ -160,7 +160,7 @@ class MemoryServer(MCPServer[Any]):
         memory_type: Type = None,
         category: Category = None,
         max_results: Annotated[int, Field(ge=1, le=50, description="How many memories at most.")] = 5,
-    ) -> Annotated[CallToolResult, Memories]:
+    ) -> Annotated[CallToolResult, RememberedMemories]:
         """Search what is remembered about the user. Gives each memory with its id."""
         user = self._caller().user_id
         asked = self._service.recall_memories(user, query, max_results, memory_type, category=category)
@@ -172,7 +172,7 @@ class MemoryServer(MCPServer[Any]):
         memory_type: Type = None,
         category: Category = None,
         page: Annotated[int, Field(ge=1, le=10_000, description="Which page, from 1.")] = 1,
-    ) -> Annotated[CallToolResult, Memories]:
+    ) -> Annotated[CallToolResult, RememberedMemories]:
         """List all that is remembered about the user, the newest first, 20 a page."""
         user, start = self._caller().user_id, (page - 1) * _PAGE
         asked = self._service.list_memories(user, category=category, memory_type=memory_type, limit=_PAGE, offset=start)
@@ -258,7 +258,7 @@ def _listed(
 ) -> CallToolResult:
     """``found`` for a model, as lines, and for a program."""
     lines = "\n".join([f"{head}:" if found else f"{head}.", *numbered(found, start + 1)])
-    structured = Memories(memories=[Remembered.of(one) for one in found], total=total)
+    structured = RememberedMemories(memories=[Remembered.of(one) for one in found], total=total)
     return CallToolResult(
         content=[TextContent(type="text", text=lines)], structured_content=structured.model_dump(mode="json")
     )

@@ -20,7 +20,7 @@ from inference_core.server.identity.auth import Permission, Principal
 from inference_core.server.identity.gate import MCP_METADATA, MCP_PATH
 from inference_core.server.identity.tokens import SCOPE_PREFIX
 from inference_core.server.mcp import Caller, MemoryServer
-from inference_core.server.problems import Refused
+from inference_core.server.problems import Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 _CALLER: Final = ContextVar[Caller]("caller")
@@ -35,11 +35,11 @@ class Endpoint:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request. Raises Refused."""
+        """Answers a request. Raises Refusal."""
         request = Request(scope)
         await self.needs(request)
         if request.state.user is None:
-            raise Refused(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
+            raise Refusal(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
         principal: Principal = request.state.principal
         may_write = Permission.WRITE in principal.permissions
         token = _CALLER.set(Caller(request.state.user, may_write, principal.actor))

@@ -80,7 +80,7 @@ class Problem(BaseModel):
     pending_id: str | None = Field(None, description="Under which id it waits for the user's confirmation.")
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A request that this server does not carry out. ``name`` becomes the problem's type."""
 
     def __init__(
@@ -160,7 +160,7 @@ async def on_error(request: Request, error: Exception) -> Response:
 
 async def on_refused(_: Request, error: Exception) -> Response:
     """The problem of a request that is not carried out."""
-    assert isinstance(error, Refused)  # noqa: S101 - it is registered for these alone
+    assert isinstance(error, Refusal)  # noqa: S101 - it is registered for these alone
     return error.response()
 
 

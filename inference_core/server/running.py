@@ -27,7 +27,7 @@ from inference_core.server.api.airi import AIRI_ROUTES, add_airi
 from inference_core.server.api.jobs import Jobs
 from inference_core.server.api.user_routes import ALL_ROUTES, BATCH_PATH, MANY_PATH
 from inference_core.server.app import check_routes, create_app
-from inference_core.server.identity.auth import Authenticate, FixedKey, KeyRing, Permission, Principal, list_keys
+from inference_core.server.identity.auth import ApiKeys, Authenticate, FixedKey, Permission, Principal, list_keys
 from inference_core.server.identity.gate import LOOPBACK, Access
 from inference_core.server.identity.sessions import PREFIX, Sessions
 from inference_core.server.identity.tokens import TokenCheck
@@ -51,7 +51,7 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
     Raises ConfigurationError if nobody could come in, or everybody could who reaches its address.
     """
     is_local = is_loopback(settings.host)
-    checks: list[Authenticate] = [KeyRing(service.scope.engine, service.scope.clock, service.timeout)]
+    checks: list[Authenticate] = [ApiKeys(service.scope.engine, service.scope.clock, service.timeout)]
     anonymous = None
     if settings.key and settings.user is None:
         raise ConfigurationError("AGENT_SERVER_KEY is a user's; set AGENT_SERVER_USER too")

@@ -36,10 +36,10 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
-from inference_core.services.operations.list import PageRequest, by_category, page_of
+from inference_core.services.operations.list import MemoryPageRequest, by_category, page_of
 from inference_core.services.operations.scope import UserId, present_as, record_of
 from inference_core.settings import MemorySettings, read_settings
-from inference_core.stores.backend import Delete, Row
+from inference_core.stores.backend import Remove, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import any_engine_of, open_configured_store
 
@@ -152,7 +152,7 @@ def list_user_memories(
     gives all.
     """
     scopes = yield from _scopes(engine, user_id, category)
-    request = PageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
+    request = MemoryPageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
     return (yield from page_of(engine, scopes, _entry, request))
 
 
@@ -187,7 +187,7 @@ def delete_user_memory_entries(
     there = [row for row in rows if row]
     if there:
         cause = Cause(at=datetime.now(UTC), operation="erase")
-        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in there], cause)
+        yield from engine.write([Remove(namespace=row.namespace, key=row.key) for row in there], cause)
     return len(there)
 
 

@@ -32,10 +32,10 @@ from inference_core.services.operations.scope import MemoryScope, retried
 from inference_core.short_term.blocks.extractive import ExtractiveMemory
 from inference_core.short_term.blocks.memory import (
     Block,
-    Conversation,
     Owner,
     Owners,
     StoreSource,
+    UserSession,
     asynchronous,
     one_message,
     scope_of,
@@ -46,7 +46,7 @@ from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.policy import Overflow, OverflowPolicy
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, omissions, view
-from inference_core.stores.backend import MAX_VALUE_BYTES, Delete, Put, Row, Write
+from inference_core.stores.backend import MAX_VALUE_BYTES, Put, Remove, Row, Write
 from inference_core.stores.factory import open_store
 
 MemoryForm = Literal["memory", "coala"]
@@ -122,7 +122,7 @@ class MemoryContent:
 
 
 def recalled_for(
-    blocks: Sequence[Block], scope: MemoryScope | None, conversation: Conversation, message: AnyMessage | None
+    blocks: Sequence[Block], scope: MemoryScope | None, conversation: UserSession, message: AnyMessage | None
 ) -> Operation[tuple[dict[str, list[MemoryStoreDocument]], list[str]]]:
     """What ``blocks`` recall for ``message``, by section, and notices of what failed. Raises ConfigurationError."""
     recalled: dict[str, list[MemoryStoreDocument]] = {}
@@ -276,12 +276,12 @@ class StoredWindow:
     version: int
 
 
-def session_namespace(conversation: Conversation) -> Namespace:
+def session_namespace(conversation: UserSession) -> Namespace:
     """The namespace of this session."""
     return (encode_label(conversation.user_id), SESSIONS, encode_label(conversation.session_id, what="session_id"))
 
 
-def read_window(scope: MemoryScope, conversation: Conversation) -> Operation[StoredWindow]:
+def read_window(scope: MemoryScope, conversation: UserSession) -> Operation[StoredWindow]:
     """The session's window. Raises StoreError."""
     namespace = session_namespace(conversation)
     while True:
@@ -300,7 +300,7 @@ def read_window(scope: MemoryScope, conversation: Conversation) -> Operation[Sto
 
 
 def replace_window(
-    scope: MemoryScope, conversation: Conversation, old: StoredWindow, messages: Sequence[AnyMessage]
+    scope: MemoryScope, conversation: UserSession, old: StoredWindow, messages: Sequence[AnyMessage]
 ) -> Operation[StoredWindow]:
     """Replaces the session's window by ``messages``, which have ids, durably, if it is still ``old``.
 
@@ -320,30 +320,30 @@ def replace_window(
     writes: list[Write] = [
         *puts,
         Put(namespace=namespace, key=_WINDOW, value=listing, updated_at=now, expected=old.version),
-        *(Delete(namespace=namespace, key=key) for key in before if key not in after),
+        *(Remove(namespace=namespace, key=key) for key in before if key not in after),
     ]
     versions = yield from scope.engine.write(writes)
     return StoredWindow(list(after.values()), list(after), versions[len(puts)])
 
 
-def read_system(scope: MemoryScope, conversation: Conversation) -> Operation[AnyMessage | None]:
+def read_system(scope: MemoryScope, conversation: UserSession) -> Operation[AnyMessage | None]:
     """The session's system message. Raises StoreError."""
     (row,) = yield from scope.engine.get([(session_namespace(conversation), _SYSTEM)])
     return None if row is None else _message(row)
 
 
-def write_system(scope: MemoryScope, conversation: Conversation, message: AnyMessage) -> Operation[None]:
+def write_system(scope: MemoryScope, conversation: UserSession, message: AnyMessage) -> Operation[None]:
     """Replaces the session's system message, durably. Raises InvalidMemory, StoreError."""
     namespace = session_namespace(conversation)
     put = Put(namespace=namespace, key=_SYSTEM, value=_value(message), updated_at=scope.clock.now())
     yield from scope.engine.write([put])
 
 
-def remove_session(scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+def remove_session(scope: MemoryScope, conversation: UserSession) -> Operation[None]:
     """Removes everything stored for the session. Raises StoreError."""
     namespace = session_namespace(conversation)
     while rows := (yield from scope.engine.page([namespace], limit=500)):
-        yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])
+        yield from scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
 
 
 def _value(message: AnyMessage) -> str:

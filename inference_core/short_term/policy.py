@@ -14,7 +14,7 @@ from langchain_core.messages import AnyMessage, BaseMessage
 
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InferenceCoreError, ModelError
-from inference_core.short_term.blocks.memory import Block, Conversation
+from inference_core.short_term.blocks.memory import Block, UserSession
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, FlushToLongTerm, OverflowStrategy
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, model_window, tool_tokens
 
@@ -117,7 +117,7 @@ class OverflowPolicy:
         self.counter = counter
         self._max_tokens = max_tokens
         self._max_ratio = max_ratio
-        self._paused_until: dict[Conversation | str | None, float] = {}
+        self._paused_until: dict[UserSession | str | None, float] = {}
 
     @property
     def blocks(self) -> list[Block]:

@@ -21,7 +21,7 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, ModelError
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, text_tokens
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.short_term.blocks.memory import Block, Conversation, Memory, as_block
+from inference_core.short_term.blocks.memory import Block, Memory, UserSession, as_block
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.window import MESSAGE_TOKENS, SUMMARY_MARK, Window, is_summary, model_window
 
@@ -68,7 +68,7 @@ class Eviction:
     messages: Sequence[AnyMessage] = ()
     previous: AnyMessage | None = None
     model: BaseChatModel | None = None
-    conversation: Conversation | None = None
+    conversation: UserSession | None = None
     scope: MemoryScope | None = None
     problem: str | None = None
     thread: str | None = None

@@ -17,7 +17,7 @@ from typing import Final
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
-from inference_core.stores.backend import Backend, Delete, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Key, Put, Remove, Row, Write
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.writer import GroupWriter
 
@@ -166,8 +166,8 @@ def with_sidecars(batch: Sequence[Write]) -> list[Write]:
     gone = [
         (sidecar_namespace(write.namespace, place), write.key)
         for write in batch
-        if isinstance(write, Delete) and holds_memories(write.namespace)
+        if isinstance(write, Remove) and holds_memories(write.namespace)
         for place in (USAGE, FORGOTTEN)
     ]
     named = {(write.namespace, write.key) for write in batch} if gone else set[Key]()
-    return [*batch, *(Delete(namespace=place, key=key) for place, key in gone if (place, key) not in named)]
+    return [*batch, *(Remove(namespace=place, key=key) for place, key in gone if (place, key) not in named)]

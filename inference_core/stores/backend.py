@@ -86,7 +86,7 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Remove:
     """Removes a key's value, document and vector; nothing happens if it is not there, unless ``expected`` is given."""
 
     namespace: Namespace
@@ -135,7 +135,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expire:
-    """Removes a row as a Delete does if its time has come; skipped if it lives."""
+    """Removes a row as a Remove does if its time has come; skipped if it lives."""
 
     namespace: Namespace
     key: str
@@ -179,13 +179,13 @@ class Measure:
         return after
 
 
-Write = Put | Delete | SetVector | Rewrite | Touch | Expire | Check | Measure
+Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check | Measure
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class UnembeddedRow:
     """A row whose text waits for its vector."""
 
     namespace: Namespace
@@ -305,7 +305,7 @@ class Backend(Protocol):
         """
         ...
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         """Rows whose text has no vector of ``model`` yet."""
         ...
 
@@ -336,7 +336,7 @@ class Backend(Protocol):
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         """Removes all rows and scopes whose first label is ``root``, and the rows ``also``; their keys and numbers too.
 
-        Unlike after a Delete, nothing says that they were there. Durable when it returns; may be interrupted and
+        Unlike after a Remove, nothing says that they were there. Durable when it returns; may be interrupted and
         repeated. Who writes under ``root`` meanwhile must be kept out: see `Fence`.
         """
         ...

@@ -34,9 +34,9 @@ from inference_core.stores.access_counts import ACCESS_INTERVAL_S, AccessCounts,
 from inference_core.stores.backend import (
     Backend,
     Check,
-    Delete,
     Key,
     Put,
+    Remove,
     Row,
     Unreadable,
     Write,
@@ -249,7 +249,7 @@ class StoreEngine(StoreReader):
         """Has ``rows`` removed soon, but for what a legal hold keeps."""
         kept = (yield from self.held(rows)) if rows else ()
         gone = [key for row in rows if (key := (row.namespace, row.key)) not in kept]
-        self.later.put(*(Delete(namespace=namespace, key=key) for namespace, key in gone))
+        self.later.put(*(Remove(namespace=namespace, key=key) for namespace, key in gone))
 
     def fenced(self, roots: Sequence[str]) -> Operation[list[Check]]:
         """The checks that make a batch fail if one of the users with these labels is erased after this call."""

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from inference_core.errors import ConfigurationError, InferenceCoreError, VersionConflict
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import USAGE, holds_memories, sidecar_namespace
-from inference_core.stores.backend import Backend, Check, Delete, Expire, Outcome, Put, Touch, Write
+from inference_core.stores.backend import Backend, Check, Expire, Outcome, Put, Remove, Touch, Write
 from inference_core.stores.governance.fence import Fences, roots_of
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.versions import is_audited
@@ -171,7 +171,7 @@ def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> b
         if is_audited(one.namespace):  # a row that was extended in this moment, or was removed, leaves no event
             batch.insert(0, Check(namespace=one.namespace, key=one.key, expected=0))
         if holds_memories(one.namespace):
-            batch.append(Delete(namespace=sidecar_namespace(one.namespace, USAGE), key=one.key))
+            batch.append(Remove(namespace=sidecar_namespace(one.namespace, USAGE), key=one.key))
         batches.append(batch)
     cause = Cause(at=datetime.now(UTC), operation="expire", actor=Actor(kind="worker"))
     outcomes = journal.apply(batches, cause, apply)
@@ -204,7 +204,7 @@ class DeferredWriter:
         self._waiting: deque[_Deferred] = deque(maxlen=MOST_DEFERRED)
         self._flushing = threading.Lock()
 
-    def put(self, *writes: Put | Delete | Touch) -> None:
+    def put(self, *writes: Put | Remove | Touch) -> None:
         """Has ``writes`` written soon, unless the store is read-only; never waits and never raises."""
         if writes and self._writer.writable:
             now = time.time()

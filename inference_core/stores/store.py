@@ -41,8 +41,8 @@ from inference_core.stores.backend import (
     MAX_KEY_LENGTH,
     MAX_KIND_LENGTH,
     MAX_VALUE_BYTES,
-    Delete,
     Put,
+    Remove,
     Row,
     Touch,
     Write,
@@ -213,7 +213,7 @@ class MemoryStore(BaseStore):
         if not op.namespace:
             raise InvalidNamespaceError("Namespace cannot be empty.")
         if op.value is None:
-            return Delete(namespace=op.namespace, key=op.key)
+            return Remove(namespace=op.namespace, key=op.key)
         if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidMemory(f"A value must be a dict, not {type(op.value).__name__}")
         value = canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES)

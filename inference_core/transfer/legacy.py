@@ -256,7 +256,7 @@ def _label(found: Any) -> str | None:
         return None
 
 
-class Place(NamedTuple):
+class LegacyPlace(NamedTuple):
     """What a namespace holds: memories of ``user_id`` in a layout. ``fault`` says why they cannot be taken over."""
 
     layout: str
@@ -318,7 +318,7 @@ class Layouts:
         """Whether no users are named."""
         return self._users is None
 
-    def place_of(self, labels: Sequence[str], source: Joined) -> Place | None:
+    def place_of(self, labels: Sequence[str], source: Joined) -> LegacyPlace | None:
         """What a namespace of ``source`` holds; None if it is in no layout, or another user's.
 
         If they ``were_joined``, the labels come from a text in which dots join them, as LangGraph's tables have it. So
@@ -341,7 +341,7 @@ class Layouts:
                     return found
         return None
 
-    def _read(self, name: str, pattern: Sequence[str], labels: Sequence[str]) -> Place | None:
+    def _read(self, name: str, pattern: Sequence[str], labels: Sequence[str]) -> LegacyPlace | None:
         fields: dict[str, str] = {}
         for wanted, label in zip(pattern, labels, strict=True):
             if wanted == CATEGORY and label not in MEMORY_CATEGORIES:
@@ -351,7 +351,7 @@ class Layouts:
             elif wanted not in (ANY, label):
                 return None
         user = fields[USER] if USER in fields else next(iter(self._users or ()))
-        return Place(name, user, fields.get(CATEGORY), fields.get(AGENT))
+        return LegacyPlace(name, user, fields.get(CATEGORY), fields.get(AGENT))
 
 
 def decoded(label: str) -> str:

@@ -34,7 +34,7 @@ from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.review import has_to_wait, proposed_on
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import EXTRA, Backend, Delete, Key, Outcome, Put, Write
+from inference_core.stores.backend import EXTRA, Backend, Key, Outcome, Put, Remove, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
 from inference_core.stores.governance.journal import Journal
@@ -53,7 +53,14 @@ from inference_core.transfer.legacy import (
     records_of,
 )
 from inference_core.transfer.migration_report import MigrationReport
-from inference_core.transfer.sources import GraphStore, LangGraphTable, OwnScopes, PostgresTable, Source, read_only
+from inference_core.transfer.sources import (
+    GraphStore,
+    LangGraphTable,
+    MigrationSource,
+    OwnScopes,
+    PostgresTable,
+    read_only,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the number of memories done and the number of all."""
@@ -117,7 +124,7 @@ def migrate_memories(
     wanted = Layouts(layouts, user_ids, legacy_namespace)
     with ExitStack() as opened:
         read = store if source is None else source
-        tables: list[Source] = []  # of another library; opened before anything is made beside them
+        tables: list[MigrationSource] = []  # of another library; opened before anything is made beside them
         if isinstance(read, BaseStore):
             tables += [] if isinstance(read, MemoryStore) else [GraphStore(read)]
         else:
@@ -136,7 +143,7 @@ def migrate_memories(
             own = read.engine.backend
         elif own is None and isinstance(read, str) and has_store(read):
             own = opened.enter_context(closing(open_url(read, as_it_is=True)))
-        sources: list[Source] = [*([] if own is None else [OwnScopes(own)]), *tables]
+        sources: list[MigrationSource] = [*([] if own is None else [OwnScopes(own)]), *tables]
         apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
         guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
@@ -190,7 +197,7 @@ def _opened(
     return backend, MigrationReport(place, dry_run, is_missing)
 
 
-def located(sources: Sequence[Source], layouts: Layouts, report: MigrationReport) -> Generator[LegacyItem]:
+def located(sources: Sequence[MigrationSource], layouts: Layouts, report: MigrationReport) -> Generator[LegacyItem]:
     """The items in these layouts. Of each source the categories come first.
 
     Whoever moved flat memories to categories before has both under the same ids, and goes on with the categories.
@@ -337,7 +344,7 @@ class Migration:
         written: list[_Sourced] = []
         for record, origin in records:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
-            absent: list[Write] = [Delete(namespace=scope, key=record.id, expected=0) for scope in others]
+            absent: list[Write] = [Remove(namespace=scope, key=record.id, expected=0) for scope in others]
             stored: list[Write] = [put_of(record, expected=0)]
             if self._has_to_wait(record):
                 now, homes = datetime.now(UTC), scopes[record.namespace[0]]

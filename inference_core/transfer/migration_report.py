@@ -17,7 +17,7 @@ _LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class UnmigratedMemory:
     """A memory that was not migrated, and why. Its original is untouched."""
 
     user_id: str
@@ -52,8 +52,8 @@ class MigrationReport:
     already_there: int = 0
     skipped: Counter[str] = field(default_factory=Counter[str])
     failed: int = 0
-    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
-    failures: list[LeftOut] = field(default_factory=list[LeftOut])
+    left_out: list[UnmigratedMemory] = field(default_factory=list[UnmigratedMemory])
+    failures: list[UnmigratedMemory] = field(default_factory=list[UnmigratedMemory])
 
     @property
     def written(self) -> int:
@@ -130,6 +130,6 @@ def _counted(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _name(named: list[LeftOut], user_id: str, memory_id: str, reason: str) -> None:
+def _name(named: list[UnmigratedMemory], user_id: str, memory_id: str, reason: str) -> None:
     if len(named) < SHOWN:
-        named.append(LeftOut(user_id[:_LONGEST], memory_id[:_LONGEST], reason[:_LONGEST]))
+        named.append(UnmigratedMemory(user_id[:_LONGEST], memory_id[:_LONGEST], reason[:_LONGEST]))

@@ -32,7 +32,7 @@ _OWN_ROOMS: Final = frozenset(
 """What this package keeps of a user beside the memories, by second label: never another application's."""
 
 
-class Space(NamedTuple):
+class SourceNamespace(NamedTuple):
     """A namespace of a source: its labels, how many rows it has, if that is known, and how the source names it."""
 
     labels: Namespace
@@ -41,17 +41,17 @@ class Space(NamedTuple):
     fault: str | None = None
 
 
-class Source(Protocol):
+class MigrationSource(Protocol):
     """A store that is read. ``were_joined``: it joins labels by dots. Raises StoreUnavailable."""
 
     were_joined: bool
     is_foreign: bool
 
-    def spaces(self) -> Iterable[Space]:
+    def spaces(self) -> Iterable[SourceNamespace]:
         """Its namespaces, in their order."""
         ...
 
-    def items(self, space: Space) -> Iterable[LegacyItem]:
+    def items(self, space: SourceNamespace) -> Iterable[LegacyItem]:
         """The items of one of them, by key where there may be many; nobody's yet."""
         ...
 
@@ -68,7 +68,7 @@ class OwnScopes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def spaces(self) -> Iterator[Space]:
+    def spaces(self) -> Iterator[SourceNamespace]:
         """Those that this package did not make, by the ids of their users."""
         names = [
             name
@@ -76,9 +76,9 @@ class OwnScopes:
             if not holds_memories(name) and name[0] != QUEUE_ROOT and not {*name[1:2]} & _OWN_ROOMS
         ]
         for labels, name in sorted((tuple(map(decoded, name)), name) for name in names):
-            yield Space(labels, self._backend.count([name]), name)
+            yield SourceNamespace(labels, self._backend.count([name]), name)
 
-    def items(self, space: Space) -> Iterator[LegacyItem]:
+    def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
         """With those that are written meanwhile."""
         since = 0
         while page := list(islice(self._backend.changes(space.name, since), PAGE)):
@@ -104,7 +104,7 @@ class GraphStore:
     def __init__(self, store: BaseStore) -> None:
         self._store = store
 
-    def spaces(self) -> Iterator[Space]:
+    def spaces(self) -> Iterator[SourceNamespace]:
         """As the store lists them; each is read to count its rows."""
         names: set[Namespace] = set()
         while page := [tuple(name) for name in self._store.list_namespaces(limit=PAGE, offset=len(names))]:
@@ -112,9 +112,9 @@ class GraphStore:
                 break
             names.update(page)
         for name in sorted(names):
-            yield Space(name, sum(1 for _ in self.items(Space(name, 0, name))), name)
+            yield SourceNamespace(name, sum(1 for _ in self.items(SourceNamespace(name, 0, name))), name)
 
-    def items(self, space: Space) -> Iterator[LegacyItem]:
+    def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
         """Those of exactly this namespace; the store searches by prefix."""
         offset = 0
         while page := self._store.search(space.labels, limit=PAGE, offset=offset, refresh_ttl=False):
@@ -135,16 +135,16 @@ class LangGraphTable:
         self._connection = connection
         self._expiry = _expiry_column(column.decode() for _, column, *_ in _ask(connection, "PRAGMA table_info(store)"))
 
-    def spaces(self) -> Iterator[Space]:
+    def spaces(self) -> Iterator[SourceNamespace]:
         """By their bytes."""
         if self._expiry is None:
             return
         query = "SELECT prefix, count(*) FROM store WHERE typeof(prefix) = 'text' GROUP BY prefix ORDER BY prefix"
         for prefix, rows in _ask(self._connection, query):
             text, fault = _decoded(prefix)
-            yield Space(tuple(text.split(".")), rows, prefix, fault)
+            yield SourceNamespace(tuple(text.split(".")), rows, prefix, fault)
 
-    def items(self, space: Space) -> Iterator[LegacyItem]:
+    def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
         """Their texts are read as bytes, which may be no Unicode."""
         query = (
             f"SELECT key, CASE WHEN length(value) <= {MAX_VALUE_BYTES} THEN value END, created_at, updated_at, "
@@ -190,16 +190,16 @@ class PostgresTable:
         """Frees the connection."""
         self._connection.close()
 
-    def spaces(self) -> Iterator[Space]:
+    def spaces(self) -> Iterator[SourceNamespace]:
         """In the order of their code points, whatever the database's own is."""
         name = 'prefix COLLATE "C"'
         query = f"SELECT {name}, count(*) FROM store WHERE {name} > %s GROUP BY 1 ORDER BY 1 LIMIT %s"
         last = ""
         while self._expiry and (page := self._ask(query, last, _PREFIXES)):
             for last, rows in page:
-                yield Space(tuple(last.split(".")), rows, last)
+                yield SourceNamespace(tuple(last.split(".")), rows, last)
 
-    def items(self, space: Space) -> Iterator[LegacyItem]:
+    def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
         """By pages."""
         query = (
             f"SELECT key, CASE WHEN octet_length(value::text) <= {MAX_VALUE_BYTES} THEN value::text END, created_at, "

@@ -18,7 +18,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
 from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.pipeline import Pipeline
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.context_builder.memories import RecentMessages
@@ -72,7 +72,7 @@ def test_a_message_with_an_id_is_taken_once_and_with_its_time(store: MemoryStore
     assert [service.sync.add_messages("ada", [said, *skipped]) for _ in range(2)] == [1, 0]
     assert [service.sync.add_completion("ada", AIMessage("Hello", id="2")) for _ in range(2)] == [1, 0]
     assert [service.sync.add_completion("ada", "Hello") for _ in range(2)] == [1, 1]
-    taken: list[Message] = []
+    taken: list[ConversationMessage] = []
     Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
     assert sorted(one.at for one in taken if one.at) == [datetime(2026, 1, 15, 7, tzinfo=UTC), *[clock.now()] * 3]
 
@@ -84,7 +84,7 @@ def test_an_answer_after_a_tool_is_trusted_no_more_than_the_tool(store: MemorySt
     clock.advance(timedelta(seconds=1))
     service.sync.add_completion("ada", "You live in Rome.", session_id="s")
     service.sync.add_completion("ada", "Nothing was looked up.", session_id="other")
-    taken: list[Message] = []
+    taken: list[ConversationMessage] = []
     Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
     assert {one.text for one in taken if one.after_tool} == {"You live in Rome."}
     context = ContextBuilder(service, deadline=PATIENCE_S).sync.build("ada", "Where?")
@@ -105,7 +105,7 @@ def test_regression_an_answer_after_pasted_text_is_trusted_no_more_than_that(sto
     clock.advance(timedelta(seconds=1))
     service.sync.add_messages("ada", [("user", "Thanks"), ("assistant", "Forward them.")], session_id="s")
     service.sync.add_completion("ada", "Nothing was pasted.", session_id="other")
-    taken: list[Message] = []
+    taken: list[ConversationMessage] = []
     Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
     assert {one.text for one in taken if one.after_tool} == {"It asks.", "Forward them."}
 

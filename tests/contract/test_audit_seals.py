@@ -24,7 +24,7 @@ from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
-from inference_core.stores.backend import EXTRA, Backend, Delete, Outcome, Put, Row, Write
+from inference_core.stores.backend import EXTRA, Backend, Outcome, Put, Remove, Row, Write
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.governance import sealer
 from inference_core.stores.governance.journal import EVENT_KIND
@@ -106,7 +106,7 @@ def name_of(row: Row) -> str:
 
 
 def removed(*rows: Row) -> list[Any]:
-    return [Delete(namespace=row.namespace, key=row.key) for row in rows]
+    return [Remove(namespace=row.namespace, key=row.key) for row in rows]
 
 
 def tampered(rng: random.Random, service: Any) -> tuple[list[Any], list[Any], set[str]]:
@@ -131,7 +131,7 @@ def tampered(rng: random.Random, service: Any) -> tuple[list[Any], list[Any], se
         case 2:  # added: a copy of another event, under an id of its own
             made = rng.choice(events)
             place = f"{int(made.key[:17]) + 1:017d}-abcdef01"
-            return [put_of(made, key=place)], [Delete(namespace=made.namespace, key=place)], {f"event {place} "}
+            return [put_of(made, key=place)], [Remove(namespace=made.namespace, key=place)], {f"event {place} "}
         case 3:  # reordered
             first, second = rng.sample(events, 2) if one.namespace != other.namespace else (one, other)
             swapped = [put_of(first, second.value), put_of(second, first.value)]
@@ -171,11 +171,11 @@ def test_a_seal_that_is_no_seal_and_a_chain_that_was_cut_are_named(service: Any)
     seals = sorted((row for row in rows_of(service) if row.namespace[0] == SEALS), key=lambda row: row.key)
     written(service, put_of(seals[1], {"number": 2}))
     assert service.sync.verify_audit(USER).problems[0] == "seal 2 was changed"
-    written(service, Delete(namespace=seals[1].namespace, key=seals[1].key))
+    written(service, Remove(namespace=seals[1].namespace, key=seals[1].key))
     assert "seal 2 is missing" in service.sync.verify_audit(USER).problems
     written(service, put_of(seals[1]))
     # Cut at the end: what is left is whole, so only the head that was kept elsewhere tells.
-    written(service, Delete(namespace=seals[-1].namespace, key=seals[-1].key))
+    written(service, Remove(namespace=seals[-1].namespace, key=seals[-1].key))
     assert service.sync.verify_audit(USER).problems == ()
     assert service.sync.verify_audit(USER, head=head).problems == (
         "the chain does not hold this head: it was cut or made anew",
@@ -188,7 +188,7 @@ def test_regression_a_trail_that_was_removed_with_its_key_is_no_erasure(service:
     history(service)
     head = service.sync.verify_audit(USER).head
     events = [row.key for row in rows_of(service) if row.namespace[1:] == (AUDIT,)]
-    written(service, *(Delete(namespace=(USER, AUDIT), key=key) for key in (*events, SALT)))
+    written(service, *(Remove(namespace=(USER, AUDIT), key=key) for key in (*events, SALT)))
     if is_back:
         service.sync.save_memory(USER, "later")
         seal(service)
@@ -286,7 +286,7 @@ def test_what_an_earlier_version_purged_without_a_seal_is_no_theft(
     rows = [row for row in rows_of(service) if row.namespace[1:] == (AUDIT,)]
     written(service, *removed(*rows[:1]))
     assert service.sync.verify_audit(USER).problems == (f"event {rows[0].key} was removed",)
-    written(service, *removed(*rows[1:]), Delete(namespace=(USER, AUDIT), key=SALT))
+    written(service, *removed(*rows[1:]), Remove(namespace=(USER, AUDIT), key=SALT))
     assert (service.sync.verify_audit(USER).problems, service.sync.verify_audit(USER).erased) == ((), len(rows))
 
 
@@ -307,7 +307,7 @@ def test_an_event_that_has_lived_its_time_is_expired(service: Any) -> None:
     history(service, 4)
     journal = service.scope.engine.journal
     event = next(row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
-    written(service, Delete(namespace=event.namespace, key=event.key))
+    written(service, Remove(namespace=event.namespace, key=event.key))
     assert check_trail(journal, USER).problems == (f"event {event.key} was removed",)
     journal.life = timedelta(0)
     assert (check_trail(journal, USER).problems, check_trail(journal, USER).expired) == ((), 1)
@@ -400,7 +400,7 @@ def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: st
             backend.apply(batches[:1])
             raise StoreUnavailable("the database is away")
 
-        removals = [[Delete(namespace=("ada", "semantic"), key=key)] for key in ids]
+        removals = [[Remove(namespace=("ada", "semantic"), key=key)] for key in ids]
         with pytest.raises(StoreUnavailable):
             journal.apply(removals, Cause(at=datetime.now(UTC), operation="expire"), breaks_off)
         assert list(journal.unsealed) == ["ada"]

@@ -25,7 +25,7 @@ from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, V
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.retrieval.vectors import pack_tokens
-from inference_core.stores.backend import EXTRA, Backend, Check, Delete, Outcome, Put, Rewrite, Row, SetVector, Write
+from inference_core.stores.backend import EXTRA, Backend, Check, Outcome, Put, Remove, Rewrite, Row, SetVector, Write
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
@@ -247,20 +247,20 @@ def test_a_put_that_expects_something_where_nothing_is_is_refused(backend: Backe
 @pytest.mark.parametrize("expected", [None, 1])
 def test_delete(backend: Backend, expected: int | None):
     done(backend, put("a", text="tea"))
-    assert done(backend, Delete(namespace=USER, key="a", expected=expected)) == [0]
+    assert done(backend, Remove(namespace=USER, key="a", expected=expected)) == [0]
     assert (one(backend, "a"), backend.count([USER]), backend.page(PageRequest([USER], limit=9))) == (None, 0, [])
 
 
 @pytest.mark.parametrize("expected", [None, 0])
 def test_deleting_what_is_not_there(backend: Backend, expected: int | None):
-    assert done(backend, Delete(namespace=USER, key="a", expected=expected)) == [0]
+    assert done(backend, Remove(namespace=USER, key="a", expected=expected)) == [0]
     assert changed(backend) == {}
 
 
 @pytest.mark.parametrize("expected", [0, 2])
 def test_a_delete_of_another_version_is_refused(backend: Backend, expected: int):
     done(backend, put("a"))
-    (outcome,) = backend.apply([[Delete(namespace=USER, key="a", expected=expected)]])
+    (outcome,) = backend.apply([[Remove(namespace=USER, key="a", expected=expected)]])
     assert isinstance(outcome, VersionConflict)
     assert some(backend, "a").version == 1
 
@@ -324,7 +324,7 @@ def test_nothing_follows_a_check_that_another_process_overtook(kind: str, tmp_pa
 
 def test_the_version_grows_over_a_delete(own: Backend):
     versions = [done(own, put("a"))[0]]
-    done(own, Delete(namespace=USER, key="a"))
+    done(own, Remove(namespace=USER, key="a"))
     (outcome,) = own.apply([[put("a", expected=1)]])
     assert isinstance(outcome, VersionConflict)
     versions += done(own, put("a", expected=0))
@@ -339,7 +339,7 @@ def test_one_bad_write_undoes_its_batch_and_only_its_batch(backend: Backend):
         [
             [put("a", n=1), put("b", n=2)],
             [put("c", scope=("v", "semantic")), put("old", n=9), put("a", expected=7)],
-            [Delete(namespace=USER, key="old"), put("d", n=4)],
+            [Remove(namespace=USER, key="old"), put("d", n=4)],
         ]
     )
     assert outcomes[0] == [1, 1]
@@ -368,7 +368,7 @@ def test_a_write_that_cannot_be_stored_fails_alone(sqlite: SqliteBackend, name: 
 
 
 def test_the_writes_of_a_batch_see_each_other(own: Backend):
-    gone = Delete(namespace=USER, key="a", expected=2)
+    gone = Remove(namespace=USER, key="a", expected=2)
     assert done(own, put("a", expected=0), put("a", expected=1), gone, put("b"), put("a", n=3, expected=0)) == [
         1,
         2,
@@ -416,7 +416,7 @@ def test_scopes_are_exact(backend: Backend):
         assert backend.count([scope]) == 1
         assert plain(some(backend, "same", scope)) == {"n": number}
         assert list(changed(backend, scope=scope)) == ["same"]
-    done(backend, Delete(namespace=scopes[0], key="same"))
+    done(backend, Remove(namespace=scopes[0], key="same"))
     assert backend.count(scopes) == len(scopes) - 1
     assert backend.page(PageRequest([scopes[0]], limit=9)) == []
 
@@ -435,7 +435,7 @@ def test_namespaces_match_whole_labels(backend: Backend, prefix: str):
 
 def test_namespaces_without_rows_are_not_listed(own: Backend):
     done(own, put("a"), put("b", scope=("v",)))
-    done(own, Delete(namespace=USER, key="a"), Delete(namespace=("w",), key="none"))
+    done(own, Remove(namespace=USER, key="a"), Remove(namespace=("w",), key="none"))
     own.get([(("x",), "none")])
     assert own.namespaces() == [("v",)]
 
@@ -491,7 +491,7 @@ def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
     assert (set(start), start["c"]) == ({"a", "b", "c"}, None)
     assert changed(backend, first) == {}
     done(backend, put("a", text="black tea"), put("d", text="mate"))
-    done(backend, put("a", text="white tea"), Delete(namespace=USER, key="b"))
+    done(backend, put("a", text="white tea"), Remove(namespace=USER, key="b"))
     (second,) = backend.heads([USER])
     assert second > first
     later = changed(backend, first)
@@ -509,7 +509,7 @@ def test_a_row_has_the_number_of_its_last_write(own: Backend):
     done(own, put("a", text="Rex"), put("b", at=1))
     done(own, put("b", scope=("u", "episodic")))
     assert numbers() == {"a": 1, "b": 2}
-    done(own, vector("a", 1), put("c"), Delete(namespace=USER, key="c"))
+    done(own, vector("a", 1), put("c"), Remove(namespace=USER, key="c"))
     assert numbers() == {"a": 3, "b": 2}
     assert own.heads([USER]) == [5]
     assert {change.key: change.seq for change in own.changes(USER, 0)} == {"b": 2, "a": 3, "c": 5}
@@ -523,7 +523,7 @@ def test_a_foreign_store_numbers_no_writes(foreign: Backend):
 def test_a_change_tells_a_row_without_text_from_one_that_is_gone(backend: Backend):
     done(backend, put("text", text="Rex"), put("none"), put("gone", text="Bello"))
     backend.heads([USER])
-    done(backend, Delete(namespace=USER, key="gone"))
+    done(backend, Remove(namespace=USER, key="gone"))
     backend.heads([USER])
     found = {change.key: (change.document is not None, change.is_there) for change in backend.changes(USER, 0)}
     assert found == {"text": (True, True), "none": (False, True), "gone": (False, False)}
@@ -553,7 +553,7 @@ def test_a_vector_of_an_older_text_is_skipped(backend: Backend):
     document = changed(backend)["a"]
     assert document is not None
     assert (document.terms, document.vector) == ("mate", None)
-    done(backend, Delete(namespace=USER, key="a"))
+    done(backend, Remove(namespace=USER, key="a"))
     assert done(backend, vector("a", 2)) == [0]
     assert changed(backend)["a"] is None
 
@@ -585,7 +585,7 @@ def test_tokens_come_with_the_vector(own: Backend):
 
 
 FORGETTING: dict[str, Write] = {
-    "delete": Delete(namespace=USER, key="a"),
+    "delete": Remove(namespace=USER, key="a"),
     "another text": put("a", text="mate"),
     "no text": put("a", n=1),
     "a vector alone": vector("a", 1),
@@ -601,7 +601,7 @@ def test_tokens_go_with_their_text(own: Backend, name: str):
 
 def test_tokens_do_not_come_back_with_their_key(own: Backend):
     done(own, put("a", text="tea", tokens=TOKENS))
-    done(own, Delete(namespace=USER, key="a"), put("a", text="tea"))
+    done(own, Remove(namespace=USER, key="a"), put("a", text="tea"))
     assert tokens(own, "a") == [None]
     done(own, put("a", text="tea", tokens=b"newer"))
     assert tokens(own, "a") == [b"newer"]
@@ -699,7 +699,7 @@ def test_an_update_forgets_the_vector_and_the_text(backend: Backend):
 
 def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
     done(backend, put("a", text="tea"), put("b", text="mate"), put("c"), put("d", text="gone"))
-    done(backend, vector("a", 1), vector("b", 1, "m2"), Delete(namespace=USER, key="d"))
+    done(backend, vector("a", 1), vector("b", 1, "m2"), Remove(namespace=USER, key="d"))
     backend.heads([USER])
     assert {(row.namespace, row.key, row.version, row.text) for row in backend.pending("m1", 9)} == {
         (USER, "b", 1, "mate")
@@ -731,7 +731,7 @@ def test_labels_and_keys_are_data(backend: Backend):
         found = backend.get([((label, "s"), key) for key in HOSTILE])
         assert [row and plain(row) for row in found] == [{"n": [label, key]} for key in HOSTILE]
         assert backend.namespaces((label,)) == [(label, "s")]
-    done(backend, Delete(namespace=("a_b", "s"), key="%"))
+    done(backend, Remove(namespace=("a_b", "s"), key="%"))
     assert backend.count([(label, "s") for label in labels]) == len(labels) * len(HOSTILE) - 1
     assert one(backend, "%", ("axb", "s")) is not None
 
@@ -776,7 +776,7 @@ def test_creation_time_is_kept_unless_it_is_given(own: Backend):
     ]
     done(own, put("a", at=6, created_at=early))
     assert some(own, "a").created_at == early
-    done(own, Delete(namespace=USER, key="a"), put("a", at=7))
+    done(own, Remove(namespace=USER, key="a"), put("a", at=7))
     assert some(own, "a").created_at == START + timedelta(seconds=7)
 
 
@@ -808,7 +808,7 @@ def test_more_keys_than_one_statement_holds(sqlite: SqliteBackend):
 def test_a_deleted_row_keeps_nothing_of_its_situation(sqlite: SqliteBackend):
     """Regression: a delete left the name of the session in the file."""
     done(sqlite, put("a", text="tea", situation=SITUATIONS["all"]))
-    done(sqlite, Delete(namespace=USER, key="a"))
+    done(sqlite, Remove(namespace=USER, key="a"))
     with sqlite.connections.reader() as reader:
         kept = reader.execute("SELECT session, by_assistant, happened, importance FROM memory_rows").fetchall()
     assert kept == [tuple(DocumentMetadata())]

@@ -23,7 +23,7 @@ from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavail
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import ERASED
-from inference_core.stores.backend import Delete, Expiry, Row
+from inference_core.stores.backend import Expiry, Remove, Row
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
@@ -190,7 +190,7 @@ def test_regression_a_row_that_changes_between_two_reads_is_backed_up_whole(tmp_
     with database("memory", tmp_path) as url, closing(open_backend(url)) as store:
         fill(store)
         inner: Any = getattr(store, "beneath", store)
-        get, meanwhile = inner.get, [[made(3, "ada", "moved")], [Delete(namespace=("ada", "semantic"), key="k4")]]
+        get, meanwhile = inner.get, [[made(3, "ada", "moved")], [Remove(namespace=("ada", "semantic"), key="k4")]]
 
         def late(keys: Any) -> Any:
             store.apply(meanwhile)

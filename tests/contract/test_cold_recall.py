@@ -17,7 +17,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
-from inference_core.stores.backend import Backend, Delete, Put
+from inference_core.stores.backend import Backend, Put, Remove
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.indexing.search import RecallMode, Search, SearchResult
@@ -72,7 +72,7 @@ def keys(found: list[Change]) -> list[str]:
 
 def test_a_scan_finds_what_holds_the_most_words(backend: Backend):
     backend.apply([[put(1, "green tea"), put(2, "black tea"), put(3, "coffee"), put(4, "tea, green and hot")]])
-    backend.apply([[put(5, "green tea", OTHER), Delete(namespace=USER, key="k2")]])
+    backend.apply([[put(5, "green tea", OTHER), Remove(namespace=USER, key="k2")]])
     assert keys(list(backend.holding(USER, ["green", "tea"], 9))) == ["k4", "k1"]
     assert keys(list(backend.holding(USER, ["green", "tea"], 1))) == ["k4"]
     assert keys(list(backend.holding(USER, [("coffe", "tee"), "hot"], 9))) == ["k4", "k3"]

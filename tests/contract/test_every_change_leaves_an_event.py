@@ -40,7 +40,7 @@ from inference_core.lifecycle.retention import RetentionPolicy, retain
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import AUDIT, GRANTS, USAGE
 from inference_core.services import user_memories
-from inference_core.stores.backend import Delete, Expire, Outcome, Put, Row, SetVector, Write
+from inference_core.stores.backend import Expire, Outcome, Put, Remove, Row, SetVector, Write
 from inference_core.stores.governance.versions import is_audited
 from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
@@ -193,7 +193,7 @@ def unnoticed(batch: Sequence[Write], outcome: Outcome, before: Sequence[Row | N
         write
         for write, row in zip(batch, before, strict=True)
         if isinstance(outcome, list)
-        and isinstance(write, Put | Delete | Expire | SetVector)
+        and isinstance(write, Put | Remove | Expire | SetVector)
         and (row is not None or isinstance(write, Put))
         and (is_audited(write.namespace) or write.namespace[0] == GRANTS)
         and write.namespace[1] != USAGE

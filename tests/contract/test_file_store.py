@@ -26,7 +26,7 @@ from inference_core.errors import (
     UnsupportedSchema,
 )
 from inference_core.services.user_memories import count_user_memories
-from inference_core.stores.backend import Delete, Put
+from inference_core.stores.backend import Put, Remove
 from inference_core.stores.backends import file, file_format
 from inference_core.stores.backends.file import FileBackend
 from inference_core.stores.backends.file_format import FileFormat, parse_key
@@ -270,7 +270,7 @@ class TestSharing:
     def test_what_a_user_deleted_leaves_the_files(self, plain: Opener):
         backend = plain()
         done(backend.apply([[put(f"k{number}", text="canary")] for number in range(20)]))
-        gone = [Delete(namespace=("ada", "semantic"), key=f"k{number}") for number in range(20)]
+        gone = [Remove(namespace=("ada", "semantic"), key=f"k{number}") for number in range(20)]
         done(backend.apply([gone]))
         assert b"canary" not in b"".join(content_of(plain.folder).values())
         assert (backend.heads([("ada", "semantic")]), len(list(backend.changes(("ada", "semantic"), 0)))) == ([40], 20)

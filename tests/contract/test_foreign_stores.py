@@ -235,7 +235,7 @@ class Leaking(InMemoryStore):
 
     def batch(self, ops: Any) -> Any:
         ops = list(ops)
-        found = super().batch(ops)
+        found: Any = super().batch(ops)
         if isinstance(ops[0], SearchOp) and len(found[0]) == foreign._PAGE and self.gone < 2:
             self.delete(found[0][0].namespace, found[0][3].key)
             self.gone += 1

@@ -35,7 +35,7 @@ from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.user_memories import delete_user_memory_entries, purge_user_memories
 from inference_core.short_term.agent_memory import remove_session
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.stores.backend import EXTRA, Expiry, Put, Row, Unreadable
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
@@ -191,7 +191,7 @@ REMOVERS: dict[str, tuple[Callable[[World], object], str]] = {
     "import": (_import, "copied"),
     "redact": (_scan, "copied"),
     "remove a conversation": (
-        lambda world: run(remove_session(world.service.scope, Conversation("ada", "s"))),
+        lambda world: run(remove_session(world.service.scope, UserSession("ada", "s"))),
         "copied",
     ),
 }

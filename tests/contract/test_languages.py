@@ -13,7 +13,7 @@ from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.models import TextEncoding
 from inference_core.ingestion.verbatim import ingest
-from inference_core.outbox.messages import Message, Role, Transcript
+from inference_core.outbox.messages import ConversationMessage, Role, Transcript
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, space_of
 from inference_core.transfer.copying import reembed
 
@@ -97,7 +97,7 @@ def test_it_is_there_as_well_if_it_gets_its_vectors_later(store: MemoryStore, mo
 
 
 def test_it_is_there_as_well_if_many_come_at_once(store: MemoryStore):
-    messages = [Message(session_id="s", role=Role.USER, text=text, id=text) for text in (NO_SIGN, *GERMAN)]
+    messages = [ConversationMessage(session_id="s", role=Role.USER, text=text, id=text) for text in (NO_SIGN, *GERMAN)]
     for _ in ingest(AgentMemoryStoreService(store).scope, "ada", Transcript(messages, len(messages))):
         pass
     assert set(spaces(store).values()) == {MULTILINGUAL}

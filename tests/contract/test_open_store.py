@@ -31,7 +31,7 @@ from inference_core.errors import (
 )
 from inference_core.retrieval.documents import Document
 from inference_core.stores import factory
-from inference_core.stores.backend import Pending, Put, Write
+from inference_core.stores.backend import Put, UnembeddedRow, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.factory import engine_of
@@ -353,7 +353,7 @@ def test_a_text_that_comes_while_others_are_looked_for_gets_its_vector(monkeypat
     looked, stored = threading.Event(), threading.Event()
     read = InMemoryBackend.pending
 
-    def read_before_it_is_stored(self: InMemoryBackend, model: str, limit: int) -> list[Pending]:
+    def read_before_it_is_stored(self: InMemoryBackend, model: str, limit: int) -> list[UnembeddedRow]:
         found = read(self, model, limit)
         if not looked.is_set():
             looked.set()
@@ -387,7 +387,7 @@ def test_a_model_that_loses_vectors_loses_no_texts(sqlite_url: str):
 
 def test_a_model_that_loses_vectors_gives_none_to_the_wrong_text():
     backend = InMemoryBackend()
-    texts = [Pending(NS, "a", 1, "tea"), Pending(NS, "b", 1, "mate")]
+    texts = [UnembeddedRow(NS, "a", 1, "tea"), UnembeddedRow(NS, "b", 1, "mate")]
     written: list[Sequence[Write]] = []
     with pytest.raises(EmbeddingError, match="vectors"):
         fill(backend, written.append, Embedder(Lossy(), "lossy"), texts, with_tokens=True)

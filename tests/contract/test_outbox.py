@@ -21,7 +21,7 @@ from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
 from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
@@ -72,7 +72,7 @@ def settle(outbox: Outbox, claim: Claim) -> None:
     run(outbox.engine.write(outbox.completion_writes(claim)))
 
 
-def refuse(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+def refuse(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
     """Fails as long as a bad message is among them."""
     if any("bad" in message.text for message in messages):
         raise ModelError("no answer")
@@ -103,13 +103,13 @@ def test_a_message_goes_in_once_from_however_many_threads(store: BaseStore, cloc
 def test_messages_are_told_apart_by_session_id_position_text_and_agent(store: BaseStore, clock: FrozenClock) -> None:
     outbox = outbox_on(store, clock)
     plain = said("hello", name="1")
-    nameless = Message(session_id="s", role=plain.role, text="hello")
+    nameless = ConversationMessage(session_id="s", role=plain.role, text="hello")
     others = [
         said("hello", session="t", name="1"),
         said("hello", name="2"),
         said("hello again", name="1"),
         nameless,
-        Message(session_id="s", role=plain.role, text="hello", position=1),
+        ConversationMessage(session_id="s", role=plain.role, text="hello", position=1),
     ]
     assert put(outbox, plain, plain) == 1
     assert put(outbox, *others, plain) == 5
@@ -352,7 +352,7 @@ def test_regression_after_an_interruption_messages_ask_to_be_worked_on_alone(
 
 
 def test_regression_an_outage_of_the_store_is_no_try(store: BaseStore, clock: FrozenClock) -> None:
-    def down(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def down(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         raise StoreUnavailable("the memories' database is down")
 
     extractor = Scripted(down)
@@ -369,7 +369,7 @@ def test_regression_an_outage_of_the_store_is_no_try(store: BaseStore, clock: Fr
 def test_regression_an_extractor_that_breaks_its_contract_ends_in_the_dead_letters(
     store: BaseStore, clock: FrozenClock
 ) -> None:
-    def broken(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def broken(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         raise KeyError("\ud800\x00 no such thing")
 
     pipeline = pipeline_on(store, broken, clock, max_tries=1)

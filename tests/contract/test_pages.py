@@ -23,7 +23,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace
 from inference_core.services.agent_memory_service import list_user_memories
-from inference_core.stores.backend import Backend, Delete, Expiry, Row, Tally
+from inference_core.stores.backend import Backend, Expiry, Remove, Row, Tally
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.indexing import reader
@@ -71,7 +71,7 @@ def test_pages_by_cursor_are_the_list(backend: Backend, size: int):
 def test_a_page_begins_after_a_row_that_is_gone(backend: Backend):
     done(backend, *(put(f"k{at}", at=at) for at in range(6)))
     last = Cursor.of(backend.page(PageRequest([USER], limit=3))[-1])
-    done(backend, Delete(namespace=USER, key="k3"), Delete(namespace=USER, key="k1"), put("new", at=9))
+    done(backend, Remove(namespace=USER, key="k3"), Remove(namespace=USER, key="k1"), put("new", at=9))
     assert keys(backend.page(PageRequest([USER], limit=9, after=last))) == ["k2", "k0"]
 
 
@@ -94,7 +94,7 @@ def test_a_tally_counts_by_namespace_and_kind(backend: Backend):
     before_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
     done(backend, *(put(f"k{at}", kind="facts", created_at=moment) for at, moment in enumerate((START, before_1970))))
     done(backend, put("k", scope=OTHER, kind="goals", created_at=START), put("gone", scope=OTHER), put("k", kind=""))
-    done(backend, Delete(namespace=OTHER, key="gone"))
+    done(backend, Remove(namespace=OTHER, key="gone"))
     wanted = [(USER, "", 1, START), (USER, "facts", 2, before_1970), (OTHER, "goals", 1, START)]
     assert sorted(backend.tally([USER, OTHER, ("x",)])) == wanted
 

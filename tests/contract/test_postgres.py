@@ -31,7 +31,7 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.stores import backends
-from inference_core.stores.backend import Delete, Put, Write
+from inference_core.stores.backend import Put, Remove, Write
 from inference_core.stores.backends import postgres_connections
 from inference_core.stores.backends.postgres import PostgresBackend
 from inference_core.stores.backends.postgres_connections import VERSION, WANTED
@@ -201,7 +201,7 @@ def test_many_open_an_empty_database_at_once():
 
 
 def test_reads_never_write(url: str, backend: PostgresBackend):
-    done(backend, put("a", text="tea"), put("b", text="mate"), Delete(namespace=USER, key="b"))
+    done(backend, put("a", text="tea"), put("b", text="mate"), Remove(namespace=USER, key="b"))
     with closing(PostgresBackend(f"{url}%20-cdefault_transaction_read_only%3Don")) as reader:
         assert reader.get([(USER, "a")]) == backend.get([(USER, "a")])
         assert (reader.count([USER]), reader.namespaces(), reader.heads([USER])) == (1, [USER], [3])

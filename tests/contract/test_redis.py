@@ -27,7 +27,7 @@ from inference_core.errors import (
 )
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Backend, Delete, Expire, Expiry, Put, SetVector, Touch
+from inference_core.stores.backend import Backend, Expire, Expiry, Put, Remove, SetVector, Touch
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
@@ -84,7 +84,7 @@ class TestSharedServer:
                 assert sorted(keys(store)) == ["a", f"own{number}"]
                 assert [row and row.value for row in store.get([(USER, "a")])] == [{"n": number}]
                 assert store.heads([USER]) == [2]
-            assert stores[0].apply([[Delete(namespace=USER, key="a")]]) == [[0]]
+            assert stores[0].apply([[Remove(namespace=USER, key="a")]]) == [[0]]
             assert [store.count([USER]) for store in stores] == [1, 2, 2, 2, 2, 2]
         assert client.get("inference_core:") == client.hget("cells", "a") == b"another program's"
         client.close()
@@ -93,7 +93,7 @@ class TestSharedServer:
         expiry = Expiry(START, timedelta(minutes=1))
         backend.apply([[replace(put("a"), kind="facts", expiry=expiry), put("b"), put("c", scope=("v",))]])
         backend.apply([[SetVector(namespace=USER, key="b", version=1, model="m", vector=b"v", tokens=b"t")]])
-        removals = [Expire(namespace=USER, key="a"), Delete(namespace=USER, key="b"), Delete(namespace=("v",), key="c")]
+        removals = [Expire(namespace=USER, key="a"), Remove(namespace=USER, key="b"), Remove(namespace=("v",), key="c")]
         assert backend.apply([removals]) == [[0, 0, 0]]
         client = raw(url)
         left = {key.decode().removeprefix("inference_core:").partition(":")[0] for key in client.scan_iter()}
@@ -183,7 +183,7 @@ class TestRaces:
             while not stopped.is_set():
                 number = (number + 1) % 4
                 store.apply([[replace(put(f"k{number}"), created_at=START + timedelta(days=1))]])
-                store.apply([[Delete(namespace=USER, key=f"k{number}")]])
+                store.apply([[Remove(namespace=USER, key=f"k{number}")]])
 
         with closing(open_backend(url)) as one, closing(open_backend(url)) as other:
             one.apply([[put(f"kept{number}") for number in range(9)]])
@@ -290,7 +290,7 @@ class TestServers:
             client.execute_command("ACL", "SETUSER", "bob", "on", ">secret", "~mine:*", *rights)
         address = server.url.replace("unix://", "unix://bob@") + "?password=secret&prefix="
         with closing(open_backend(address + "mine:")) as backend:
-            assert backend.apply([[put("a")], [Delete(namespace=USER, key="a"), put("b", text="mate")]]) == [
+            assert backend.apply([[put("a")], [Remove(namespace=USER, key="a"), put("b", text="mate")]]) == [
                 [1],
                 [0, 1],
             ]
@@ -313,7 +313,7 @@ class TestServers:
             backend.apply([[put("a", n=1), put("b", n=1)]])
             client.config_set("maxmemory", 1)
             before = client.dbsize()
-            refused, other = backend.apply([[put("a", n=2), put("c")], [Delete(namespace=USER, key="b")]])
+            refused, other = backend.apply([[put("a", n=2), put("c")], [Remove(namespace=USER, key="b")]])
             assert isinstance(refused, StoreUnavailable)
             assert isinstance(other, StoreUnavailable)
             assert (client.dbsize(), backend.heads([USER]), sorted(keys(backend))) == (before, [2], ["a", "b"])

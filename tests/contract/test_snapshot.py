@@ -15,7 +15,7 @@ from inference_core.effects import run
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row
+from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.indexes import IndexCache
@@ -77,9 +77,9 @@ def kinds_of(at: Callable[[int], float]) -> list[Put]:
     ]
 
 
-CHANGES: list[list[Put | Delete]] = [
+CHANGES: list[list[Put | Remove]] = [
     [written("k00", None, at=3)],
-    [Delete(namespace=FACTS, key="k07"), Delete(namespace=RULES, key="k09")],
+    [Remove(namespace=FACTS, key="k07"), Remove(namespace=RULES, key="k09")],
     [written("k07", "tea again", at=1, kind="goals")],
     [written("k14", "tea", at=5, number=99)],
     [written("hidden", None, at=2), written("hidden", None, scope=RULES, at=2.5, kind="goals")],
@@ -126,7 +126,7 @@ def test_pinned_rows_are_those_that_say_so_the_newest_first(backend: Backend, in
         *(important, written("other", scope=OTHER, pinned=True), written("plain", at=1)),
         *(written("gone", pinned=True), written("loose", pinned=True)),
     ]
-    backend.apply([rows, [Delete(namespace=FACTS, key="gone"), written("loose", pinned=False)]])
+    backend.apply([rows, [Remove(namespace=FACTS, key="gone"), written("loose", pinned=False)]])
     one = snapshot(indexes, wait_seconds=wait_seconds)
     assert [row.key for row in one.pinned(SCOPES)] == [f"p{at}" for at in range(6)]
     assert [row.key for row in one.pinned([RULES])] == ["p1", "p3", "p5"]
@@ -178,7 +178,7 @@ def test_a_row_that_was_removed_after_the_snapshot_is_left_out(backend: Backend,
     """What the snapshot has not read yet is as it is when it is read."""
     backend.apply([[written("a", "tea", topic="old"), written("b", "tea")]])
     one = snapshot(indexes)
-    backend.apply([[Delete(namespace=FACTS, key="b"), written("a", "tea", topic="new")]])
+    backend.apply([[Remove(namespace=FACTS, key="b"), written("a", "tea", topic="new")]])
     assert told(one.get([(FACTS, "a"), (FACTS, "b")])) == told(backend.get([(FACTS, "a"), (FACTS, "b")]))
     assert [row.key for row in one.newest([FACTS], limit=9)] == ["a"]
     assert [row.value["topic"] for row in snapshot(indexes).newest([FACTS], limit=9)] == ["new"]

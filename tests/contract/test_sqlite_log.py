@@ -13,7 +13,7 @@ import pytest
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import AUDIT, Namespace
-from inference_core.stores.backend import Check, Delete, Expiry, Put, Row
+from inference_core.stores.backend import Check, Expiry, Put, Remove, Row
 from inference_core.stores.backends import sqlite_connections
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.codec import PageRequest
@@ -68,9 +68,9 @@ def test_events_are_logged_and_found_by_every_read(backend: SqliteBackend, path:
 def test_a_write_finds_what_is_in_the_log(backend: SqliteBackend, path: Path) -> None:
     backend.apply([[event("a"), event("b")]])
     absent = Check(namespace=EVENTS, key="a", expected=0)
-    (refused,) = backend.apply([[event("c"), absent, Delete(namespace=EVENTS, key="b", expected=9)]])
+    (refused,) = backend.apply([[event("c"), absent, Remove(namespace=EVENTS, key="b", expected=9)]])
     assert isinstance(refused, VersionConflict)
-    assert backend.apply([[Delete(namespace=EVENTS, key="a"), event("c")]]) == [[0, 1]]
+    assert backend.apply([[Remove(namespace=EVENTS, key="a"), event("c")]]) == [[0, 1]]
     assert [row.key for row in backend.page(PageRequest([EVENTS], limit=9))] == ["b", "c"]
 
 

@@ -18,7 +18,7 @@ from inference_core import MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, StoreUnavailable, VersionConflict
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Delete, Expire, Expiry, Put, SetVector, Touch
+from inference_core.stores.backend import Expire, Expiry, Put, Remove, SetVector, Touch
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
@@ -167,7 +167,7 @@ class TestBackends:
         with closing(open_backend(database_url, clock=clock)) as backend:
             backend.apply([[self.put(clock)]])
             later(clock, 1)
-            (refused,) = backend.apply([[Delete(namespace=NS, key="a", expected=1)]])
+            (refused,) = backend.apply([[Remove(namespace=NS, key="a", expected=1)]])
             assert isinstance(refused, VersionConflict)
             assert backend.apply([[self.put(clock, expected=0)]]) == [[2]]
 

@@ -20,7 +20,7 @@ from inference_core import AgentMemoryStoreService, MemorySource, MemoryStore, O
 from inference_core.errors import ConfirmationNeeded, InvalidInput, UnsupportedSchema, UntrustedWrite
 from inference_core.memory.namespaces import AUDIT, Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import EMBEDDING_META, Backend, Delete, Expiry, Put
+from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, Put, Remove
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
@@ -59,7 +59,7 @@ def fill(backend: Backend) -> None:
     puts.append(made(900, expiry=Expiry(START + ttl, ttl)))
     for put in puts:
         assert all(isinstance(outcome, list) for outcome in backend.apply([[put]]))
-    backend.apply([[Delete(namespace=("ada", "semantic"), key="k7")]])
+    backend.apply([[Remove(namespace=("ada", "semantic"), key="k7")]])
     backend.set_meta(EMBEDDING_META, MODEL)
 
 

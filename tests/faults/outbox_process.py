@@ -20,7 +20,7 @@ from inference_core.ingestion import worker
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Limits
 from inference_core.testing import ScriptedChatModel
 
@@ -34,7 +34,7 @@ class Forgetful:
     """An extractor that answers otherwise each time: a memory a message, named by its marker and by its moment."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         yield from ()
         time.sleep(random.random() * 0.005)
@@ -58,7 +58,7 @@ class Poisoned:
     model = ScriptedChatModel(turns=[hang], record=False)
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         text = " ".join(message.text for message in messages)
         os.write(1, f"tried {text} {time.time()}\n".encode())

@@ -27,7 +27,7 @@ from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.effects import Operation, run
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Limits
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
@@ -73,7 +73,7 @@ class Stepped(Forgetful):
         self._steps = steps
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         self._steps.step()
         extraction = yield from super().extract(messages, offered, now, zone)

@@ -23,7 +23,7 @@ from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.procrastinate_dispatch import Dispatcher
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import ScriptedChatModel
 
@@ -57,7 +57,7 @@ async def until(found: list[str], count: int) -> None:
 async def test_a_message_is_worked_on_when_the_worker_is_called_and_when_it_begins(url: str) -> None:
     worked: list[str] = []
 
-    def noted(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def noted(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         worked.append("batch")
         return word_for_word(messages, offered)
 

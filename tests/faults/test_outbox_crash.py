@@ -28,7 +28,7 @@ from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
@@ -60,7 +60,7 @@ def with_fault(plan: Operation[Any], at: int, fault: BaseException, *, is_done: 
     return False
 
 
-def fickle(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+def fickle(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
     """Answers otherwise each time; Porto takes the place of Lisbon."""
     made = time.monotonic_ns()
     home = next((one.memory_id for one in offered if "Lisbon" in one.content), None)
@@ -200,7 +200,7 @@ def test_an_outage_of_the_model_costs_no_message(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(worker, "_LONGEST_PAUSE_S", 0.002)
     tries: Counter[str] = Counter()
 
-    def out(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def out(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         tries.update(message.text for message in messages)
         if sum(tries.values()) < 150:
             raise ModelError("503")

@@ -48,7 +48,7 @@ from inference_core import (
 from inference_core.effects import run
 from inference_core.errors import DeadlineExceeded, InferenceCoreError, StoreUnavailable, VersionConflict
 from inference_core.short_term.agent_memory import read_window
-from inference_core.short_term.blocks.memory import Conversation, scope_of
+from inference_core.short_term.blocks.memory import UserSession, scope_of
 from inference_core.short_term.strategies import OverflowStrategy
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
@@ -129,7 +129,7 @@ def test_a_fault_in_an_update_of_agent_memory(combination: str, fault: BaseExcep
             else:
                 with_fault(memory._update(SESSION, QUESTION), at, fault, after=after)
             updating(store, asked).update(SESSION, QUESTION)
-            kept = run(read_window(scope_of(store), Conversation(USER, SESSION))).messages
+            kept = run(read_window(scope_of(store), UserSession(USER, SESSION))).messages
             check_once(kept, store, flushes="F" in combination)
             assert len(kept) < len(HISTORY)
         return effects, asked.calls

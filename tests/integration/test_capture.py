@@ -27,7 +27,7 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.partitions import Partition
 from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
@@ -296,7 +296,7 @@ class Asking:
     model = ScriptedChatModel(turns=[SECRET])
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         answer = yield from ask_model(self.model, [HumanMessage(messages[0].text)])
         return Extraction([Candidate(content=answer.text)])
@@ -330,7 +330,7 @@ class Zoned(Scripted):
         self.zones: dict[str, str] = {}
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         self.zones |= {message.text: str(zone) for message in messages}
         return super().extract(messages, offered, now, zone)

@@ -15,14 +15,14 @@ from inference_core.effects import run
 from inference_core.errors import ModelError
 from inference_core.ingestion.jobs import jobs
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Outbox
 from inference_core.testing import FrozenClock
 
 HOSTILE = "bad \x1b[31mred\u202e"
 
 
-def told(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+def told(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
     """Ends Lisbon by Porto, fails at what is bad."""
     if any("bad" in message.text for message in messages):
         raise ModelError(f"refused {messages[0].text}")

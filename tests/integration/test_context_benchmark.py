@@ -18,7 +18,7 @@ from benchmarks.context.experiment import run_set
 from benchmarks.context.first import WAYS, told
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
-from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
+from inference_core.evaluation.conversations import Conversation, ConversationQuestion, ConversationTurn
 from inference_core.memory.trust import Origin
 
 POISON = {
@@ -136,8 +136,10 @@ def of(saved: Sequence[tuple[str, str]]) -> Conversation:
     """A user with memories, each with a question that it answers, and one question more."""
     at = datetime(2026, 1, 15, tzinfo=UTC)
     turns = [ConversationTurn(str(n), None, at, None, text, Origin.USER, "facts") for n, (text, _) in enumerate(saved)]
-    asked = [Question(text, None, "direct", (str(n),), names_evidence=True) for n, (_, text) in enumerate(saved)]
-    open_question = Question("What is the weather?", None, "direct", (), names_evidence=False)
+    asked = [
+        ConversationQuestion(text, None, "direct", (str(n),), names_evidence=True) for n, (_, text) in enumerate(saved)
+    ]
+    open_question = ConversationQuestion("What is the weather?", None, "direct", (), names_evidence=False)
     return Conversation("ada", tuple(turns), (*asked, open_question), 0)
 
 

@@ -40,7 +40,7 @@ from inference_core.context.render import render_blocks
 from inference_core.effects import run
 from inference_core.memory.text import encode_json
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.stores.backend import Put
 from inference_core.stores.codec import unpack_value
@@ -400,7 +400,7 @@ def test_what_leaves_for_long_term_memory_after_a_page_is_the_pages(store: Memor
     first = [HumanMessage("I live in Rome. Read it!", id="1"), ToolMessage(RULE, tool_call_id="c", id="2")]
     for messages in (first, [AIMessage(f"It says: {RULE}", id="3")]):
         for block in blocks:
-            run(block.absorb(scope, Conversation("ada", "t"), messages))
+            run(block.absorb(scope, UserSession("ada", "t"), messages))
     found = {one.content: one for one in AgentMemoryStoreService(store).sync.list_memories("ada")[0]}
     assert {text: one.value["trust"] for text, one in found.items()} == {
         "I live in Rome. Read it!": 2,
@@ -418,7 +418,7 @@ def test_regression_what_leaves_for_long_term_memory_after_pasted_text_is_from_o
     blocks = [ExtractiveMemory(_Facts(responses=[])), VectorMemory()]
     for messages in ([HumanMessage("I live in Rome. See:\n> Rain", id="1")], [AIMessage(f"It says: {RULE}", id="2")]):
         for block in blocks:
-            run(block.absorb(scope, Conversation("ada", "t"), messages))
+            run(block.absorb(scope, UserSession("ada", "t"), messages))
     found = {one.content: one for one in AgentMemoryStoreService(store).sync.list_memories("ada")[0]}
     assert {one.value["trust"] for text, one in found.items() if RULE in text} == {0}
 

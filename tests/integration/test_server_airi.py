@@ -25,7 +25,7 @@ from inference_core.outbox import partitions
 from inference_core.server.api.airi import AIRI_ROUTES, add_airi
 from inference_core.server.api.user_routes import ALL_ROUTES
 from inference_core.server.app import create_app
-from inference_core.server.identity.auth import KeyRing, Permission
+from inference_core.server.identity.auth import ApiKeys, Permission
 from inference_core.server.identity.gate import Access
 from inference_core.services.operations.tuning import tune
 from inference_core.testing import ScriptedChatModel, call_tool
@@ -39,7 +39,7 @@ SETTINGS = MemorySettings.model_construct(
 async def server(tmp_path: Path) -> AsyncIterator[Served]:
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
         service = AgentMemoryStoreService(store)
-        ring = KeyRing(store.engine, service.scope.clock, 10)
+        ring = ApiKeys(store.engine, service.scope.clock, 10)
         app = create_app(service, Access(checks=[ring], rate=1e6, burst=10**6), [*ALL_ROUTES, *AIRI_ROUTES])
         add_airi(app, service, SETTINGS)
         yield Served(service, app)

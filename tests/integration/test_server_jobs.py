@@ -23,9 +23,9 @@ from inference_core.errors import StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import AUDIT, JOBS_ROOT, PORTIONS
 from inference_core.memory.text import encode_json
 from inference_core.server.api import jobs, user_routes
-from inference_core.server.api.jobs import ABANDONED, Job, Jobs
+from inference_core.server.api.jobs import ABANDONED, Jobs, StoredJob
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
-from inference_core.stores.backend import Delete, Put, Row
+from inference_core.stores.backend import Put, Remove, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
@@ -275,7 +275,7 @@ async def test_what_a_later_version_has_added_to_a_job_is_left_out(server: Serve
         await ended(client, job)
     engine = server.service.scope.engine
     (row,) = await arun(engine.scan(await arun(engine.namespaces((JOBS_ROOT,)))))
-    assert Job.of(replace(row, value={**row.value, "priority": 3})) == Job.of(row)
+    assert StoredJob.of(replace(row, value={**row.value, "priority": 3})) == StoredJob.of(row)
 
 
 async def looked(runner: Jobs) -> None:
@@ -318,7 +318,7 @@ async def test_of_two_servers_with_one_job_the_later_has_it(server: Served):
         job = await begun(client, "export")
         await ended(client, job)
     stale = await first.get("ada", job.rpartition("/")[2])
-    assert isinstance(stale, Job)
+    assert isinstance(stale, StoredJob)
     stale.version, stale.server = stale.version - 1, "the earlier"
     await first._tell(stale)
     assert stale.is_stopped
@@ -405,7 +405,7 @@ async def test_a_job_whose_portions_are_gone_says_so_instead_of_giving_less(
         places = await arun(engine.namespaces(("ada",)))
         rows = await arun(engine.scan([place for place in places if PORTIONS in place]))
         for row in rows:
-            await arun(engine.write([Delete(namespace=row.namespace, key=row.key)]))
+            await arun(engine.write([Remove(namespace=row.namespace, key=row.key)]))
         assert (await client.get(exported + "/result")).status_code == 404
         job = await first.get("ada", saving.rpartition("/")[2])
         assert job is not None

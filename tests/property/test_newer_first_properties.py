@@ -13,7 +13,7 @@ from inference_core.retrieval.pool import Place
 from inference_core.retrieval.similarity import WINDOW
 from inference_core.retrieval.vectors import Floats
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import Found, Search, Selection
+from inference_core.stores.indexing.search import FoundRow, Search, Selection
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 QUERIES = ["Book the room", "tea for two", "Where did I live before?", "What is the room of my team?"]
@@ -31,7 +31,7 @@ def test_only_the_order_of_the_best_without_a_session_changes(
     given_memories: list[tuple[str, str | None, int, bool]], seed: int, query: str, limit: int
 ):
     nearness = np.random.default_rng(seed).choice(np.array([-0.5, 0.3, 0.4, 0.9, np.nan], np.float32), (14, 14))
-    found: list[Found] = []
+    found: list[FoundRow] = []
     for at, (content, session, day, is_embedded) in enumerate(given_memories):
         value = {"content": content, "memory_category": "episodic"} | ({"session_id": session} if session else {})
         moment = DAY + timedelta(days=day)
@@ -44,13 +44,15 @@ def test_only_the_order_of_the_best_without_a_session_changes(
             created_at=moment,
             updated_at=moment,
         )
-        found.append(Found(row, 9 - at / 4, 0.5, {"lexical": 9 - at / 4}, place=Place(0, at) if is_embedded else None))
+        found.append(
+            FoundRow(row, 9 - at / 4, 0.5, {"lexical": 9 - at / 4}, place=Place(0, at) if is_embedded else None)
+        )
 
     def alike(places: Sequence[Place]) -> Floats:
         slots = [place.slot for place in places]
         return nearness[slots][:, slots]
 
-    def selected(wanted: int) -> list[Found]:
+    def selected(wanted: int) -> list[FoundRow]:
         selection = Selection(Search(groups=[], text=query, limit=wanted, prefers_newer=True), alike)
         for one in found[: selection.missing]:
             selection.offer(one)

@@ -45,7 +45,7 @@ from inference_core import (
 )
 from inference_core.effects import run
 from inference_core.short_term.agent_memory import read_window
-from inference_core.short_term.blocks.memory import Conversation, scope_of
+from inference_core.short_term.blocks.memory import UserSession, scope_of
 from inference_core.short_term.policy import OverflowPolicy, OverflowResult
 from inference_core.short_term.strategies import Eviction, OverflowStrategy
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user, is_summary, view
@@ -241,7 +241,7 @@ class Bench:
 
     def handle(self, messages: Sequence[AnyMessage], policy: OverflowPolicy | None = None) -> OverflowResult:
         policy = policy or OverflowPolicy(self.strategies(), self.case.room)
-        eviction = Eviction(room=policy.room(), conversation=Conversation(USER, SESSION), scope=scope_of(self.store))
+        eviction = Eviction(room=policy.room(), conversation=UserSession(USER, SESSION), scope=scope_of(self.store))
         return run(policy.handle(Window(messages, count_tokens), eviction))
 
 
@@ -368,7 +368,7 @@ def agent_memory_loses_nothing(case: Case):
             memory.update(SESSION, message)
             content = memory.get(SESSION)
             check_valid(content.messages)
-        kept = run(read_window(scope_of(sessions_store), Conversation(USER, SESSION))).messages
+        kept = run(read_window(scope_of(sessions_store), UserSession(USER, SESSION))).messages
         check_shown(memory.get(SESSION).messages, kept, case.room)
         tools.heal()
         gone = markers(one for one in told if not is_summary(one)) - markers(kept)

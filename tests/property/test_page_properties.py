@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Backend, Delete, Put, Write
+from inference_core.stores.backend import Backend, Put, Remove, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sqlite import SqliteBackend
 from inference_core.stores.codec import Cursor, PageRequest
@@ -27,7 +27,7 @@ changes = st.lists(st.tuples(places, st.none() | ages), max_size=6)
 def write(place: Place, age: int | None) -> Write:
     scope, key = place
     if age is None:
-        return Delete(namespace=scope, key=key)
+        return Remove(namespace=scope, key=key)
     moment = START + timedelta(microseconds=age)
     return Put(namespace=scope, key=key, value=json.dumps({"age": age}), kind=key, created_at=moment, updated_at=moment)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.outbox.candidates import Action, KnownMemory
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.slots import Comparison, compare, slots_of
 
 MANY = settings(max_examples=200, deadline=None)
@@ -47,7 +47,10 @@ def test_a_relation_is_found_whatever_is_said(old: str, new: str):
 @MANY
 @given(st.lists(TEXTS, max_size=4), st.lists(TEXTS, max_size=4))
 def test_candidates_are_the_users_words_and_aim_at_what_is_offered(said: list[str], known: list[str]):
-    messages = [Message(session_id=None, role=Role.USER, text=text, id=str(place)) for place, text in enumerate(said)]
+    messages = [
+        ConversationMessage(session_id=None, role=Role.USER, text=text, id=str(place))
+        for place, text in enumerate(said)
+    ]
     offered = [KnownMemory(f"M{place}", f"id{place}", text) for place, text in enumerate(known)]
     for candidate in extract_by_rules(messages, offered, NOW).candidates:
         assert any(candidate.content in text for text in said)

@@ -34,7 +34,7 @@ from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.outbox.partitions import dead_letters
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import ScriptedChatModel, call_tool
 
@@ -185,7 +185,7 @@ def test_words_taken_in_as_they_are_keep_their_source_and_are_undone(url: str) -
         service.sync.save_memory("ada", "A word of the application", "facts", session_id="visit")
         before = state(store)
         spoken = talk(store, RuleExtractor(), THREAD, "Is it paid?", result=TOOL_RESULTS["echoed"])
-        run(VectorMemory().absorb(service.scope, Conversation("ada", "visit"), spoken))
+        run(VectorMemory().absorb(service.scope, UserSession("ada", "visit"), spoken))
         origins = [value["source"]["origin"] for key, value in state(store).items() if key not in before]
         assert sorted(origins) == ["agent", "tool", "tool", "user"]  # the agent's is the call, before the result
     undo(url)

@@ -35,8 +35,8 @@ from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.verbatim import NOT_OFFERED, ingest
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.outbox.candidates import Action, Candidate, Extraction
-from inference_core.outbox.messages import Message, Role, Transcript
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.outbox.messages import ConversationMessage, Role, Transcript
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
@@ -115,12 +115,12 @@ def by_insight(store: MemoryStore, clock: FrozenClock) -> None:
 def by_block(store: MemoryStore, clock: FrozenClock) -> None:
     answer = call_tool("ExtractedFacts", facts=[{"content": TEXT}, {"content": f"{TEXT}."}])
     block = ExtractiveMemory(ScriptedChatModel(turns=[answer]), store, user_id="ada")
-    run(block.absorb(strict(store, clock).scope, Conversation("ada", "s"), [HumanMessage(TEXT)]))
+    run(block.absorb(strict(store, clock).scope, UserSession("ada", "s"), [HumanMessage(TEXT)]))
 
 
 def by_transcript(store: MemoryStore, clock: FrozenClock) -> None:
     """Cause: word for word, what an assistant had said became episodic memory, whatever was to be confirmed."""
-    messages = [Message(session_id="s", role=Role.ASSISTANT, text=TEXT, id=str(at)) for at in range(2)]
+    messages = [ConversationMessage(session_id="s", role=Role.ASSISTANT, text=TEXT, id=str(at)) for at in range(2)]
     for report in ingest(strict(store, clock).scope, "ada", Transcript(messages, 2)):
         assert (report.written, report.waiting) in ((0, 2), (0, 1))
     (again,) = list(ingest(strict(store, clock).scope, "ada", Transcript(messages, 2)))[-1:]
@@ -129,13 +129,13 @@ def by_transcript(store: MemoryStore, clock: FrozenClock) -> None:
 
 def by_passages(store: MemoryStore, clock: FrozenClock) -> None:
     block = VectorMemory(store, user_id="ada")
-    run(block.absorb(strict(store, clock).scope, Conversation("ada", "s"), [AIMessage(TEXT, id="1")]))
+    run(block.absorb(strict(store, clock).scope, UserSession("ada", "s"), [AIMessage(TEXT, id="1")]))
 
 
 def by_vector_store(store: MemoryStore, clock: FrozenClock) -> None:
     vectors = InMemoryVectorStore(DeterministicFakeEmbedding(size=4))
     block = VectorMemory(store, user_id="ada", vector_store=vectors)
-    run(block.absorb(strict(store, clock).scope, Conversation("ada", "s"), [AIMessage(TEXT, id="1")]))
+    run(block.absorb(strict(store, clock).scope, UserSession("ada", "s"), [AIMessage(TEXT, id="1")]))
     assert vectors.store == {}
 
 
@@ -203,10 +203,10 @@ def test_every_path_waits_for_the_user(
 def test_what_cannot_be_offered_is_read_again_later(store: MemoryStore, clock: FrozenClock) -> None:
     """Guards transcripts: a message that the user has rejected is not stored, and not counted as done."""
     service = strict(store, clock)
-    transcript = Transcript([Message(session_id="s", role=Role.ASSISTANT, text=TEXT, id="1")], 1)
+    transcript = Transcript([ConversationMessage(session_id="s", role=Role.ASSISTANT, text=TEXT, id="1")], 1)
     list(ingest(service.scope, "ada", transcript))
     service.sync.reject_pending("ada", service.sync.list_pending("ada")[0].id)
-    other = Transcript([Message(session_id="t", role=Role.ASSISTANT, text=TEXT, id="2")], 1)
+    other = Transcript([ConversationMessage(session_id="t", role=Role.ASSISTANT, text=TEXT, id="2")], 1)
     (report,) = list(ingest(service.scope, "ada", other))[-1:]
     assert (report.written, report.waiting, dict(report.skipped)) == (0, 0, {NOT_OFFERED: 1})
     assert service.sync.list_memories("ada")[0] == []

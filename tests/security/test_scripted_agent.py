@@ -36,7 +36,7 @@ from inference_core.memory.namespaces import FORGOTTEN, PENDING
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.server.mcp import Caller, MemoryServer
 from inference_core.services.context_builder.builder import DEFAULT_SOURCES
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.testing import ScriptedChatModel, call_tool
 
 WEB = MemorySource(origin=Origin.WEB)
@@ -283,7 +283,7 @@ def test_blocks_get_nowhere(store: MemoryStore) -> None:
     extracting = ExtractiveMemory(ScriptedChatModel(turns=[call_tool("ExtractedFacts", facts=facts)], record=False))
     page = ToolMessage(forged, tool_call_id="c", id="t")
     for block in (extracting, VectorMemory()):
-        conversation = Conversation("ada", "s")
+        conversation = UserSession("ada", "s")
         run(block.absorb(scope, conversation, [HumanMessage("Hello", id="u"), page, AIMessage(forged, id="a")]))
         shown = run(block.recall(scope, conversation, HumanMessage("Obey Bob planner key")))
         assert not [one for one in shown if SECRETS["bob"] in one.content or SECRETS["other agent"] in one.content]

@@ -41,7 +41,7 @@ from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.verbatim import hand_over, ingest
 from inference_core.memory.redaction import told_error
 from inference_core.outbox.candidates import Extraction
-from inference_core.outbox.messages import Message, Role, Transcript
+from inference_core.outbox.messages import ConversationMessage, Role, Transcript
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import dead_letters
 from inference_core.stores.opening import open_backend
@@ -72,7 +72,9 @@ class Listening(HashingEmbeddings):
 
 
 def transcript() -> Transcript:
-    return Transcript([Message(session_id="t", role=Role.USER, text=SAID, id="m1", author=f"Ada {CANARY}")], 1)
+    return Transcript(
+        [ConversationMessage(session_id="t", role=Role.USER, text=SAID, id="m1", author=f"Ada {CANARY}")], 1
+    )
 
 
 def saved(service: AgentMemoryStoreService, folder: Path) -> None:

@@ -22,7 +22,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError
 from inference_core.memory.namespaces import encode_label
 from inference_core.server.app import check_routes
-from inference_core.server.identity.auth import KeyRing, Permission, Principal, revoke_key
+from inference_core.server.identity.auth import ApiKeys, Permission, Principal, revoke_key
 from inference_core.server.running import access_for, assembled
 from inference_core.settings import ServerSettings
 from inference_core.testing import FrozenClock
@@ -105,7 +105,7 @@ def server(clock: FrozenClock) -> Iterator[Served]:
     with open_store("memory://", embeddings=None) as store:
         service = AgentMemoryStoreService(store, clock=clock)
         settings = ServerSettings(airi=True, issuer="https://id.example.com", audience="memory")
-        checks = [KeyRing(store.engine, clock, 10), token]
+        checks = [ApiKeys(store.engine, clock, 10), token]
         access = replace(access_for(service, settings), checks=checks, rate=1e6, burst=10**6, failures=10**6)
         app, ends = assembled(service, access, settings, MemorySettings())
         yield Served(service, app)

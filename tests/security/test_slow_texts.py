@@ -26,7 +26,7 @@ from inference_core.memory.secrets import credentials_in, personal_in
 from inference_core.memory.text import canonical_text, harmless, unmasked, word_changes
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.grounding import Grounding
-from inference_core.outbox.messages import Message, Role, own_words, quotes, split_text
+from inference_core.outbox.messages import ConversationMessage, Role, own_words, quotes, split_text
 from inference_core.retrieval.analysis import analyze, query_alternatives, words_by_term
 from inference_core.retrieval.documents import passages
 from inference_core.retrieval.languages import language_of
@@ -122,7 +122,8 @@ def _weighed(text: str) -> object:
 
 def _grounded(text: str) -> object:
     said = [
-        Message(session_id=None, role=role, text=text) for role in (Role.USER, Role.TOOL, Role.ASSISTANT, Role.USER)
+        ConversationMessage(session_id=None, role=role, text=text)
+        for role in (Role.USER, Role.TOOL, Role.ASSISTANT, Role.USER)
     ]
     grounding = Grounding(said)
     return grounding.is_external(text), grounding.may_guide(text), grounding.asks_to_forget(text), grounding.keeps(text)
@@ -134,7 +135,7 @@ def _imported(text: str) -> object:
 
 
 def _extracted(text: str) -> object:
-    return extract_by_rules([Message(session_id=None, role=Role.USER, text=text, at=NOW)], [], NOW)
+    return extract_by_rules([ConversationMessage(session_id=None, role=Role.USER, text=text, at=NOW)], [], NOW)
 
 
 READERS: dict[str, Callable[[str], object]] = {

@@ -20,7 +20,7 @@ from inference_core.errors import IdentityError, InferenceCoreError, InvalidInpu
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline
 from inference_core.ingestion.worker import INTERVAL_S, Worker
-from inference_core.outbox.messages import NO_THREAD, Message, Role
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role
 from inference_core.outbox.outbox import Limits, Outbox, check_outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
@@ -182,11 +182,11 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             # Without a checkpointer the whole history comes each time, with new ids: then its position identifies a
             # message.
             is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
-            new: list[Message] = []
+            new: list[ConversationMessage] = []
             for at in _new(state, end):
                 said = messages[at]
                 is_agents = isinstance(said, AIMessage) or told is not None
-                message = Message(
+                message = ConversationMessage(
                     session_id=NO_THREAD if thread is None else thread,
                     role=Role.ASSISTANT if is_agents else Role.USER,
                     text=said.text,

@@ -27,7 +27,7 @@ from inference_core.outbox.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.settings import RECALL_TIMEOUT_S
 from inference_core.short_term.agent_memory import recalled_for
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.policy import Overflow, OverflowPolicy, OverflowResult
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, is_summary, last_of_user, view
@@ -212,13 +212,13 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             left = {name: own for name, own in left.items() if own}
         return "", request
 
-    def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Conversation:
+    def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> UserSession:
         """Raises IdentityError if no user is known, or if the thread or the run is another user's."""
         user = self._binding.user(runtime, state.get("short_term_user"))
         if state.get("short_term_owner") != user:
             raise IdentityError("This conversation belongs to another user")
         thread = thread_of()
-        return Conversation(user, NO_THREAD if thread is None else thread)
+        return UserSession(user, NO_THREAD if thread is None else thread)
 
     def _scope(self, runtime: Runtime[Any]) -> MemoryScope | None:
         """The memory of blocks without a store of their own. Raises ConfigurationError if they need one."""

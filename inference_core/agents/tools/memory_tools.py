@@ -19,7 +19,7 @@ from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
 from inference_core.agents.identity import MemoryBinding, field_of, thread_of
-from inference_core.agents.provenance import Call, grounding_of
+from inference_core.agents.provenance import MemoryToolCall, grounding_of
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
@@ -135,7 +135,7 @@ class MemoryTool(BaseTool):
         return await arun(self._answered(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
 
     @abstractmethod
-    def answer(self, call: Call, given: Any) -> Operation[str]:
+    def answer(self, call: MemoryToolCall, given: Any) -> Operation[str]:
         """Does what the model asked for, and returns the answer for the model."""
 
     def _outcome(self, memory_id: str, done: str, *, was_found: bool) -> str:
@@ -160,7 +160,7 @@ class MemoryTool(BaseTool):
             scope = replace(scope, actor=replace(actor, run_id=None if run_id is None else str(run_id)))
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema
-            call = Call(scope, user, source, self.session_id or source.thread_id, grounding_of(runtime))
+            call = MemoryToolCall(scope, user, source, self.session_id or source.thread_id, grounding_of(runtime))
             return (yield from self.answer(call, schema.model_construct(**arguments)))
         except InvalidInput as error:
             can_ask = isinstance(error, ConfirmationNeeded) and error.is_external
@@ -194,7 +194,7 @@ class SaveMemoryStoreTool(MemoryTool):
         if self._binding.has_spaces:
             self.args_schema = SaveToSpaceArguments
 
-    def answer(self, call: Call, given: SaveArguments) -> Operation[str]:
+    def answer(self, call: MemoryToolCall, given: SaveArguments) -> Operation[str]:
         """Saves, and answers with the id."""
         space = getattr(given, "space", None)
         owner = Space(space, member=call.user_id) if space else call.user_id
@@ -235,7 +235,7 @@ class RecallMemoryStoreTool(MemoryTool):
     verb: ClassVar[str] = "recall memories"
     writes: ClassVar[bool] = False
 
-    def answer(self, call: Call, given: RecallArguments) -> Operation[str]:
+    def answer(self, call: MemoryToolCall, given: RecallArguments) -> Operation[str]:
         """Searches, and answers with a numbered list; with the whole of the memory whose id is asked for."""
         if is_id(given.query) and (memory := (yield from get(call.scope, call.user_id, given.query))):
             return f"Found 1 memory:\n{whole(memory)}"
@@ -256,7 +256,7 @@ class UpdateMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = UpdateArguments
     verb: ClassVar[str] = "update memory"
 
-    def answer(self, call: Call, given: UpdateArguments) -> Operation[str]:
+    def answer(self, call: MemoryToolCall, given: UpdateArguments) -> Operation[str]:
         """Updates, and says whether there was such a memory."""
 
         def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
@@ -297,7 +297,7 @@ class DeleteMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = DeleteArguments
     verb: ClassVar[str] = "delete memory"
 
-    def answer(self, call: Call, given: DeleteArguments) -> Operation[str]:
+    def answer(self, call: MemoryToolCall, given: DeleteArguments) -> Operation[str]:
         """Deletes, and says whether there was such a memory."""
 
         def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
@@ -322,7 +322,7 @@ class ListMemoryStoreTool(MemoryTool):
     verb: ClassVar[str] = "list memories"
     writes: ClassVar[bool] = False
 
-    def answer(self, call: Call, given: ListArguments) -> Operation[str]:
+    def answer(self, call: MemoryToolCall, given: ListArguments) -> Operation[str]:
         """Lists a page, and says how many pages there are."""
         start = (given.page - 1) * _PAGE
         found, total = yield from in_space(

@@ -33,7 +33,7 @@ from inference_core.memory.trust import Origin
 from inference_core.memory.types import GUIDING_TYPES, IDEA, MemoryTypeDescription
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
 from inference_core.outbox.grounding import Grounding
-from inference_core.outbox.messages import Message, Role, traced
+from inference_core.outbox.messages import ConversationMessage, Role, traced
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)
@@ -53,13 +53,15 @@ MAX_MESSAGE: Final = 60_000
 class Batch:
     """Messages and known memories by the names that the model is given, and the time and zone of the user."""
 
-    messages: Mapping[str, Message]
+    messages: Mapping[str, ConversationMessage]
     offered: Mapping[str, KnownMemory]
     now: datetime
     zone: tzinfo
 
     @classmethod
-    def of(cls, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo) -> Batch:
+    def of(
+        cls, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Batch:
         """The batch of these, without messages that have no text."""
         said = [message for message in traced(messages) if message.text.strip()]
         return cls(
@@ -69,9 +71,9 @@ class Batch:
             zone,
         )
 
-    def named(self, names: Sequence[str], problems: list[str]) -> list[Message]:
+    def named(self, names: Sequence[str], problems: list[str]) -> list[ConversationMessage]:
         """The messages that ``names`` such as m2, 2 or "message 2" stand for; adds the others to ``problems``."""
-        found: dict[str, Message] = {}
+        found: dict[str, ConversationMessage] = {}
         for given in names:
             number = _MESSAGE_NAME.fullmatch(given)
             name = f"m{int(number[1])}" if number else given
@@ -81,7 +83,7 @@ class Batch:
                 problems.append(f"names a message that is not there: {quoted(given)}")
         return list(found.values())
 
-    def grounding(self, sources: Sequence[Message]) -> Grounding:
+    def grounding(self, sources: Sequence[ConversationMessage]) -> Grounding:
         """Tells words of the user, from ``sources`` alone, from all others in the batch."""
         others = [one.content for one in self.offered.values() if one.is_external]
         return Grounding(list(self.messages.values()), others, sources=sources)
@@ -149,7 +151,7 @@ class ModelExtractor:
         self.max_memories = max_memories
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo = UTC
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo = UTC
     ) -> Operation[Extraction]:
         """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
 
@@ -163,9 +165,9 @@ class ModelExtractor:
             return Extraction(())
         asking = Asking(self._models, self.timeout, PROMPTS["extraction"]["repair"])
         request = request_for(batch, self.prompt, self.max_memories)
-        refused: list[Reading] = []
+        refused: list[ParsedAnswer] = []
 
-        def read(answer: Any) -> tuple[Reading, str]:
+        def read(answer: Any) -> tuple[ParsedAnswer, str]:
             reading, problem = read_answer(batch, self.max_memories, answer)
             if problem:
                 refused.append(reading)
@@ -174,7 +176,7 @@ class ModelExtractor:
         try:
             reading = yield from asking.answered(request, read, "memories")
         except ModelError:
-            reading = max(refused, key=lambda one: one.understood, default=Reading())
+            reading = max(refused, key=lambda one: one.understood, default=ParsedAnswer())
             # Several messages are then tried one by one, for which a shorter answer will do. Nor is a part taken when
             # the model failed at the repair: it may give the whole later.
             if not reading.understood or len(refused) < 2 or len(batch.messages) > 1:  # noqa: PLR2004 - answer, repair
@@ -184,7 +186,7 @@ class ModelExtractor:
 
 
 @dataclass(slots=True)
-class Reading:
+class ParsedAnswer:
     """The candidates of an answer. ``understood`` counts the memories that have a text, refused ones included."""
 
     candidates: list[Candidate] = field(default_factory=list[Candidate])
@@ -192,7 +194,7 @@ class Reading:
     understood: int = 0
 
 
-def read_answer(batch: Batch, most: int, answer: Any) -> tuple[Reading, str]:
+def read_answer(batch: Batch, most: int, answer: Any) -> tuple[ParsedAnswer, str]:
     """What an answer gives, and the problem if it gives nothing usable or was cut off."""
     said = answer_of(answer)
     reading = read_candidates(said.entries, batch, most)
@@ -204,9 +206,9 @@ def read_answer(batch: Batch, most: int, answer: Any) -> tuple[Reading, str]:
     return reading, "; ".join(shown(reading.problems[:3])) or "it holds no list of memories"
 
 
-def read_candidates(entries: Iterable[Entry], batch: Batch, most: int) -> Reading:
+def read_candidates(entries: Iterable[Entry], batch: Batch, most: int) -> ParsedAnswer:
     """The first ``most`` distinct candidates in ``entries``. An invalid entry loses only itself. Never raises."""
-    reading = Reading()
+    reading = ParsedAnswer()
     seen: set[str] = set()
     left_out = 0
     for number, entry in enumerate(entries, 1):

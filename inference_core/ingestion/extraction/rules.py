@@ -17,7 +17,7 @@ from inference_core.effects import Operation
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import IDEA, MemoryType
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import FENCE, SIGNS, Message, Role
+from inference_core.outbox.messages import FENCE, SIGNS, ConversationMessage, Role
 from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, expanded, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
 from inference_core.slots.words import pattern, rows, words
@@ -54,10 +54,10 @@ class _Sentence:
     text: str
     plain: str
     said: Said
-    message: Message
+    message: ConversationMessage
 
     @classmethod
-    def of(cls, text: str, message: Message, now: datetime) -> _Sentence:
+    def of(cls, text: str, message: ConversationMessage, now: datetime) -> _Sentence:
         return cls(text, _plain(text), said_of(text, message.at or now), message)
 
     def candidate(self, memory_type: MemoryType, importance: float = DEFAULT_IMPORTANCE, **more: Any) -> Candidate:
@@ -66,7 +66,9 @@ class _Sentence:
         return Candidate(content=self.text, memory_type=memory_type, importance=importance, message_ids=ids, **more)
 
 
-def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime) -> Extraction:
+def extract_by_rules(
+    messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime
+) -> Extraction:
     """The candidates in the user's plain statements, in order; ``now``, aware, is the time of undated messages.
 
     Messages of several authors give nothing, as it is unclear which of them is the user. A candidate supersedes the
@@ -103,7 +105,7 @@ def extract_by_rules(messages: Sequence[Message], offered: Sequence[KnownMemory]
     return Extraction(placed)
 
 
-def _sentences(message: Message, now: datetime) -> Iterator[_Sentence]:
+def _sentences(message: ConversationMessage, now: datetime) -> Iterator[_Sentence]:
     """The user's own sentences that may state something, up to the first sign of pasted text.
 
     A sentence whose parts each make sense alone is split: superseding one part must not end the others.
@@ -235,7 +237,7 @@ class RuleExtractor:
     """An extractor without a model: finds plain statements in English and German."""
 
     def extract(
-        self, messages: Sequence[Message], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Operation[Extraction]:
         """The candidates of ``messages``; days are those of ``zone``."""
         yield from ()

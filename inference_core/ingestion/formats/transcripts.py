@@ -28,7 +28,15 @@ from inference_core.ingestion.formats.json_values import json_values, text_files
 from inference_core.ingestion.formats.threads import thread_entries
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import MAX_LABEL_BYTES
-from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Message, Role, Transcript, brings_outside, mended
+from inference_core.outbox.messages import (
+    EMPTY,
+    OTHER_PARTS,
+    ConversationMessage,
+    Role,
+    Transcript,
+    brings_outside,
+    mended,
+)
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 FORM: Final = "an object with 'role' and 'content'"
@@ -75,7 +83,7 @@ def read_messages(path: Path) -> Transcript:
     return Transcript(messages_of(entries(), path, skipped), total, skipped)
 
 
-def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> Iterator[Message]:
+def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> Iterator[ConversationMessage]:
     """The messages in ``entries`` of the file ``path``; those without a session are one named after the file.
 
     What is left out is counted in ``skipped``. Raises InvalidInput that names the entry.
@@ -89,7 +97,7 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
                 _refuse(f"it is not {FORM}")
             name = fields["role"].casefold()
             session = _label(fields, *_SESSIONS) or file_session
-            message: Message | None = None
+            message: ConversationMessage | None = None
             reason = name
             if name in _ROLES:
                 text, reason = _text(fields, skipped), EMPTY
@@ -98,7 +106,7 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
                 if text.strip() and at is None and given is not None:
                     _refuse(f"its time {quoted(given)} is neither ISO 8601 nor seconds since 1970")
                 if text.strip():
-                    message = Message(
+                    message = ConversationMessage(
                         session_id=session,
                         role=_ROLES[name],
                         text=text,

@@ -20,7 +20,7 @@ from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import MemoryType, get_category_for_type
-from inference_core.outbox.messages import Message, Role, has_pasted, mended
+from inference_core.outbox.messages import ConversationMessage, Role, has_pasted, mended
 from inference_core.outbox.outbox import Claim
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 
@@ -28,7 +28,7 @@ _MAX_NAMED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Citable:
     """What a derived memory may cite: a message, a memory, or a session's earlier summary, which has no id."""
 
     text: str
@@ -41,7 +41,7 @@ class Source:
     message_id: str | None = None
 
     @classmethod
-    def of_memory(cls, record: MemoryRecord, at: datetime | None = None) -> Source:
+    def of_memory(cls, record: MemoryRecord, at: datetime | None = None) -> Citable:
         """A memory as a source, dated when it happened unless ``at`` is given."""
         return cls(
             text=record.content,
@@ -52,7 +52,7 @@ class Source:
         )
 
     @classmethod
-    def of_message(cls, message: Message, at: datetime) -> Source:
+    def of_message(cls, message: ConversationMessage, at: datetime) -> Citable:
         """A message as a source, dated ``at``; with pasted text a document, as a summary may be made of that alone."""
         is_document = message.origin is Origin.USER and has_pasted(message.text)
         origin = Origin.DOCUMENT if is_document else message.origin
@@ -73,10 +73,10 @@ class Shown:
 
     name: str
     line: str
-    cited: Sequence[Source]
+    cited: Sequence[Citable]
 
 
-def lowest_origin(sources: Sequence[Source]) -> Origin:
+def lowest_origin(sources: Sequence[Citable]) -> Origin:
     """The origin of a memory derived from ``sources``: that of an external source if there is one, else the agent."""
     external = [one.origin for one in sources if one.trust is Trust.EXTERNAL]
     if not external:
@@ -84,7 +84,7 @@ def lowest_origin(sources: Sequence[Source]) -> Origin:
     return next((one for one in external if MemorySource(origin=one).trust is Trust.EXTERNAL), Origin.TOOL)
 
 
-def shown_source(name: str, source: Source, zone: tzinfo, most: int) -> Shown:
+def shown_source(name: str, source: Citable, zone: tzinfo, most: int) -> Shown:
     """``source`` as a line of a request, its text cut to ``most`` characters."""
     kind = "message" if source.role else "memory" if source.memory_id else "earlier_summary"
     by = f' from="{source.role.value}"' if source.role else ""
@@ -108,13 +108,13 @@ def short_text(given: Any, most: int) -> str:
 
 def text_and_cited(
     entry: Entry, name: str, lines: Sequence[Shown], most: int, min_cited: int = 1
-) -> tuple[str, list[Source]]:
+) -> tuple[str, list[Citable]]:
     """The text of an answer, best called ``name``, and the sources that it cites of ``lines``; other ids are ignored.
 
     Raises InvalidMemory for a text of more than ``most`` characters and for less than ``min_cited`` cited lines.
     """
     text = short_text(first_of(entry, (name, *CONTENT)), most)
-    offered: Mapping[str, Sequence[Source]] = {one.name: one.cited for one in lines}
+    offered: Mapping[str, Sequence[Citable]] = {one.name: one.cited for one in lines}
     named = (text.strip("[]<>\"' ").casefold() for text in islice(texts_of(entry.get("sources")), _MAX_NAMED))
     cited = dict.fromkeys(name for name in named if name in offered)
     if len(cited) < min_cited:

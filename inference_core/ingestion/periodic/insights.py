@@ -22,8 +22,8 @@ from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.extraction.schema import MAX_CONTENT
 from inference_core.ingestion.extraction.structured import PROMPTS, Asking, answer_of, shown, structured
 from inference_core.ingestion.periodic.derived import (
+    Citable,
     Shown,
-    Source,
     derived_record,
     lowest_origin,
     request_for,
@@ -124,7 +124,7 @@ class HigherLevelMemories(BaseModel):
     memories: list[HigherLevelMemory] = Field(max_length=1)
 
 
-Drawn = tuple[str, Sequence[Source]]
+Drawn = tuple[str, Sequence[Citable]]
 """What several memories show together, and those that it cites; "" for nothing."""
 
 
@@ -161,7 +161,7 @@ class ModelInsights:
         candidates: list[Candidate] = []
         answered: dict[str, str] = {}
         for group in groups:
-            sources = [Source.of_memory(one) for one in group.members]
+            sources = [Citable.of_memory(one) for one in group.members]
             lines = [shown_source(f"k{at}", source, zone, MAX_CONTENT) for at, source in enumerate(sources, 1)]
             request = request_for(lines, "memories", instructions, now, zone)
             try:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.consolidation import MemoryChanges
-from inference_core.ingestion.periodic.derived import Source, derived_record, lowest_origin, write_derived
+from inference_core.ingestion.periodic.derived import Citable, derived_record, lowest_origin, write_derived
 from inference_core.memory.record import CITES, JOB, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, moment_field, optional_text, text_field
 from inference_core.memory.trust import MemorySource
@@ -24,7 +24,7 @@ from inference_core.outbox.outbox import Claim, Outbox
 from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, UserId, records_of
-from inference_core.stores.backend import Delete, Row, Write
+from inference_core.stores.backend import Remove, Row, Write
 
 SUMMARY: Final = "summary"
 """The source tool of summaries that periodic work made."""
@@ -39,7 +39,7 @@ MAX_SUMMARY_BYTES: Final = 64 * 1024
 class SessionContent:
     """``sources``: the ``earlier`` summary, if there is one, then the new messages and memories, the oldest first."""
 
-    sources: Sequence[Source]
+    sources: Sequence[Citable]
     earlier: MemoryRecord | None = None
     read_to: datetime | None = None
 
@@ -63,7 +63,7 @@ class SummaryDraft:
     """A summary and the sources that it cites; ``start`` and ``end`` if the text says when it happened."""
 
     text: str
-    cited: Sequence[Source]
+    cited: Sequence[Citable]
     title: str | None = None
     participants: Sequence[str] = ()
     start: datetime | None = None
@@ -116,7 +116,7 @@ class SessionWork:
         """The work is done, and the messages need no longer be kept for it. Raises StoreError."""
         del scope, extraction
         said = yield from self._said(claim)
-        gone = [Delete(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
+        gone = [Remove(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
         return [*self._outbox.completion_writes(claim), *gone]
 
     def _said(self, claim: Claim) -> Operation[list[Waiting]]:
@@ -217,13 +217,13 @@ def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: da
     ]
     sources = [
         # An event is dated when it happened, another memory when it was stored.
-        Source.of_memory(one, None if one.memory_type is MemoryType.INTERACTION else one.created_at)
+        Citable.of_memory(one, None if one.memory_type is MemoryType.INTERACTION else one.created_at)
         for one in fresh
     ]
-    sources += [Source.of_message(one.message, one.message.at or now) for one in said]
+    sources += [Citable.of_message(one.message, one.message.at or now) for one in said]
     sources.sort(key=lambda one: one.at)
     if earlier is not None:
-        sources.insert(0, replace(Source.of_memory(earlier), memory_id=None))
+        sources.insert(0, replace(Citable.of_memory(earlier), memory_id=None))
     return SessionContent(sources, earlier, max((record.created_at for record in others), default=last))
 
 

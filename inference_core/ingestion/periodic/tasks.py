@@ -12,7 +12,7 @@ from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.periodic.insights import InsightWork, ModelInsights
 from inference_core.ingestion.periodic.sessions import SessionWork, Summarizer
 from inference_core.outbox.candidates import Extraction
-from inference_core.outbox.messages import NO_THREAD, Message, Role
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role
 from inference_core.outbox.outbox import Claim, Outbox
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.services.operations.scope import MemoryScope
@@ -80,13 +80,13 @@ class PeriodicWork:
         return writes
 
 
-def session_work(partition: Partition, session_id: str) -> tuple[Partition, Message]:
+def session_work(partition: Partition, session_id: str) -> tuple[Partition, ConversationMessage]:
     """The summary of a session of ``partition`` as work."""
-    work = Message(session_id=session_id, role=Role.USER, text=f"Summary of session {session_id}")
+    work = ConversationMessage(session_id=session_id, role=Role.USER, text=f"Summary of session {session_id}")
     return replace(partition, task=SESSIONS), work
 
 
-def insight_work(user_id: str) -> tuple[Partition, Message]:
+def insight_work(user_id: str) -> tuple[Partition, ConversationMessage]:
     """The higher-level memories of a user as work: one for all agents, since they share semantic memory."""
-    work = Message(session_id=None, role=Role.USER, text="Higher-level memories")
+    work = ConversationMessage(session_id=None, role=Role.USER, text="Higher-level memories")
     return Partition(user_id, task=INSIGHTS), work

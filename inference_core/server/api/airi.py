@@ -31,7 +31,7 @@ from inference_core.server.api import wire
 from inference_core.server.api.routes import Call, Caller, Route, route
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.sessions import path_of
-from inference_core.server.problems import MEDIA_TYPE, Refused
+from inference_core.server.problems import MEDIA_TYPE, Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.context_builder.builder import ContextBuilder
 from inference_core.services.context_builder.memories import (
@@ -276,7 +276,7 @@ async def change_settings(request: Request, body: dict[str, Any]) -> dict[str, s
     for name, given in body.items():
         if name not in _TUNED and given not in (now.get(name), "", None):
             where = _SET_BY.get(name)
-            raise Refused(409, "set-elsewhere", f"{name:.40} is set by {where or 'nothing here'}, before the start")
+            raise Refusal(409, "set-elsewhere", f"{name:.40} is set by {where or 'nothing here'}, before the start")
     changes = {_TUNED[name]: given for name, given in body.items() if name in _TUNED and given != now[name]}
     service: AgentMemoryStoreService = request.app.state.service
     await arun(tune(service.scope.engine, changes), service.timeout)
@@ -324,7 +324,7 @@ def _told(settings: MemorySettings) -> dict[str, Any]:
 
 def _asked(message: str | None) -> str:
     if message is None or not message.strip():
-        raise Refused(400, "message-required", "message is required")
+        raise Refusal(400, "message-required", "message is required")
     return message
 
 

@@ -31,7 +31,7 @@ from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS, Namespace, enc
 from inference_core.memory.text import encode_json
 from inference_core.server.api.user_wire import Forgetting, Saved
 from inference_core.server.api.wire import Memory, NewMemory
-from inference_core.server.problems import Refused, problem_of, status_of, told
+from inference_core.server.problems import Refusal, problem_of, status_of, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import list_memories
 from inference_core.services.operations.save import save
@@ -62,7 +62,7 @@ class _Stopped(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class StoredJob:
     """A job, as its row has it. ``user`` None: it is an erasure, which is not to leave a name behind.
 
     ``is_given_up``: its server has ended in good order, and another one need not wait to see whether it is dead.
@@ -90,7 +90,7 @@ class Job:
     is_stopped: bool = False
 
     @classmethod
-    def of(cls, row: Row) -> Job:
+    def of(cls, row: Row) -> StoredJob:
         """The job in ``row``; what a later version of this package has added to it is left out."""
         known = {field.name for field in fields(cls)}.difference(_BESIDE)
         value = {name: what for name, what in row.value.items() if name in known}
@@ -120,7 +120,7 @@ class Jobs:
         self.ledger, self._scope, self._timeout = ledger, service.scope, service.timeout
         self._engine, self._clock = service.scope.engine, service.scope.clock
         self._pool = WorkerPool(_AT_ONCE, "jobs", hang_s=math.inf)
-        self._running: dict[asyncio.Task[None], Job] = {}
+        self._running: dict[asyncio.Task[None], StoredJob] = {}
         self._name = token_hex(8)
         self.is_closing = False
 
@@ -133,10 +133,10 @@ class Jobs:
         *,
         given: Sequence[object] = (),
         request_key: str | None = None,
-    ) -> Job:
+    ) -> StoredJob:
         """Stores a job with what it is ``given``, durably, and begins it; a known ``request_key`` gives its job.
 
-        Raises InvalidInput if that is another one, Refused if the user has too many, ConfigurationError, StoreError.
+        Raises InvalidInput if that is another one, Refusal if the user has too many, ConfigurationError, StoreError.
         """
         if kind == "erase" and self.ledger is None:
             raise ConfigurationError("This server has no ledger of erasures; run inference-core erase")
@@ -144,7 +144,7 @@ class Jobs:
         digest = await self._keyed(json.dumps([kind, arguments, given], sort_keys=True))
         name = token_hex(16) if request_key is None else (await self._keyed(f"{user}\0{request_key}"))[:32]
         now, portions = self._clock.now(), [given[at : at + PORTION] for at in range(0, len(given), PORTION)]
-        job = Job(
+        job = StoredJob(
             id=name,
             place=place,
             kind=kind,
@@ -163,7 +163,7 @@ class Jobs:
                 kept = [one for one in await self.all_of(user) if not one.is_over or one.kind == "export"]
                 if len(kept) >= MOST and kind != "erase":
                     detail = f"There are {len(kept)} unfinished jobs and exports of the last day; {MOST} are allowed"
-                    raise Refused(429, "too-many-jobs", detail)
+                    raise Refusal(429, "too-many-jobs", detail)
                 for number, portion in enumerate(portions):
                     await arun(self._take_in(user, job, number, portion))
                 await self._write(job)
@@ -175,20 +175,20 @@ class Jobs:
             raise InvalidInput("This idempotency key was used for another job; choose a new one")
         return known
 
-    async def get(self, user: str, job_id: str) -> Job | None:
+    async def get(self, user: str, job_id: str) -> StoredJob | None:
         """A job of ``user``."""
         (row,) = await arun(self._engine.get([(await self._place(user), job_id)]), self._timeout)
-        return row and Job.of(row)
+        return row and StoredJob.of(row)
 
-    async def all_of(self, user: str) -> list[Job]:
+    async def all_of(self, user: str) -> list[StoredJob]:
         """The jobs of ``user``, the newest first."""
-        return list(map(Job.of, await arun(self._engine.scan([await self._place(user)]), self._timeout)))
+        return list(map(StoredJob.of, await arun(self._engine.scan([await self._place(user)]), self._timeout)))
 
-    async def has_lines(self, user: str, job: Job) -> bool:
+    async def has_lines(self, user: str, job: StoredJob) -> bool:
         """Whether all that a job has given is still there: an erasure of the user removes it."""
         return await arun(self._engine.count([_portions(user, job.id)]), self._timeout) == job.portions
 
-    async def lines(self, user: str, job: Job) -> AsyncIterator[str]:
+    async def lines(self, user: str, job: StoredJob) -> AsyncIterator[str]:
         """What a job has given, as JSON Lines. Raises InvalidInput where a part of it is gone, StoreError."""
         for number in range(job.portions):
             for one in (await arun(self._portion(user, job.id, number)))["lines"]:
@@ -200,12 +200,12 @@ class Jobs:
             try:
                 places = await arun(self._engine.namespaces((JOBS_ROOT,)))
                 for row in await arun(self._engine.scan(places)):
-                    await self._take_up(Job.of(row))
+                    await self._take_up(StoredJob.of(row))
             except InferenceCoreError as error:
                 _LOG.warning("Jobs were not looked through: %s", without_quotes(error))
             await asyncio.sleep(ABANDONED.total_seconds())
 
-    async def _take_up(self, job: Job) -> None:
+    async def _take_up(self, job: StoredJob) -> None:
         is_ours = any((one.place, one.id) == (job.place, job.id) for one in self._running.values())
         # One that is queued waits in the pool of the server that took it in, which writes it from time to time too.
         has_server = job.updated_at > self._clock.now() - ABANDONED and not job.is_given_up
@@ -238,13 +238,13 @@ class Jobs:
             await asyncio.wait(self._running, timeout=2)
         self._pool.close()
 
-    def _start(self, job: Job, user: str, scope: MemoryScope) -> None:
+    def _start(self, job: StoredJob, user: str, scope: MemoryScope) -> None:
         work = {"export": self._export, "forget": self._forget, "save": self._save, "erase": self._erase}[job.kind]
         task = asyncio.create_task(self._run(job, partial(work, scope, user, job)))
         self._running[task] = job
         task.add_done_callback(self._running.pop)
 
-    async def _run(self, job: Job, work: Callable[[], dict[str, Any]]) -> None:
+    async def _run(self, job: StoredJob, work: Callable[[], dict[str, Any]]) -> None:
         """Has a thread work, and writes down how far it is; nobody else writes the row meanwhile."""
 
         def begin() -> dict[str, Any]:
@@ -271,14 +271,14 @@ class Jobs:
         while not await self._tell(job) and not job.is_stopped:  # noqa: ASYNC110 - no event says that a store is back
             await asyncio.sleep(_AGAIN_S)
 
-    async def _tell(self, job: Job) -> bool:
+    async def _tell(self, job: StoredJob) -> bool:
         """Writes the job; whether that was confirmed. Stops it if another server has taken it up."""
         try:
             try:
                 await self._write(job)
             except VersionConflict:
                 (row,) = await arun(self._engine.get([(job.place, job.id)]))
-                if row is None or Job.of(row).server != job.server:
+                if row is None or StoredJob.of(row).server != job.server:
                     job.is_stopped = True
                     return False
                 job.version = row.version  # an earlier write, which the store did not confirm, is there after all
@@ -288,7 +288,7 @@ class Jobs:
             return False
         return True
 
-    async def _write(self, job: Job) -> None:
+    async def _write(self, job: StoredJob) -> None:
         now, value = self._clock.now(), encode_json(job.to_value(), what="job")
         put = Put(
             namespace=job.place,
@@ -300,7 +300,7 @@ class Jobs:
         )
         (job.version,) = await arun(self._engine.write([put], is_clean=True))
 
-    def _take_in(self, user: str, job: Job, number: int, portion: Sequence[object]) -> Operation[None]:
+    def _take_in(self, user: str, job: StoredJob, number: int, portion: Sequence[object]) -> Operation[None]:
         """Stores what the job is given, unless an attempt of the same request that broke off has done so.
 
         Raises VersionConflict if that was another request, or its job is under way.
@@ -339,7 +339,7 @@ class Jobs:
         """Where a user's jobs are: under no user's name, so that an erasure can still be told of when it is done."""
         return (JOBS_ROOT, (await self._keyed(f"jobs\0{user}"))[:32])
 
-    def _export(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+    def _export(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         number, done, after = 0, 0, None
         while number == 0 or after is not None:
             page, total = run(list_memories(scope, user, limit=PORTION, after=after))
@@ -350,12 +350,12 @@ class Jobs:
             job.advance(done, total)
         return {"exported": done}
 
-    def _forget(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+    def _forget(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         policy = ForgettingPolicy(**job.arguments["policy"])
         report = run(forget(scope, user, policy, dry_run=job.arguments["dry_run"], progress=job.advance))
         return Forgetting.of(report).model_dump()
 
-    def _save(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+    def _save(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         done, stored = 0, 0
         for number in range(job.portions):
             portion = run(self._portion(user, job.id, number))
@@ -369,7 +369,7 @@ class Jobs:
             job.advance(done, job.total)
         return {"stored": stored, "refused": done - stored}
 
-    def _erase(self, scope: MemoryScope, user: str, job: Job) -> dict[str, Any]:
+    def _erase(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         assert self.ledger is not None  # noqa: S101 - such jobs are not taken in without one
         by, stores = scope.actor.id or "", [self._engine.backend]
         audit_key = self._engine.journal.given_key

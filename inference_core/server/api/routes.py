@@ -21,7 +21,7 @@ from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server.api import wire
 from inference_core.server.identity.auth import KEYS, Permission, Principal
-from inference_core.server.problems import Refused
+from inference_core.server.problems import Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations.delete import delete
@@ -46,14 +46,14 @@ class Needs:
     permission: Permission | None
 
     async def __call__(self, request: Request) -> None:
-        """Raises Refused for anybody else."""
+        """Raises Refusal for anybody else."""
         if self.permission is None:
             return
         principal: Principal | None = getattr(request.state, "principal", None)
         if principal is None:  # the gate is missing, as where a platform has taken the routes without it
-            raise Refused(401, "unauthenticated")
+            raise Refusal(401, "unauthenticated")
         if self.permission not in principal.permissions:
-            raise Refused(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
+            raise Refusal(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ async def call_of(
         ),
     ] = None,
 ) -> Call:
-    """What a request is about; `Gate` has checked who may name whom. Raises Refused."""
+    """What a request is about; `Gate` has checked who may name whom. Raises Refusal."""
     if request.state.user is None:
-        raise Refused(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
+        raise Refusal(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
     service: AgentMemoryStoreService = request.app.state.service
     principal: Principal = request.state.principal
     return Call(
@@ -198,7 +198,7 @@ async def get_readiness(request: Request) -> wire.Status:
     try:
         await arun(service.scope.engine.get([(KEYS, "ready")]), READY_S)
     except StoreUnavailable as error:
-        raise Refused(503, "not-ready", "The store does not answer", {"Retry-After": "1"}) from error
+        raise Refusal(503, "not-ready", "The store does not answer", {"Retry-After": "1"}) from error
     return wire.Status()
 
 
@@ -269,7 +269,7 @@ async def get_memory(
     """One memory, with its version as ETag."""
     memory = await _get(call, memory_id, response)
     if if_none_match is not None and if_none_match.strip() in ("*", response.headers["ETag"]):
-        raise Refused(304, "not-modified", headers={"ETag": response.headers["ETag"]})
+        raise Refusal(304, "not-modified", headers={"ETag": response.headers["ETag"]})
     return memory
 
 
@@ -285,7 +285,7 @@ async def put_memory(
     """Creates a memory under your own id (If-None-Match: *), or replaces it at a version (If-Match)."""
     is_new = if_none_match is not None and if_none_match.strip() == "*"
     if is_new == (if_match is not None):
-        raise Refused(428, "precondition-required", 'Send If-None-Match: * to create it, or If-Match: "3" to replace 3')
+        raise Refusal(428, "precondition-required", 'Send If-None-Match: * to create it, or If-Match: "3" to replace 3')
     expected = 0 if is_new else await _expected(call, memory_id, if_match)
     saved = await call.run(save, memory_id=memory_id, expected_version=expected, **body.arguments())
     response.status_code = 201 if is_new else 200
@@ -326,14 +326,14 @@ async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
 
 
 async def _expected(call: Call, memory_id: str, if_match: str | None) -> int | None:
-    """The version that If-Match names; None: any. Raises Refused, MemoryNotFound."""
+    """The version that If-Match names; None: any. Raises Refusal, MemoryNotFound."""
     if if_match is None:
         return None
     if if_match.strip() == "*":
         if await call.run(memories.get, memory_id) is None:
-            raise Refused(412, "version-conflict", "There is no such memory")
+            raise Refusal(412, "version-conflict", "There is no such memory")
         return None
     version = _VERSION.match(if_match.strip())
     if version is None or not int(version[1]):
-        raise Refused(412, "version-conflict", 'If-Match must be the ETag of a memory, such as "3"')
+        raise Refusal(412, "version-conflict", 'If-Match must be the ETag of a memory, such as "3"')
     return int(version[1])

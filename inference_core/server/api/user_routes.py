@@ -22,7 +22,7 @@ from inference_core.lifecycle.policy import ForgettingPolicy
 from inference_core.outbox import partitions
 from inference_core.server import problems
 from inference_core.server.api import user_wire, wire
-from inference_core.server.api.jobs import BEAT_S, TELL_S, Job, Jobs, Kind, save_each
+from inference_core.server.api.jobs import BEAT_S, TELL_S, Jobs, Kind, StoredJob, save_each
 from inference_core.server.api.routes import ROUTES, Call, Caller, IdempotencyKey, MemoryId, route
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.gate import Access, bearer_in
@@ -82,7 +82,7 @@ async def delete_memories(
 ) -> user_wire.Count:
     """Deletes all memories, or those of a type or category, permanently."""
     if not everything:
-        raise problems.Refused(422, "invalid-input", "Confirm with everything=true")
+        raise problems.Refusal(422, "invalid-input", "Confirm with everything=true")
     return user_wire.Count(count=await call.run(delete_all, memory_type, category))
 
 
@@ -191,7 +191,7 @@ async def restore_memory(call: Caller, memory_id: MemoryId) -> wire.Memory:
     """Restores a forgotten or deleted memory, with its id and history; 409 if another one has the id by now."""
     report = await call.run(restore, [memory_id])
     if report.taken:
-        raise problems.Refused(409, "id-taken", "Another memory was saved with this id")
+        raise problems.Refusal(409, "id-taken", "Another memory was saved with this id")
     document = await call.run(memories.get, memory_id)
     if document is None or report.missing:
         raise MemoryNotFound(memory_id)
@@ -318,17 +318,17 @@ async def get_job_result(call: Caller, request: Request, job_id: JobId) -> Strea
     jobs: Jobs = request.app.state.jobs
     job = await _job(call, request, job_id)
     if job.state != "done":
-        raise problems.Refused(409, "job-not-done", f"The job is {job.state}")
+        raise problems.Refusal(409, "job-not-done", f"The job is {job.state}")
     if not await jobs.has_lines(call.user, job):
-        raise problems.Refused(404, "result-gone", "The result of this job is not kept any more")
+        raise problems.Refusal(404, "result-gone", "The result of this job is not kept any more")
     return StreamingResponse(jobs.lines(call.user, job), media_type=NDJSON)
 
 
-async def _job(call: Call, request: Request, job_id: str) -> Job:
+async def _job(call: Call, request: Request, job_id: str) -> StoredJob:
     jobs: Jobs = request.app.state.jobs
     job = await jobs.get(call.user, job_id)
     if job is None:
-        raise problems.Refused(404, "no-such-job", "There is no such job; they are kept for a day")
+        raise problems.Refusal(404, "no-such-job", "There is no such job; they are kept for a day")
     return job
 
 

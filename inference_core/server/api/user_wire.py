@@ -247,7 +247,7 @@ class DeadLetter(BaseModel):
     tries: int
 
     @classmethod
-    def of(cls, one: partitions.DeadLetter) -> DeadLetter:
+    def of(cls, one: partitions.DeadMessage) -> DeadLetter:
         """The message for a response."""
         return cls(key=one.key, user_id=one.partition.user_id, text=one.text, reason=one.reason, tries=one.tries)
 

@@ -23,7 +23,7 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import encode_json, moment_field, text_field, texts_field
-from inference_core.stores.backend import Delete, Put, Row
+from inference_core.stores.backend import Put, Remove, Row
 from inference_core.stores.engine import StoreEngine
 
 KEYS: Final[Namespace] = ("#keys",)
@@ -144,11 +144,11 @@ def revoke_key(engine: StoreEngine, key_id: str) -> Operation[bool]:
     """Deletes a key; False if there is none. Raises StoreUnavailable."""
     (row,) = yield from engine.get([(KEYS, key_id)])
     if row:
-        yield from engine.write([Delete(namespace=KEYS, key=key_id)])
+        yield from engine.write([Remove(namespace=KEYS, key=key_id)])
     return row is not None
 
 
-class KeyRing:
+class ApiKeys:
     """Checks API keys. A key that was found is read again after `CACHED_S` seconds.
 
     A flood of made-up keys costs no read each, whatever their addresses, and no right key is refused because of it: a

@@ -18,7 +18,7 @@ from inference_core.errors import IdentityError, InferenceCoreError, InvalidId, 
 from inference_core.memory.namespaces import encode_label
 from inference_core.server.identity.auth import Authenticate, Buckets, Permission, Principal
 from inference_core.server.identity.sessions import PREFIX, Sessions, is_page, path_of
-from inference_core.server.problems import Refused, name_of, problem, status_of
+from inference_core.server.problems import Refusal, name_of, problem, status_of
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MCP_PATH: Final = "/mcp"
@@ -62,7 +62,7 @@ class Access:
     sessions: Sessions = field(default_factory=Sessions)
 
     async def principal_of(self, token: str) -> Principal | None:
-        """Whom a bearer token belongs to; None if it is not valid. Raises StoreUnavailable, Refused."""
+        """Whom a bearer token belongs to; None if it is not valid. Raises StoreUnavailable, Refusal."""
         for check in self.checks:
             if principal := await check(token):
                 return principal
@@ -99,7 +99,7 @@ class Gate:
         try:
             receive = await self._admitted(scope, receive)
             await self._app(scope, receive, answer)
-        except Refused as error:
+        except Refusal as error:
             await error.response()(scope, receive, answer)
         except InferenceCoreError as error:  # of the check of a key; routes have handlers of their own
             _LOG.warning("The key of a request was not checked: %s", without_quotes(error))
@@ -113,7 +113,7 @@ class Gate:
                 await problem(500, "internal-error")(scope, receive, answer)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> Receive:
-        """Who asks, in the request's state; the request's body, read. Raises Refused."""
+        """Who asks, in the request's state; the request's body, read. Raises Refusal."""
         headers = Headers(scope=scope)
         self._check_host(headers)
         path = path_of(scope)
@@ -122,18 +122,18 @@ class Gate:
             user = _user(principal, headers.get(ACT_AS))
             is_mcp = path == MCP_PATH  # an agent that asks too often leaves its user's application in peace
             if waits := self._requests.take((principal.key_id, user, is_mcp)):
-                raise Refused(429, "too-many-requests", headers={"Retry-After": str(ceil(waits))})
+                raise Refusal(429, "too-many-requests", headers={"Retry-After": str(ceil(waits))})
             scope.setdefault("state", {}).update(principal=principal, user=user)
         return await self._body(scope, headers, receive)
 
     def _check_host(self, headers: Headers) -> None:
         name, hosts = _name_in(headers), self._access.hosts
         if not name or (hosts is not None and name not in hosts):
-            raise Refused(421, "wrong-host", "Set AGENT_SERVER_HOSTS to the names under which this server is reached")
+            raise Refusal(421, "wrong-host", "Set AGENT_SERVER_HOSTS to the names under which this server is reached")
         origin = headers.get("origin")
         # A page of another site, or one whose name was made to point here, must not use the browser's way to us.
         if origin is not None and origin not in self._access.origins and not is_own(origin, headers):
-            raise Refused(403, "wrong-origin", "Set AGENT_SERVER_ORIGINS to the sites whose pages may use this server")
+            raise Refusal(403, "wrong-origin", "Set AGENT_SERVER_ORIGINS to the sites whose pages may use this server")
 
     async def _principal(self, scope: Scope, headers: Headers) -> Principal:
         if self._access.is_platform:
@@ -148,18 +148,18 @@ class Gate:
         if given is None and self._access.anonymous and _is_near(scope, headers):
             return self._access.anonymous
         if given is None and is_inspector and not path.endswith(".json"):
-            raise Refused(303, "sign-in", headers={"Location": f"{scope.get('root_path', '')}{PREFIX}/login"})
+            raise Refusal(303, "sign-in", headers={"Location": f"{scope.get('root_path', '')}{PREFIX}/login"})
         if (token := bearer_in(headers)) is not None:
             if principal := await self._access.principal_of(token):
                 return principal
             address = (scope.get("client") or ("",))[0]
             if waits := self._failures.take(address):
-                raise Refused(429, "too-many-failures", headers={"Retry-After": str(ceil(waits))})
+                raise Refusal(429, "too-many-failures", headers={"Retry-After": str(ceil(waits))})
         challenge = "Bearer"
         if self._access.has_issuer and path == MCP_PATH:
             place = f"{scope['scheme']}://{headers['host']}{scope.get('root_path', '')}{MCP_METADATA}"
             challenge = f'Bearer resource_metadata="{place}"'
-        raise Refused(
+        raise Refusal(
             401,
             "unauthenticated",
             "Send the header Authorization: Bearer KEY; inference-core keys create makes a key",
@@ -170,7 +170,7 @@ class Gate:
         """Reads the body, which is bounded, into the request's state, and gives it to whoever receives."""
         limit = self._access.max_bodies.get(path_of(scope), self._access.max_body)
         told = headers.get("content-length", "0")
-        too_large = Refused(413, "body-too-large", f"The limit is {limit} bytes")
+        too_large = Refusal(413, "body-too-large", f"The limit is {limit} bytes")
         if not told.isascii() or not told.isdigit() or int(told) > limit:
             raise too_large
         parts, size, more = list[bytes](), 0, True
@@ -184,7 +184,7 @@ class Gate:
                     if size > limit:
                         raise too_large
         except TimeoutError as error:
-            raise Refused(408, "body-too-slow", headers={"Connection": "close"}) from error
+            raise Refusal(408, "body-too-slow", headers={"Connection": "close"}) from error
         body, waiting = b"".join(parts), True
         scope.setdefault("state", {})["body"] = body
 
@@ -226,23 +226,23 @@ def _is_near(scope: Scope, headers: Headers) -> bool:
 
 
 def _of_platform(scope: Scope) -> Principal:
-    """The user whom the platform has authenticated. Raises Refused if it has not, as without its setting for routes."""
+    """The user whom the platform has authenticated. Raises Refusal if it has not, as without its setting for routes."""
     user = scope.get("user")
     identity = getattr(user, "identity", None) if getattr(user, "is_authenticated", False) else None
     if not isinstance(identity, str) or not identity:
-        raise Refused(401, "unauthenticated", 'Set "enable_custom_route_auth": true beside "app" in langgraph.json')
+        raise Refusal(401, "unauthenticated", 'Set "enable_custom_route_auth": true beside "app" in langgraph.json')
     return Principal(identity, frozenset({Permission.READ, Permission.WRITE}), "platform")
 
 
 def _user(principal: Principal, named: str | None) -> str | None:
-    """Whose memories a request is about. Raises Refused."""
+    """Whose memories a request is about. Raises Refusal."""
     if named is None:
         return principal.subject
     try:
         user = unquote(named, errors="strict")
         encode_label(user)
     except (ValueError, InvalidId) as error:
-        raise Refused(422, "invalid-id", "Act-As-User must be the id of a user, in percent-encoding") from error
+        raise Refusal(422, "invalid-id", "Act-As-User must be the id of a user, in percent-encoding") from error
     if user != principal.subject and Permission.ACT_AS not in principal.permissions:
-        raise Refused(403, name_of(IdentityError), "This key may not act for other users; it lacks act-as")
+        raise Refusal(403, name_of(IdentityError), "This key may not act for other users; it lacks act-as")
     return user

@@ -14,7 +14,7 @@ import jwt
 from inference_core.errors import ConfigurationError, InvalidId
 from inference_core.memory.namespaces import encode_label
 from inference_core.server.identity.auth import Permission, Principal
-from inference_core.server.problems import Refused
+from inference_core.server.problems import Refusal
 
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
 """A token's own header does not choose: no shared secrets, and never none."""
@@ -56,7 +56,7 @@ class TokenCheck:
         self._lock = asyncio.Lock()
 
     async def __call__(self, token: str) -> Principal | None:
-        """Whom ``token`` belongs to; None if it is not valid. Raises Refused if the issuer's keys cannot be had."""
+        """Whom ``token`` belongs to; None if it is not valid. Raises Refusal if the issuer's keys cannot be had."""
         try:
             name = jwt.get_unverified_header(token).get("kid")
             key = await self._key(name) if isinstance(name, str) else None
@@ -89,7 +89,7 @@ class TokenCheck:
                     self._next_try = time.monotonic() + RETRY_S
                     await self._fetch()
         if not self._keys:
-            raise Refused(503, "issuer-unavailable", headers={"Retry-After": str(round(RETRY_S))})
+            raise Refusal(503, "issuer-unavailable", headers={"Retry-After": str(round(RETRY_S))})
         return self._keys.get(name)
 
     async def _fetch(self) -> None:

@@ -34,7 +34,7 @@ from inference_core.server.inspector.screens import (
     screen,
     sessions_of,
 )
-from inference_core.server.problems import Refused
+from inference_core.server.problems import Refusal
 from inference_core.services.operations.review import approve_pending, reject_pending
 from inference_core.stores.backend import Tally
 
@@ -102,7 +102,7 @@ async def decide(look: Look, form: Form) -> str:
     elif form.get("do") == "reject":
         done, said = await look.run(reject_pending, name, form.get("why", "").strip() or None, by=by), "rejected"
     else:
-        raise Refused(422, "invalid-input", "Say whether to approve or to reject")
+        raise Refusal(422, "invalid-input", "Say whether to approve or to reject")
     return look.link("review", said=said if done else "gone")
 
 
@@ -123,7 +123,7 @@ async def settle(look: Look, form: Form) -> str:
     elif form.get("do") == "drop":
         done = await arun(partitions.drop(engine, keys), look.timeout)
     else:
-        raise Refused(422, "invalid-input", "Say whether to retry or to drop")
+        raise Refusal(422, "invalid-input", "Say whether to retry or to drop")
     said = {"retry": "retried", "drop": "dropped"}[form["do"]] if done else "gone"
     return f"{look.base}/outbox?said={said}"
 
@@ -133,7 +133,7 @@ async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
     """What an erasure of the user would remove, as the store counts it; or how far one is."""
     jobs: Jobs = look.request.app.state.jobs
     if jobs.ledger is None:
-        raise Refused(501, "no-ledger", "This server has no ledger of erasures; run inference-core erase")
+        raise Refusal(501, "no-ledger", "This server has no ledger of erasures; run inference-core erase")
     user = look.owner
     begun = await jobs.get(user, job) if job else None
     places = Counter[str]()
@@ -159,7 +159,7 @@ def _counted(look: Look) -> Operation[list[Tally]]:
 async def erase_user(look: Look, form: Form) -> str:
     """Begins to erase everything of the user, if the id was typed in full."""
     if form.get("confirm", "") != look.owner:
-        raise Refused(422, "not-confirmed", "Nothing was erased: the id that you typed is not this user's")
+        raise Refusal(422, "not-confirmed", "Nothing was erased: the id that you typed is not this user's")
     jobs: Jobs = look.request.app.state.jobs
     begun = await jobs.submit(look.scope, look.owner, "erase", Erasure(dry_run=False, reason="").model_dump())
     return look.link("erase", job=begun.id)

@@ -27,7 +27,7 @@ from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.sessions import PREFIX
 from inference_core.server.inspector.drawing import dumps
 from inference_core.server.inspector.screens import OF_USER, Look, Looking, asset, page, screen
-from inference_core.server.problems import Refused
+from inference_core.server.problems import Refusal
 from inference_core.services.operations import list as memories
 from inference_core.services.operations.audit import audit_page
 from inference_core.services.operations.recall import recall
@@ -93,7 +93,7 @@ async def static(name: str) -> Response:
     """A style sheet or script."""
     content = asset(name)
     if content is None:
-        raise Refused(404, "no-such-path")
+        raise Refusal(404, "no-such-path")
     headers = {"cache-control": "public, max-age=31536000, immutable"}
     return Response(content, media_type=_MEDIA[name.rpartition(".")[2]], headers=headers)
 
@@ -102,9 +102,9 @@ async def static(name: str) -> Response:
 async def users(look: Looking, user: str = "", after: str | None = None) -> dict[str, Any]:
     """All users, for administrators; who may act as any user opens one by the id, but is told of none."""
     if not (look.may("admin") or look.may("act-as")):
-        raise Refused(403, "missing-permission", "This key may look at its own user only")
+        raise Refusal(403, "missing-permission", "This key may look at its own user only")
     if user:
-        raise Refused(303, "see-other", headers={"Location": look.of(user)})
+        raise Refusal(303, "see-other", headers={"Location": look.of(user)})
     if not look.may("admin"):
         return {"users": [], "next_cursor": None}
     store = look.request.app.state.service.store
@@ -256,7 +256,7 @@ async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002
     """One model call: the prompt that memory made for it, each memory in it with its rank, and what was left out."""
     found = await look.run(get_receipt, id)
     if found is None:
-        raise Refused(404, "no-such-receipt", "There is no such receipt; receipts are kept for some days")
+        raise Refusal(404, "no-such-receipt", "There is no such receipt; receipts are kept for some days")
     rebuilt = await look.run(rebuild_receipt, found)
     lines, dropped = found.lines[:_PAGE], found.dropped[:_PAGE]
     there = await look.run(memories.get_many, [*(one.id for one in lines), *(one.id for one in dropped)])

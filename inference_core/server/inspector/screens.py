@@ -35,7 +35,7 @@ from inference_core.server.identity.auth import Permission, Principal
 from inference_core.server.identity.gate import Access, is_own
 from inference_core.server.identity.sessions import PREFIX
 from inference_core.server.inspector import drawing
-from inference_core.server.problems import Refused, told
+from inference_core.server.problems import Refusal, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.scope import MemoryScope
 
@@ -177,19 +177,19 @@ class Look:
 
 
 async def look_of(request: Request, label: str | None = None) -> Look:
-    """Who looks at whose memories. Raises Refused."""
+    """Who looks at whose memories. Raises Refusal."""
     service: AgentMemoryStoreService = request.app.state.service
     principal: Principal | None = getattr(request.state, "principal", None)
     if principal is None:
-        raise Refused(401, "unauthenticated")
+        raise Refusal(401, "unauthenticated")
     user = principal.subject
     if label is not None:
         try:
             user = decode_label(label)
         except InvalidId as error:
-            raise Refused(404, "no-such-user") from error
+            raise Refusal(404, "no-such-user") from error
     if user != principal.subject and Permission.ACT_AS not in principal.permissions:
-        raise Refused(403, "identity-error", "You may look at your own memories only")
+        raise Refusal(403, "identity-error", "You may look at your own memories only")
     scope = replace(service.scope, actor=principal.actor, counts_access=False)
     if user is not None:
         names = await arun(scope.engine.namespaces((encode_label(user),)), service.timeout)
@@ -210,7 +210,7 @@ class _Screen(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 response = await handle(request)
-            except (Refused, InferenceCoreError, RequestValidationError) as error:
+            except (Refusal, InferenceCoreError, RequestValidationError) as error:
                 if request.url.path.endswith(".json"):
                     raise
                 response = _error(request, error)
@@ -270,28 +270,28 @@ def page(path: str, permission: Permission | None, method: str = "GET") -> Calla
 
 
 def check_origin(request: Request) -> None:
-    """Refuses a form that a page of another site has sent, also of one that may use the API. Raises Refused."""
+    """Refuses a form that a page of another site has sent, also of one that may use the API. Raises Refusal."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     is_foreign = origin is not None and not is_own(origin, request.headers)
     if is_foreign or site not in ("same-origin", "none"):
-        raise Refused(403, "wrong-origin", "Forms are taken from the inspector's own pages only")
+        raise Refusal(403, "wrong-origin", "Forms are taken from the inspector's own pages only")
 
 
 async def checked_form(look: Look) -> Form:
-    """The fields of a form that a page of this session has sent. Raises Refused."""
+    """The fields of a form that a page of this session has sent. Raises Refusal."""
     form = await form_of(look.request)
     check_origin(look.request)
     if not hmac.compare_digest(form.get("token", "").encode(), look.form_token.encode()):
-        raise Refused(403, "stale-form", "This form is not of your session any more; go back and load it again")
+        raise Refusal(403, "stale-form", "This form is not of your session any more; go back and load it again")
     return form
 
 
 async def form_of(request: Request) -> Form:
-    """The fields of a form, the first value of each. Raises Refused."""
+    """The fields of a form, the first value of each. Raises Refusal."""
     try:
         fields = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=100)
     except ValueError as error:
-        raise Refused(400, "unreadable") from error
+        raise Refusal(400, "unreadable") from error
     return {name: values[0] for name, values in fields.items()}
 
 
@@ -314,7 +314,7 @@ def plain_page(request: Request, template: str, data: dict[str, Any], status: in
 
 def _error(request: Request, error: Exception) -> Response:
     match error:
-        case Refused():
+        case Refusal():
             status, detail = error.status, error.detail
             if status < 400:  # noqa: PLR2004
                 return error.response()

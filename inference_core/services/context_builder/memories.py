@@ -24,7 +24,7 @@ from inference_core.services.operations.messages import MAX_KEPT, kept_messages,
 from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import Found, Search
+from inference_core.stores.indexing.search import FoundRow, Search
 from inference_core.stores.indexing.snapshot import Snapshot
 
 Accepts = Callable[[MemoryRecord], bool]
@@ -60,14 +60,14 @@ class Memories:
 
     def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
         """The memories, the best of each category first."""
-        groups, search = list[Sequence[Found]](), self.question(request)
+        groups, search = list[Sequence[FoundRow]](), self.question(request)
         if search is not None:
             groups += (yield from request.search(self.name, search)).groups
         else:
             for scopes in self._groups(request):
                 rows = yield from _newest(request, scopes, self._kinds())
                 found = [
-                    Found(row, record.importance if self.by_importance else 0.0)
+                    FoundRow(row, record.importance if self.by_importance else 0.0)
                     for row in rows
                     if self.accepts(record := record_of(row))
                 ]
@@ -191,7 +191,7 @@ class _Entity:
     mentions: int = 0
     relations: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, found: Found, record: MemoryRecord) -> None:
+    def add(self, found: FoundRow, record: MemoryRecord) -> None:
         self.newest = max(self.newest, record, key=lambda known: known.happened_at)
         self.mentions += 1
         if found.relevance is not None:
@@ -242,11 +242,11 @@ class Entities:
         """The entities, the best first; none with ``judged`` and without a question."""
         entities: dict[tuple[str, Trust], _Entity] = {}
         if search := self.question(request):
-            found: Sequence[Found] = (yield from request.search(self.name, search)).groups[0]
+            found: Sequence[FoundRow] = (yield from request.search(self.name, search)).groups[0]
         else:
             scopes = request.scope.namespaces.read_scopes(request.user_id)
             rows = [] if self.judged else (yield from _newest(request, scopes))
-            found = [Found(row, 0.0) for row in rows]
+            found = [FoundRow(row, 0.0) for row in rows]
         for one in found:
             record = record_of(one.row)
             for noted in _list(record.extra_metadata.get("entities")):
@@ -370,7 +370,7 @@ def search_for(
     )
 
 
-def item_of(found: Found, source: str, section: str, share: float = 1.0) -> ContextItem:
+def item_of(found: FoundRow, source: str, section: str, share: float = 1.0) -> ContextItem:
     """The item of a hit, ``share`` as relevant as that; ``section`` "": that of its category."""
     record = record_of(found.row)
     return ContextItem.of(

@@ -41,7 +41,7 @@ from inference_core.services.operations.scope import (
     record_of,
 )
 from inference_core.stores.access_counts import Usage, usage_put
-from inference_core.stores.backend import Check, Delete, Expiry, Put, Row, Write
+from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.versions import State, last_end, states_in, versions_key
 
@@ -71,10 +71,10 @@ def delete(
     now, until = scope.clock.now(), None if erase else scope.kept_until
     while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
         check_version(row.key, row.version, expected_version)
-        removal: list[Write] = [Delete(namespace=row.namespace, key=row.key, expected=expected_version)]
+        removal: list[Write] = [Remove(namespace=row.namespace, key=row.key, expected=expected_version)]
         if erase:  # it may have been moved from another category
             homes = scope.namespaces.read_scopes(user_id)
-            removal += [Delete(namespace=place, key=row.key) for place in _beside(homes, VERSIONS)]
+            removal += [Remove(namespace=place, key=row.key) for place in _beside(homes, VERSIONS)]
         if until is not None:
             (usage,) = yield from scope.engine.get([(sidecar_namespace(row.namespace, USAGE), row.key)])
             removal = archive_writes(row, usage, now, DELETED, until=until)
@@ -92,8 +92,8 @@ def delete(
     archived = [row for row in (yield from scope.engine.get(archives)) if row]
     forgotten = [row for row in archived if erase or forgotten_of(row).until is None]
     if forgotten:
-        earlier = [Delete(namespace=place, key=key) for place in _beside(homes, VERSIONS)]
-        gone = [Delete(namespace=row.namespace, key=row.key) for row in forgotten]
+        earlier = [Remove(namespace=place, key=key) for place in _beside(homes, VERSIONS)]
+        gone = [Remove(namespace=row.namespace, key=row.key) for row in forgotten]
         yield from _write(scope, [*gone, *earlier], "erase", erase=True)
         return True
     places = {*((home, key) for home in homes), *archives} - {(row.namespace, row.key) for row in archived}
@@ -149,7 +149,7 @@ def empty(
     """Removes all rows of exactly ``scopes`` (of ``kinds``), portion by portion until none is left; how many."""
     removed = 0
     while rows := (yield from engine.page(scopes, kinds=kinds, limit=PORTION)):
-        yield from engine.write([Delete(namespace=row.namespace, key=row.key) for row in rows], cause)
+        yield from engine.write([Remove(namespace=row.namespace, key=row.key) for row in rows], cause)
         removed += len(rows)
     return removed
 
@@ -218,9 +218,9 @@ def archive_writes(
     usage_place = sidecar_namespace(row.namespace, USAGE)
     return [
         put,
-        Delete(namespace=row.namespace, key=row.key, expected=row.version),
+        Remove(namespace=row.namespace, key=row.key, expected=row.version),
         # Any, where none is found: one that cannot be read seems absent, and must not keep the memory.
-        Delete(namespace=usage_place, key=row.key, expected=usage.version if usage else None),
+        Remove(namespace=usage_place, key=row.key, expected=usage.version if usage else None),
     ]
 
 
@@ -240,7 +240,7 @@ def restore_writes(row: Row, document: Document | None, now: datetime) -> list[W
         expected=0,
     )
     usage = usage_put((home, row.key), Usage(count if isinstance(count, int) else 0, now))
-    return [put, usage, Delete(namespace=row.namespace, key=row.key, expected=row.version)]
+    return [put, usage, Remove(namespace=row.namespace, key=row.key, expected=row.version)]
 
 
 def earlier_texts(

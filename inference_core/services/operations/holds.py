@@ -16,7 +16,7 @@ from inference_core.memory.namespaces import HELD, HOLDS, encode_label, holds_fo
 from inference_core.memory.text import canonical_id, canonical_text, encode_json, optional_text
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, retried
-from inference_core.stores.backend import Delete, Expiry, Put
+from inference_core.stores.backend import Expiry, Put, Remove
 from inference_core.stores.governance.holds import Hold, marker_of
 
 _MAX_REASON: Final = 2_000
@@ -106,7 +106,7 @@ def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> Operation
     label = encode_label(user_id)
     if not any(one.id == hold_id for one in (yield from list_holds(scope, user_id))):
         return False
-    gone = Delete(namespace=(label, HOLDS), key=hold_id)
+    gone = Remove(namespace=(label, HOLDS), key=hold_id)
     yield from retried(partial(_changed, scope, label, gone, "release hold"))
     if not (yield from list_holds(scope, user_id)):
         with suppress(Held):  # another one has just begun
@@ -114,7 +114,7 @@ def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> Operation
     return True
 
 
-def _changed(scope: MemoryScope, label: str, write: Put | Delete, operation: str) -> Operation[list[int]]:
+def _changed(scope: MemoryScope, label: str, write: Put | Remove, operation: str) -> Operation[list[int]]:
     """Begins or ends a hold, which everybody who has read the marker before notices."""
     namespace, key = marker_of(label)
     (row,) = yield from scope.engine.get([(namespace, key)])

@@ -35,7 +35,7 @@ _BROWSED: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageRequest:
+class MemoryPageRequest:
     """Which memories a page shows, as `list_memories` says; ``limit`` None: all of them."""
 
     memory_type: str | None = None
@@ -113,7 +113,7 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
         InvalidInput: An argument is invalid.
         StoreUnavailable: The database did not answer in time.
     """
-    request = PageRequest(
+    request = MemoryPageRequest(
         memory_type=memory_type,
         search=search,
         matches=row_filter(tags, session_id, created_after, created_before),
@@ -207,7 +207,7 @@ def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[list[M
 
 
 def page_of(
-    engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: PageRequest
+    engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: MemoryPageRequest
 ) -> Operation[tuple[MemoryPage[T], int]]:
     """A page of what ``make`` gives of the rows in exactly ``scopes``, the newest first, and how many match in all."""
     limit, offset, wanted = request.limit, request.offset, request.matches

@@ -20,12 +20,12 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
-from inference_core.outbox.messages import NO_THREAD, Message, Role, traced
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, traced
 from inference_core.outbox.outbox import Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.scope import MemoryScope, UserId
-from inference_core.stores.backend import Delete
+from inference_core.stores.backend import Remove
 
 TIMESTAMP: Final = "timestamp"
 """The name in a message's ``additional_kwargs`` of the time at which it was said, in ISO 8601."""
@@ -71,7 +71,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     now = scope.clock.now()
     session = NO_THREAD if session_id is None else session_id
     new = [
-        Message(session_id=session, role=role, text=one.text, id=one.id or new_id(), at=said_at(one) or now)
+        ConversationMessage(session_id=session, role=role, text=one.text, id=one.id or new_id(), at=said_at(one) or now)
         for one in given
         if one.text.strip()
         for role in [next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)]
@@ -85,7 +85,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
     old = yield from scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
     if old:
-        yield from scope.engine.write([Delete(namespace=row.namespace, key=row.key) for row in old])
+        yield from scope.engine.write([Remove(namespace=row.namespace, key=row.key) for row in old])
     return count
 
 

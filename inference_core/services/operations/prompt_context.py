@@ -38,7 +38,7 @@ from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import LeftOut, RecallMode, Search, SearchResult
+from inference_core.stores.indexing.search import LeftOutRow, RecallMode, Search, SearchResult
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
     from inference_core.stores.indexing.snapshot import Snapshot
@@ -300,7 +300,7 @@ class _Turn:
             order = sorted(range(len(own)), key=lambda at: -left[at])
             found[name] = [own[at] for at in order[: room[name]]]
             result.left_out.extend(
-                LeftOut(group[at], ", ".join(sorted(doubts)))
+                LeftOutRow(group[at], ", ".join(sorted(doubts)))
                 for at in order[room[name] :]
                 if at < room[name] and (doubts := own[at].doubts)
             )

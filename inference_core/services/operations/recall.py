@@ -25,7 +25,7 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import Found, LeftOut, Search
+from inference_core.stores.indexing.search import FoundRow, LeftOutRow, Search
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
@@ -133,7 +133,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     if not ignore_session:
         scope.note_recalled(records_of(found.row for found in hits), now)
 
-    def document(found: Found) -> MemoryStoreDocument:
+    def document(found: FoundRow) -> MemoryStoreDocument:
         made = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
         made.relevance = found.relevance if include_scores else None
         made.explanation = dict(found.shares) if explain else None
@@ -145,7 +145,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         recalled.sort(key=lambda one: one.created_at or _DAWN, reverse=True)
     if explain:
         known = [one for one in result.left_out if is_known(one.found.row) and one.reason != _FILTERED]
-        unlikely = [LeftOut(found, "below min_relevance") for found in result.groups[0] if found not in hits]
+        unlikely = [LeftOutRow(found, "below min_relevance") for found in result.groups[0] if found not in hits]
         recalled.left_out = [(document(one.found), one.reason) for one in (*known, *unlikely)]
     return recalled
 

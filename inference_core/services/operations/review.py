@@ -44,7 +44,7 @@ from inference_core.memory.trust import Decision, Origin, Trust, decide, guides,
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row, Write
 from inference_core.stores.indexing.reader import content_key_of
 
 PENDING_DAYS: Final = 30
@@ -152,7 +152,7 @@ def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> Operation[Non
     rows = [row for row in (yield from pending_rows(scope, user_id)) if row.key in names]
     if rows:
         with suppress(VersionConflict):  # somebody has just decided
-            gone = [Delete(namespace=row.namespace, key=row.key, expected=row.version) for row in rows]
+            gone = [Remove(namespace=row.namespace, key=row.key, expected=row.version) for row in rows]
             yield from scope.write(gone, "withdraw")
 
 
@@ -241,7 +241,7 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
                 supersedes=tuple(one.id for one in old),
             )
             over = [put_of(ended(one, record), expected=one.version) for one in old]
-            gone = Delete(namespace=row.namespace, key=row.key, expected=row.version)
+            gone = Remove(namespace=row.namespace, key=row.key, expected=row.version)
             # The thread is the proposal's: undoing that session takes back what was made of it.
             acting = replace(reviewing, actor=replace(reviewing.actor, thread_id=waiting.source.thread_id))
             yield from acting.write([put_of(record, expected=0), *over, gone], "approve")

@@ -45,7 +45,7 @@ from inference_core.services.operations.scope import (
     record_of,
     retried,
 )
-from inference_core.stores.backend import Check, Delete, Write
+from inference_core.stores.backend import Check, Remove, Write
 
 _SAME: Final = 3
 """A save looks at this many memories of the same words, and no further."""
@@ -195,7 +195,7 @@ def _saved(
     operation = "replace" if old else "save"
     if expected_version is None:
         # It alone stands under its id afterwards, whatever others write there at the same time.
-        removed = [Delete(namespace=one, key=kept.id) for one in others]
+        removed = [Remove(namespace=one, key=kept.id) for one in others]
         put = replace(put_of(kept), above=old.version if old else 0)  # else its versions would come twice
         yield from scope.write([*removed, put], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
@@ -204,7 +204,7 @@ def _saved(
     check_version(record.id, old.version if old else 0, expected_version or None)
     at = {old.namespace: old.version} if old else {}
     writes: list[Write] = [Check(namespace=one, key=kept.id, expected=0) for one in others if one not in at]
-    writes += [Delete(namespace=one, key=kept.id, expected=at[one]) for one in others if one in at]
+    writes += [Remove(namespace=one, key=kept.id, expected=at[one]) for one in others if one in at]
     writes.append(replace(put_of(kept, expected=at.get(kept.namespace, 0)), above=old.version if old else 0))
     yield from scope.write(writes, operation, source=record.source, is_clean=True)
     return SavedId(record.id)

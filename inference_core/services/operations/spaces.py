@@ -26,7 +26,7 @@ from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory, valid
 from inference_core.observing import observed
 from inference_core.services.operations.delete import archive_keys
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
-from inference_core.stores.backend import Check, Delete, Put, Row
+from inference_core.stores.backend import Check, Put, Remove, Row
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,7 +165,7 @@ def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str
     if (yield from scope.engine.get([key]))[0] is None:
         return False
     told = yield from _shown(scope, user, group)
-    yield from _changed(scope, space, Delete(namespace=key[0], key=key[1]), "revoke", told)
+    yield from _changed(scope, space, Remove(namespace=key[0], key=key[1]), "revoke", told)
     return True
 
 
@@ -201,7 +201,7 @@ def _shown(scope: MemoryScope, user: str | None, group: str | None) -> Operation
     return f"user {pseudonym((yield from scope.engine.content_key()), str(user))}" if user else f"group {group}"
 
 
-def _changed(scope: MemoryScope, space: Space, write: Put | Delete, operation: str, told: str) -> Operation[None]:
+def _changed(scope: MemoryScope, space: Space, write: Put | Remove, operation: str, told: str) -> Operation[None]:
     """Changes a role, with an event in the trail of the space; the role itself lies with those of the user."""
     cause = Cause(at=scope.clock.now(), operation=operation, actor=scope.actor, reason=told, is_told=True)
     place = scope.namespaces.namespace_for(space, MemoryCategory.SEMANTIC)

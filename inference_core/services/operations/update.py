@@ -29,7 +29,7 @@ from inference_core.services.operations.scope import (
     find,
     put_of,
 )
-from inference_core.stores.backend import Delete, Write
+from inference_core.stores.backend import Remove, Write
 
 
 def update(  # noqa: D417 - callers of the service pass no scope
@@ -123,13 +123,13 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
                 f"Another memory with id {quoted(new.id)} is {new.category.value} already; delete one of them first"
             )
         put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
-        writes = [Delete(namespace=old.namespace, key=old.id, expected=old.version), put]
+        writes = [Remove(namespace=old.namespace, key=old.id, expected=old.version), put]
     elif new.content != old.content:
         (archived,) = yield from scope.engine.get(archive_keys([old.namespace], old.id))
         if archived and is_archived(
             archived, scope.clock.now()
         ):  # a deleted one, which becomes an earlier text of this
-            writes.append(Delete(namespace=archived.namespace, key=archived.key, expected=archived.version))
+            writes.append(Remove(namespace=archived.namespace, key=archived.key, expected=archived.version))
     return writes
 
 

@@ -39,8 +39,8 @@ from inference_core.short_term.blocks.filing import (
 from inference_core.short_term.blocks.memory import (
     Block,
     BlockOptions,
-    Conversation,
     StoreSource,
+    UserSession,
     text_of,
 )
 from inference_core.stores.backend import Write
@@ -121,7 +121,7 @@ class ExtractiveMemory(Block):
         self.model_timeout = model_timeout
 
     def recall(
-        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+        self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
         """The user's facts relevant to ``message``, then the newest; or those that the model chooses."""
         question = text_of(message)
@@ -152,7 +152,7 @@ class ExtractiveMemory(Block):
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return [one for one, end in zip(chosen, ends, strict=False) if end <= budget]
 
-    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
+    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Asks the model for facts in new messages, and stores them with marks of these messages."""
         marks = marks_of(conversation.user_id)
         said: dict[str, AnyMessage] = {}
@@ -185,12 +185,12 @@ class ExtractiveMemory(Block):
         finally:  # the portions before one that fails are stored, too
             scope.engine.embed_later()
 
-    def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
         """Removes the facts that come from this session alone; agents' own memories stay."""
         yield from forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
 
     def _store(
-        self, scope: MemoryScope, conversation: Conversation, records: Mapping[str, MemoryRecord], keys: Sequence[str]
+        self, scope: MemoryScope, conversation: UserSession, records: Mapping[str, MemoryRecord], keys: Sequence[str]
     ) -> Operation[None]:
         marks = marks_of(conversation.user_id)
 
@@ -221,7 +221,7 @@ class ExtractiveMemory(Block):
         yield from retried(attempt)
 
     def _record(
-        self, scope: MemoryScope, conversation: Conversation, fact: ExtractedFact, words: Grounding
+        self, scope: MemoryScope, conversation: UserSession, fact: ExtractedFact, words: Grounding
     ) -> MemoryRecord | None:
         """``fact`` as a memory, with an id that follows from its text. None if it cannot be stored."""
         parts = split_text(mended(fact.content), scope.max_content_bytes)

@@ -16,12 +16,12 @@ from inference_core.memory.namespaces import FORGOTTEN, PENDING, holds_memories,
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import digest_of, mapping_field
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.messages import Message, Role, brings_outside, label, traced
+from inference_core.outbox.messages import ConversationMessage, Role, brings_outside, label, traced
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
-from inference_core.short_term.blocks.memory import Conversation
-from inference_core.stores.backend import Delete, Row, Write
+from inference_core.short_term.blocks.memory import UserSession
+from inference_core.stores.backend import Remove, Row, Write
 
 _MAX_REFERENCE: Final = 300
 _CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
@@ -30,13 +30,13 @@ _BLOCK: Final = "block"
 _SESSIONS: Final = "sessions"
 
 
-def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
+def passage(message: AnyMessage, session_id: str, position: int = 0) -> ConversationMessage:
     """``message`` as a message to ingest; tool calls and media become text."""
     is_result = isinstance(message, ToolMessage | FunctionMessage)
     is_answer = isinstance(message, AIMessage)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     told = (f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})" for call in calls)
-    return Message(
+    return ConversationMessage(
         session_id=session_id,
         role=Role.TOOL if is_result else Role.ASSISTANT if is_answer else Role.USER,
         text="\n".join(part for part in (text_in(message), *told) if part),
@@ -46,13 +46,13 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Message:
     )
 
 
-def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: bool = False) -> list[Message]:
+def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: bool = False) -> list[ConversationMessage]:
     """``messages`` as messages to ingest, in order; ``after_tool``: so has `with_outside` found."""
     said = list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
     return [replace(one, after_tool=one.role is Role.ASSISTANT) for one in said] if after_tool else said
 
 
-def with_outside(scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[bool]:
+def with_outside(scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[bool]:
     """Whether text from outside was in the session before ``messages``; if some is in them, a mark remembers it."""
     marks, key = marks_of(conversation.user_id), digest_of(["tool", conversation.session_id])
     is_first = bool((yield from unmarked(scope.engine, marks, [key])))
@@ -110,7 +110,7 @@ def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> 
 
 
 def forget_session(
-    scope: MemoryScope, conversation: Conversation, block: str, category: MemoryCategory
+    scope: MemoryScope, conversation: UserSession, block: str, category: MemoryCategory
 ) -> Operation[None]:
     """Removes the memories of ``block`` that come from this session alone; others only lose the session.
 
@@ -134,7 +134,7 @@ def forget_session(
         rows = yield from scope.engine.scan(scopes)
         for row, others in (yield from scope.engine.pool.call(other_sessions, rows)):
             if not others:
-                writes.append(Delete(namespace=row.namespace, key=row.key, expected=row.version))
+                writes.append(Remove(namespace=row.namespace, key=row.key, expected=row.version))
             elif holds_memories(row.namespace):
                 writes.append(put_of(with_sessions(record_of(row), block, others), expected=row.version))
         for at in range(0, len(writes), PORTION):

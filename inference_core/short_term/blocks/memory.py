@@ -51,7 +51,7 @@ StoreSource = BaseStore | AgentMemoryStoreService | Database
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class UserSession:
     """A session of a user. Raises InvalidId."""
 
     user_id: str
@@ -73,7 +73,7 @@ class Owners:
         self._user_id = user_id
         self._owner = owner
 
-    def conversation(self, session_id: str | UUID) -> Conversation:
+    def conversation(self, session_id: str | UUID) -> UserSession:
         """This session with its user. Raises ConfigurationError, IdentityError, InvalidId."""
         session = str(session_id) if isinstance(session_id, UUID) else session_id
         user = self._user_id
@@ -83,7 +83,7 @@ class Owners:
             user = self._owner(session)
             if not user:
                 raise IdentityError(f"owner gives no user for session {quoted(session)}")
-        return Conversation(str(user) if isinstance(user, UUID) else user, session)
+        return UserSession(str(user) if isinstance(user, UUID) else user, session)
 
 
 @runtime_checkable
@@ -183,16 +183,16 @@ class Block(ABC):
 
     @abstractmethod
     def recall(
-        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+        self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
         """Memories that fit ``message``, the best first; without one, the newest."""
 
     @abstractmethod
-    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
+    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Takes in ``messages`` that it does not have yet, durably. Raises StoreError, ModelError."""
 
     @abstractmethod
-    def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
         """Removes what it took in from this session alone."""
 
     @property
@@ -270,7 +270,7 @@ class CustomBlock(Block):
         self._memory = memory
 
     def recall(
-        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+        self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
         """What the block returns for ``message``. Raises BlockFailed."""
         del scope
@@ -286,7 +286,7 @@ class CustomBlock(Block):
                 documents.append(MemoryStoreDocument(id=str(at), value={"content": content}, metadata={}))
         return documents
 
-    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
+    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Gives the block each message that is not marked as taken in, and marks it. Raises BlockFailed, StoreError."""
         marks = marks_of(conversation.user_id)
         for message in messages:
@@ -295,7 +295,7 @@ class CustomBlock(Block):
                 yield from called(self.name, self._memory.update, conversation.session_id, message)
                 yield from scope.engine.write([mark(marks, key, scope.clock)])
 
-    def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
         """Has the block delete the session. Raises BlockFailed."""
         del scope
         yield from called(self.name, self._memory.delete, conversation.session_id)

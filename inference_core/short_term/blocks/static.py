@@ -26,13 +26,13 @@ from inference_core.services.operations.scope import MemoryScope, put_of, record
 from inference_core.short_term.blocks.memory import (
     DEFAULT_MAX_TOKENS,
     Block,
-    Conversation,
     StoreSource,
+    UserSession,
     asynchronous,
     synchronous,
     text_of,
 )
-from inference_core.stores.backend import Delete, Write
+from inference_core.stores.backend import Remove, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.search import Search
 
@@ -79,7 +79,7 @@ class StaticMemory(Block):
     load, aload = synchronous(_load), asynchronous(_load)
 
     def recall(
-        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+        self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
         """The facts; they are the same for all conversations."""
         del conversation
@@ -104,12 +104,12 @@ class StaticMemory(Block):
             for record in records_of([found.row])
         ]
 
-    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> NoReturn:
+    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> NoReturn:
         """Raises ReadOnlyMemory."""
         del scope, conversation, messages
         raise ReadOnlyMemory("Static memory does not support update operation")
 
-    def forget(self, scope: MemoryScope, conversation: Conversation) -> NoReturn:
+    def forget(self, scope: MemoryScope, conversation: UserSession) -> NoReturn:
         """Raises ReadOnlyMemory."""
         del scope, conversation
         raise ReadOnlyMemory("Static memory does not support delete operation")
@@ -123,7 +123,7 @@ class StaticMemory(Block):
         def attempt() -> Operation[None]:
             known = {record.id: record for record in (yield from self._records(scope))}
             writes: list[Write] = [
-                Delete(namespace=self._namespace, key=record.id, expected=record.version)
+                Remove(namespace=self._namespace, key=record.id, expected=record.version)
                 for record in known.values()
                 if record.id not in facts
             ]

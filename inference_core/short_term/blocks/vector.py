@@ -31,12 +31,12 @@ from inference_core.short_term.blocks.filing import block_metadata, forget_sessi
 from inference_core.short_term.blocks.memory import (
     Block,
     BlockOptions,
-    Conversation,
     StoreSource,
+    UserSession,
     called,
     text_of,
 )
-from inference_core.stores.backend import Delete, Put, Write
+from inference_core.stores.backend import Put, Remove, Write
 from inference_core.stores.factory import open_store
 from inference_core.stores.store import MemoryStore
 
@@ -106,7 +106,7 @@ class VectorMemory(Block):
         self._search_filter = search_filter
 
     def recall(
-        self, scope: MemoryScope, conversation: Conversation, message: BaseMessage | None
+        self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
     ) -> Operation[list[MemoryStoreDocument]]:
         """The user's passages relevant to ``message``, from all conversations; with a vector store, none without one.
 
@@ -129,7 +129,7 @@ class VectorMemory(Block):
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return [one for one, end in zip(chosen, ends, strict=True) if one is chosen[0] or end <= budget]
 
-    def absorb(self, scope: MemoryScope, conversation: Conversation, messages: Sequence[AnyMessage]) -> Operation[None]:
+    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Stores each message once, with a mark that outlives its deletion."""
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
         after_tool = yield from with_outside(scope, conversation, messages)
@@ -166,7 +166,7 @@ class VectorMemory(Block):
         finally:  # the portions before one that fails are stored, too
             scope.engine.embed_later()
 
-    def forget(self, scope: MemoryScope, conversation: Conversation) -> Operation[None]:
+    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
         """Removes the passages of this session. Raises BlockFailed if a vector store fails."""
         # Beside a vector store, too, passages wait for the user here, and become memories when they are approved.
         yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
@@ -176,9 +176,9 @@ class VectorMemory(Block):
         while rows := (yield from scope.engine.page([namespace], limit=PORTION)):
             ids = [str(one) for row in rows for one in row.value["ids"]]
             yield from called(self.name, self.vector_store.delete, ids)
-            yield from scope.engine.write([Delete(namespace=namespace, key=row.key) for row in rows])
+            yield from scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
 
-    def _listing(self, conversation: Conversation) -> Namespace:
+    def _listing(self, conversation: UserSession) -> Namespace:
         session = encode_label(conversation.session_id, what="session_id")
         return (encode_label(conversation.user_id), VECTORS, encode_label(self.name, what="name"), session)
 

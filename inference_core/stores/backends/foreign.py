@@ -33,7 +33,17 @@ from inference_core.errors import (
 )
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, SetVector, Tally, Unreadable, Write
+from inference_core.stores.backend import (
+    Capabilities,
+    Key,
+    Outcome,
+    Row,
+    SetVector,
+    Tally,
+    UnembeddedRow,
+    Unreadable,
+    Write,
+)
 from inference_core.stores.backends.foreign_values import document_of, extra_of, kind_of, operation_of, row_of, text_of
 from inference_core.stores.backends.rows import holding_most, tally
 from inference_core.stores.codec import PageRequest, place_of
@@ -203,7 +213,7 @@ class ForeignBackend:
         """The rows that the last call of `heads` has found whose terms hold the most of ``words``."""
         return holding_most(self.changes(scope, 0), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         """Texts without a vector of ``model``, of the scopes that this process has read."""
         with self._lock:
             waiting = (
@@ -213,10 +223,12 @@ class ForeignBackend:
                 if mark.model not in (None, model)
             )
             keys = list(waiting)
-        found: list[Pending] = []
+        found: list[UnembeddedRow] = []
         for at in range(0, len(keys), limit):  # past rows that are gone: their scope may never be read again
             rows = [row for row in self.get(keys[at : at + limit]) if row]
-            found += [Pending(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))]
+            found += [
+                UnembeddedRow(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))
+            ]
             if len(found) >= limit:
                 break
         return found[:limit]

@@ -14,7 +14,7 @@ from langgraph.store.base import Item, Op, PutOp
 from inference_core.clock import aware
 from inference_core.errors import VersionConflict
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import EXTRA, Check, Delete, Put, Row, SetVector, Write
+from inference_core.stores.backend import EXTRA, Check, Put, Remove, Row, SetVector, Write
 
 
 def extra_of(value: dict[str, Any]) -> dict[str, Any]:
@@ -32,9 +32,9 @@ def text_of(row: Row) -> str | None:
 def operation_of(write: Write, row: Row | None) -> tuple[Op | None, int]:
     """The store's operation for ``write`` over ``row``, if any, and the version after it. Raises VersionConflict."""
     version = row.version if row else 0
-    if isinstance(write, Put | Delete | Check) and write.expected not in (None, version):
+    if isinstance(write, Put | Remove | Check) and write.expected not in (None, version):
         raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
-    if isinstance(write, Delete):
+    if isinstance(write, Remove):
         return PutOp(write.namespace, write.key, None) if row else None, 0
     if isinstance(write, Put):
         first = write.created_at or (row.created_at if row else write.updated_at)

@@ -31,12 +31,12 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import (
     Capabilities,
     Check,
-    Delete,
     Key,
     Outcome,
-    Pending,
+    Remove,
     Row,
     Tally,
+    UnembeddedRow,
     Unreadable,
     Write,
 )
@@ -197,12 +197,12 @@ class MongoBackend:
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         return holding_most(self.changes(scope, 0), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         wanted = {"text": {"$ne": None}, "model": {"$ne": model}}
         with self._open():
             found = ((key_of(fields), fields) for fields in self._rows.find(wanted, {"version": 1, "text": 1}))
             sound = ((key, one) for key, one in found if key and isinstance(one["text"], str))
-            return [Pending(*key, one["version"], one["text"]) for key, one in islice(sound, limit)]
+            return [UnembeddedRow(*key, one["version"], one["text"]) for key, one in islice(sound, limit)]
 
     def expired(self, limit: int) -> list[Key]:
         with self._open():
@@ -232,7 +232,7 @@ class MongoBackend:
                 if one.namespace is None:
                     removed += self._rows.delete_one(one.place).deleted_count
                 elif self._rows.find_one(one.place, {"_id": 1}):  # else it has changed since
-                    (outcome,) = self.apply([[Delete(namespace=one.namespace, key=one.key)]])
+                    (outcome,) = self.apply([[Remove(namespace=one.namespace, key=one.key)]])
                     removed += isinstance(outcome, list)
         return removed
 

@@ -21,12 +21,12 @@ from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Pending, Row, Tally, Unreadable, Write
+from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Tally, UnembeddedRow, Unreadable, Write
 from inference_core.stores.backends.redis_layout import (
     DIGITS,
     SCRIPT,
     Argument,
-    Changed,
+    CellChange,
     Layout,
     Stored,
     cursor_of_member,
@@ -210,7 +210,7 @@ class RedisBackend:
         found = holding_most(self.changes(scope, 0, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
         others = [other for other in map(bytes.decode, models) if other != model]
         texts = [("ZRANGE", self._keys.of("texts", other), 0, limit - 1) for other in others]
@@ -303,7 +303,8 @@ class RedisBackend:
                     f"What is stored under {address[1]!r} cannot be read; inference-core repair removes it"
                 )
         changes = [
-            Changed(address, known.get(address, nothing), cell, new_stamp()) for address, cell in writes.states.items()
+            CellChange(address, known.get(address, nothing), cell, new_stamp())
+            for address, cell in writes.states.items()
         ]
         checked = {address: known.get(address, nothing).stamp for address in writes.checked - writes.states.keys()}
         call = invocation(self._keys, changes, writes.heads, checked) if changes else []

@@ -292,7 +292,7 @@ def _document(line: bytes) -> Document | None:
     return Document(text, terms, analyzer, DocumentMetadata(*situation), model)
 
 
-class Changed(NamedTuple):
+class CellChange(NamedTuple):
     """A key that a batch changes from ``old`` to ``new``, which gets ``stamp``."""
 
     address: Key
@@ -302,7 +302,7 @@ class Changed(NamedTuple):
 
 
 def invocation(
-    layout: Layout, changes: Sequence[Changed], heads: Mapping[Namespace, int], checked: Mapping[Key, bytes]
+    layout: Layout, changes: Sequence[CellChange], heads: Mapping[Namespace, int], checked: Mapping[Key, bytes]
 ) -> list[Argument]:
     """The call of the script: the number of keys, the keys and the arguments.
 
@@ -350,7 +350,7 @@ def call_of(names: Mapping[bytes, int], *parts: _Entries) -> list[Argument]:
     return [len(names), *names, *chain.from_iterable([len(part), *chain.from_iterable(part)] for part in parts)]
 
 
-def _commands(layout: Layout, change: Changed) -> Iterator[tuple[str, bytes, list[Argument]]]:
+def _commands(layout: Layout, change: CellChange) -> Iterator[tuple[str, bytes, list[Argument]]]:
     (namespace, key), old, new, stamp = change
     yield "HSET", layout.of("cells", *namespace), [encoded(key), pack_cell(stamp, new)]
     before, after = old.cell.document if old.cell else None, new.document

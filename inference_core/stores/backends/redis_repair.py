@@ -13,7 +13,7 @@ from inference_core.stores.backends.redis_layout import (
     SCRIPT,
     STAMP_BYTES,
     Argument,
-    Changed,
+    CellChange,
     Layout,
     Stored,
     call_for_lost,
@@ -58,7 +58,7 @@ def discard(server: Server, keys: Layout, found: Unreadable) -> bool:
         with suppress(*UNREADABLE):
             cell = checked_cell(packed)
             after = replace(cell.deleted(), seq=1)
-            change = Changed((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
+            change = CellChange((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
             call = invocation(keys, [change], {found.namespace: 1}, {})
     if not call:  # a damaged cell does not say which sorted sets contain it, so all that may are searched
         (models,) = server.ask([("ZRANGE", keys.whole("models"), 0, -1)])

@@ -20,25 +20,25 @@ from inference_core.memory.quota import counts_of, counts_to_json
 from inference_core.retrieval.documents import Change, Document, Term
 from inference_core.stores.backend import (
     Check,
-    Delete,
     Expire,
     Expiry,
     Key,
     Measure,
-    Pending,
     Put,
+    Remove,
     Rewrite,
     Row,
     SetVector,
     Tally,
     Touch,
+    UnembeddedRow,
     Write,
 )
 from inference_core.stores.codec import UNREADABLE, unpack_value
 
 LOST: Final = ""
 """The value of a row that is there and cannot be read."""
-_EXPECTING: Final = (Put, Delete, Check)
+_EXPECTING: Final = (Put, Remove, Check)
 _SAME: Final = (SetVector, Rewrite)
 """Writes that leave the version as it is."""
 MAX_WORDS: Final = 64
@@ -91,11 +91,11 @@ class RowState:
         document = self.document and self.document._replace(tokens=None)
         return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value))
 
-    def pending(self, namespace: Namespace, key: str, model: str) -> Pending | None:
+    def pending(self, namespace: Namespace, key: str, model: str) -> UnembeddedRow | None:
         """The text, if it waits for a vector of ``model``."""
         if self.document is None or self.document.model == model:
             return None
-        return Pending(namespace, key, self.version, self.document.text)
+        return UnembeddedRow(namespace, key, self.version, self.document.text)
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -164,7 +164,7 @@ class WriteSet:
 
 
 def _changed(
-    write: Put | Delete | SetVector | Rewrite | Expire, state: RowState | None, now: datetime
+    write: Put | Remove | SetVector | Rewrite | Expire, state: RowState | None, now: datetime
 ) -> RowState | None:
     """The state after ``write``, but for its sequence number; None if nothing changes."""
     if isinstance(write, Put):
@@ -183,7 +183,7 @@ def _changed(
     if state is None or state.value is None:
         return None
     # The database found the rows to expire; a state that cannot be read does not say itself that its time has come.
-    if isinstance(write, Delete) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
+    if isinstance(write, Remove) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
         return state.deleted()
     if isinstance(write, Expire) or state.version != write.version:
         return None

@@ -14,7 +14,7 @@ from inference_core.errors import StoreError, in_one_line
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, Namespace
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Key, Outcome, Pending, Put, Row, SetVector, Tally, Write
+from inference_core.stores.backend import Key, Outcome, Put, Row, SetVector, Tally, UnembeddedRow, Write
 from inference_core.stores.backends.rows import MAX_WORDS, forms_of
 from inference_core.stores.backends.sql_rows import ALIVE, CHANGE, ROW, ROWS, address_of, change_of, pending_of, row_of
 from inference_core.stores.codec import namespace_of, near_micros, pack_namespace, to_micros, unpack_namespace
@@ -184,7 +184,7 @@ class SqlBackend(ABC):
         )
         return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         query = (
             f"SELECT s.namespace, r.key, r.version, r.text FROM {ROWS} "
             "WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"

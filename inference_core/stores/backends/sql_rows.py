@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
-from inference_core.stores.backend import Key, Outcome, Pending, Row, Unreadable, Write
+from inference_core.stores.backend import Key, Outcome, Row, UnembeddedRow, Unreadable, Write
 from inference_core.stores.backends.rows import RowState, WriteSet, lost
 from inference_core.stores.codec import (
     MAX_MICROS,
@@ -117,12 +117,12 @@ def cursor_of(found: tuple[Any, ...]) -> Cursor:
     return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
 
 
-def pending_of(found: tuple[Any, ...]) -> Pending | None:
+def pending_of(found: tuple[Any, ...]) -> UnembeddedRow | None:
     """The pending text in the columns namespace, key, version and text; None if they are damaged."""
     namespace = namespace_of(found[0])
     _, key, version, text = found
     is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
-    return Pending(namespace, key, version, text) if namespace and is_sound else None
+    return UnembeddedRow(namespace, key, version, text) if namespace and is_sound else None
 
 
 def address_of(found: tuple[Any, ...]) -> Key | None:
@@ -156,7 +156,7 @@ def columns_of(state: RowState) -> tuple[Any, ...]:
     return (*times, state.kind, state.value, *of_text, *expiry_micros(state.expiry))
 
 
-class Decision(NamedTuple):
+class BatchDecision(NamedTuple):
     """What a transaction stores and tells its callers.
 
     ``changed`` holds the columns ``WRITTEN`` and the packed token vectors; ``touched`` the expiry, scope and key of
@@ -169,10 +169,12 @@ class Decision(NamedTuple):
     heads: dict[int, int]
 
 
-def decide(batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key, RowState], now: datetime) -> Decision:
+def decide(
+    batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key, RowState], now: datetime
+) -> BatchDecision:
     """Applies ``batches`` in turn to the rows in ``states``, in memory; one that is refused changes nothing."""
     seqs, after = {namespace: seq for namespace, (_, seq) in heads.items()}, dict(states)
-    decision = Decision([], [], [], {})
+    decision = BatchDecision([], [], [], {})
     for batch in batches:
         writes = WriteSet(after.get, lambda scope: seqs.get(scope, 0), now)
         try:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from inference_core.clock import Clock, SystemClock
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Key, Pending, Row, Tally
+from inference_core.stores.backend import Key, Row, Tally, UnembeddedRow
 from inference_core.stores.backends.rows import RowState, holding_most, tally
 from inference_core.stores.codec import Cursor, PageRequest, Place, pack_namespace, to_micros
 
@@ -161,7 +161,7 @@ class TableBackend(ABC):
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         return holding_most(self.changes(scope, 0), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         with closing(self._tables()) as tables:
             states = chain.from_iterable(table.states() for table in tables)
             return list(islice(filter(None, (state.pending(*key, model) for key, state in states)), limit))

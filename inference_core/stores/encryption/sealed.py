@@ -21,15 +21,15 @@ from inference_core.retrieval.documents import Change, Document, Term
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
     Backend,
-    Delete,
     Key,
     Outcome,
-    Pending,
     Put,
+    Remove,
     Rewrite,
     Row,
     SetVector,
     Tally,
+    UnembeddedRow,
     Unreadable,
     Write,
     with_ended,
@@ -37,7 +37,7 @@ from inference_core.stores.backend import (
 from inference_core.stores.backends.rows import holding_most
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.encryption.keyring import KeyRing
-from inference_core.stores.encryption.sealing import COMPACT, Sealer
+from inference_core.stores.encryption.sealing import COMPACT, RowCipher
 
 T = TypeVar("T")
 SEALED_META: Final = "sealed"
@@ -85,7 +85,7 @@ class SealedBackend:
         What is written while its key is destroyed is as if it had been written before. A write that took so long that
         a rotation may have ended meanwhile is a StoreError if its key is gone.
         """
-        sealers: dict[str, Sealer] = {}
+        sealers: dict[str, RowCipher] = {}
         started = time.monotonic()
 
         def sealed_one(write: Write) -> Write:
@@ -161,7 +161,7 @@ class SealedBackend:
         """The keys whose terms hold the most of ``words``, counted here: the database cannot read them."""
         return holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[Pending]:
+    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
         size = limit
         while True:
             found = self.inner.pending(model, size)
@@ -218,8 +218,8 @@ class SealedBackend:
                     yield _unreadable(scope, key, opened)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        own = [one.place for one in found if isinstance(one.place, Delete)]
-        others = [one for one in found if not isinstance(one.place, Delete)]
+        own = [one.place for one in found if isinstance(one.place, Remove)]
+        others = [one for one in found if not isinstance(one.place, Remove)]
         # A row that is sealed anew keeps its version, so each is tried once more, with the keys of now.
         keys = [(delete.namespace, delete.key) for delete in own]
         sealers = self._sealers(keys)
@@ -292,10 +292,10 @@ class SealedBackend:
             opened = sealer.document(document, (scope, key), with_vector=with_vectors)
             yield Change(seq, key, kind, created_at, opened, opened is not None)
 
-    def _sealer(self, label: str, *, makes: bool = False) -> Sealer:
-        return Sealer(self.keyring.get(label, makes=makes), self.name, partial(self.keyring.get, label))
+    def _sealer(self, label: str, *, makes: bool = False) -> RowCipher:
+        return RowCipher(self.keyring.get(label, makes=makes), self.name, partial(self.keyring.get, label))
 
-    def _sealers(self, keys: Iterable[Key]) -> dict[str, Sealer]:
+    def _sealers(self, keys: Iterable[Key]) -> dict[str, RowCipher]:
         return {label: self._sealer(label) for label in {namespace[0] for namespace, _ in keys}}
 
     def _held(self, scopes: Sequence[Namespace]) -> list[Namespace]:
@@ -330,5 +330,5 @@ def _unreadable(namespace: Namespace, key: str, reason: str, version: int | None
         key=key,
         reason=reason,
         only_index=version is None,
-        place=Delete(namespace=namespace, key=key, expected=version),
+        place=Remove(namespace=namespace, key=key, expected=version),
     )

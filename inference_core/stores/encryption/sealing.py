@@ -1,4 +1,4 @@
-"""Sealer: seals and opens the fields of a user's rows, each bound to its namespace, key and field."""
+"""RowCipher: seals and opens the fields of a user's rows, each bound to its namespace, key and field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 """Writes JSON without spaces."""
 
 
-class Sealer:
+class RowCipher:
     """Seals and opens the fields of rows whose namespaces have the same first label.
 
     What opens a field returns None if its key was destroyed, and raises a SealError that names the row. ``again`` gives

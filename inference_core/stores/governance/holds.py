@@ -42,12 +42,12 @@ from inference_core.stores.backend import (
     EXTRA,
     Backend,
     Check,
-    Delete,
     Expire,
     Expiry,
     Key,
     Outcome,
     Put,
+    Remove,
     Row,
     Unreadable,
     Write,
@@ -249,7 +249,7 @@ class Holding:
                 continue
             done.add(key)
             row = rows[key]
-            if isinstance(write, Put | Delete) and write.expected is None:
+            if isinstance(write, Put | Remove) and write.expected is None:
                 writes[at] = replace(write, expected=row.version if row and key not in absent else 0)
             covering = [hold for hold in holds if row and hold.covers(row)]
             if row is None or not covering or (isinstance(write, Expire) and key not in absent):
@@ -313,7 +313,7 @@ def _may_remove(write: Write, seen: Collection[str]) -> bool:
     if isinstance(write, Put):
         is_guess = write.expected == 0 and write.namespace[0] not in seen
         return not write.is_new and not is_guess and _is_kept(write.namespace)
-    return isinstance(write, Delete | Expire) and _is_kept(write.namespace)
+    return isinstance(write, Remove | Expire) and _is_kept(write.namespace)
 
 
 def _lost(row: Row, write: Write, puts: Mapping[Key, Put]) -> Mapping[str, Any] | None:

@@ -26,12 +26,12 @@ from inference_core.memory.text import encode_json, text_field
 from inference_core.stores.backend import (
     Backend,
     Check,
-    Delete,
     Expire,
     Expiry,
     Key,
     Outcome,
     Put,
+    Remove,
     Row,
     Unreadable,
     Write,
@@ -48,7 +48,7 @@ _MOST_KEYS: Final = 10_000
 _MAC_BYTES: Final = 24
 _NOBODYS: Final = "~nothing"
 """The key of a row that is never there."""
-_CHANGES: Final = (Put, Delete, Expire)
+_CHANGES: Final = (Put, Remove, Expire)
 
 
 class UserKey(NamedTuple):
@@ -195,7 +195,7 @@ class Journal:
         told = batch if cause.removed else told
         roots = {one.namespace[0]: None for one in told}
         for one in batch:
-            if one.key == SALT and isinstance(one, Delete):  # all events go with the key
+            if one.key == SALT and isinstance(one, Remove):  # all events go with the key
                 roots.pop(one.namespace[0], None)
         return list(roots)
 
@@ -206,7 +206,7 @@ class Journal:
         changed = [
             (one.namespace, one.key)
             for one in changing
-            if isinstance(one, Delete) or (isinstance(one, Put) and one.expected != 0)
+            if isinstance(one, Remove) or (isinstance(one, Put) and one.expected != 0)
         ]
         kept = [versions_key(key) for key in changed if is_versioned(key[0])] if cause.keep_until else ()
         return list(dict.fromkeys([*changed, *kept]))

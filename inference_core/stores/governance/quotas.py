@@ -24,13 +24,13 @@ from inference_core.memory.text import encode_json
 from inference_core.stores.backend import (
     EXTRA,
     Backend,
-    Delete,
     Expire,
     Key,
     Measure,
     NotCounted,
     Outcome,
     Put,
+    Remove,
     Row,
     Write,
 )
@@ -79,7 +79,7 @@ class _Limited:
         """Like `Backend.apply`; a batch beyond the quota is refused with QuotaExceeded."""
         measures: list[list[Measure]] = []
         for batch in batches:
-            changing = [write for write in batch if isinstance(write, Put | Delete | Expire)]
+            changing = [write for write in batch if isinstance(write, Put | Remove | Expire)]
             roots = {one.namespace[0] for one in changing if holds_memories(one.namespace)} - {GLOBAL}
             removed = {(one.namespace, one.key) for one in changing if roots}  # a purge removes the counts too
             places = [place for place in map(counts_place, sorted(roots)) if place not in removed]
@@ -114,7 +114,7 @@ class _Limited:
                 rows = self._backend.get([*addresses, *places])
                 changes: dict[Key, Changed] = {}
                 for address, write, row in zip(addresses, batch, rows, strict=False):
-                    if isinstance(write, Put | Delete | Expire) and holds_memories(write.namespace):
+                    if isinstance(write, Put | Remove | Expire) and holds_memories(write.namespace):
                         old = changes[address][0] if address in changes else row and _stored(row)
                         changes[address] = old, write.value if isinstance(write, Put) else None
                 puts: list[Write] = []

@@ -19,7 +19,7 @@ from inference_core.errors import StoreBusy, VersionConflict
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import AUDIT, SALT, SEALS, Namespace
 from inference_core.memory.text import encode_json
-from inference_core.stores.backend import EXTRA, Backend, Check, Delete, Put, Row
+from inference_core.stores.backend import EXTRA, Backend, Check, Put, Remove, Row
 from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.journal import Journal, mac_of
@@ -145,7 +145,7 @@ def end_trail(journal: Journal, user: str) -> None:
     while rows := backend.page(PageRequest([place], limit=_PAGE)):
         # The key goes with the last events: without it, nobody could tell whether they are genuine.
         gone = rows if len(rows) < _PAGE else [row for row in rows if row.key != SALT]
-        removals = [Delete(namespace=row.namespace, key=row.key) for row in gone]
+        removals = [Remove(namespace=row.namespace, key=row.key) for row in gone]
         (outcome,) = backend.apply([[*end_key(journal, user), *removals]])
         if isinstance(outcome, Exception):
             tries += 1

@@ -22,7 +22,7 @@ from inference_core.memory.namespaces import (
     sidecar_namespace,
 )
 from inference_core.memory.text import encode_json, mapping_field, moment_field, text_field
-from inference_core.stores.backend import Delete, Expiry, Key, Put, Row, Write
+from inference_core.stores.backend import Expiry, Key, Put, Remove, Row, Write
 
 MOST_VERSIONS: Final = 50
 """Of one memory: more than a person reads, and few enough that the row stays small."""
@@ -121,14 +121,14 @@ def versions_writes(
     Without ``until`` nothing is kept, and what was kept of memories that ``batch`` removes is removed.
     """
     lost: dict[Key, list[Row]] = {}
-    for key in dict.fromkeys((write.namespace, write.key) for write in batch if isinstance(write, Put | Delete)):
+    for key in dict.fromkeys((write.namespace, write.key) for write in batch if isinstance(write, Put | Remove)):
         row = before.get(key) if is_versioned(key[0]) else None
         if row is not None:
             lost.setdefault(versions_key(key), []).append(row)
     if until is None:
-        gone = {(write.namespace, write.key) for write in batch if isinstance(write, Delete)}
+        gone = {(write.namespace, write.key) for write in batch if isinstance(write, Remove)}
         homes = dict.fromkeys(versions_key(key) for key in gone if is_versioned(key[0]) and place_of(key[0]) != USAGE)
-        return [Delete(namespace=namespace, key=key) for namespace, key in homes]
+        return [Remove(namespace=namespace, key=key) for namespace, key in homes]
     return [_put(key, before.get(key), rows, now, until) for key, rows in lost.items()]
 
 
@@ -140,7 +140,7 @@ def expecting(batch: Sequence[Write], versions: Mapping[Key, int], *, is_strict:
     guarded: list[Write] = []
     for write in batch:
         version = versions.get((write.namespace, write.key))
-        if version is not None and isinstance(write, Put | Delete):
+        if version is not None and isinstance(write, Put | Remove):
             if write.expected not in (None, version):
                 return None
             if write.expected is None and (version or is_strict):

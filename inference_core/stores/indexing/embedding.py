@@ -19,7 +19,7 @@ from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError,
 from inference_core.memory.namespaces import Namespace
 from inference_core.observing import OPERATION, step
 from inference_core.retrieval.languages import language_of
-from inference_core.stores.backend import EMBEDDING_META, Backend, Pending, Put, SetVector, Write
+from inference_core.stores.backend import EMBEDDING_META, Backend, Put, SetVector, UnembeddedRow, Write
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.indexing.search import QuestionVectors
 from inference_core.stores.writer import GroupWriter
@@ -108,7 +108,7 @@ class Backfill:
         except EmbeddingError:
             # One at a time, so that one that cannot be embedded holds up no others. In any order, so that the first few
             # that are refused, after which the model counts as away, are not always the same.
-            refused: list[Pending] = []
+            refused: list[UnembeddedRow] = []
             is_answering = False
             for row in random.sample(portion, len(portion)):
                 try:
@@ -123,7 +123,7 @@ class Backfill:
             self._refused.update((row.namespace, row.key, row.version) for row in refused)
         return bool(portion)
 
-    def _fill(self, portion: Sequence[Pending]) -> None:
+    def _fill(self, portion: Sequence[UnembeddedRow]) -> None:
         def write(batch: Sequence[Write]) -> None:
             self._writer.submit(batch).result()
 
@@ -134,7 +134,7 @@ def fill(
     backend: Backend,
     write: Callable[[Sequence[Write]], None],
     embedder: Embedder,
-    portion: Sequence[Pending],
+    portion: Sequence[UnembeddedRow],
     *,
     with_tokens: bool,
 ) -> None:

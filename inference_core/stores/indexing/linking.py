@@ -15,17 +15,17 @@ from inference_core.retrieval.query import Named, Query, asks_something, by_cano
 from inference_core.retrieval.ranking import (
     SHARED,
     Bridges,
-    Candidate,
     Hit,
     LazyRanking,
     Ranking,
+    RankingCandidate,
     bridges_of,
     link_to_best,
     link_to_query,
     shared_marks,
 )
 from inference_core.stores.backend import Key, Row
-from inference_core.stores.indexing.search import Found, Search, content_of
+from inference_core.stores.indexing.search import FoundRow, Search, content_of
 
 NAMED: Final = 8
 """This many rows more are read if one of the best is about somebody whom the text names: they may take its place."""
@@ -64,16 +64,16 @@ class Ranked:
         return chain(hits, self._ranking.others(owners, search.kinds)) if search.backfill else hits
 
 
-def found_at(search: Search, hits: Sequence[Hit], rows_at: RowsAt) -> dict[Place, Found]:
+def found_at(search: Search, hits: Sequence[Hit], rows_at: RowsAt) -> dict[Place, FoundRow]:
     """The rows of ``hits`` that are there. Raises StoreError."""
     return {
-        hit.place: Found(row, hit.score, hit.relevance, hit.shares if search.explains else {}, place=hit.place)
+        hit.place: FoundRow(row, hit.score, hit.relevance, hit.shares if search.explains else {}, place=hit.place)
         for hit, row in zip(hits, rows_at([hit.place for hit in hits]), strict=True)
         if row is not None
     }
 
 
-def by_name(search: Search, best: list[Found], others: Callable[[], Iterable[Found]]) -> list[Found]:
+def by_name(search: Search, best: list[FoundRow], others: Callable[[], Iterable[FoundRow]]) -> list[FoundRow]:
     """``best``, and ``others`` if one of them is about somebody whom the text names; what is has gained by it."""
     named = Named(search.text)
     if not any(named.is_any(subjects_of(one.row.value, content_of(one.row))) for one in best):
@@ -84,7 +84,7 @@ def by_name(search: Search, best: list[Found], others: Callable[[], Iterable[Fou
     return _gained(search, given, candidates)
 
 
-def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int], rows_at: RowsAt) -> list[Found]:
+def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int], rows_at: RowsAt) -> list[FoundRow]:
     """The best hits in the views of ``owners`` and what links lead to there, the best first. Raises StoreError.
 
     Rows that the search rejects lead nowhere.
@@ -109,7 +109,7 @@ def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int]
     start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
     shares = {"reached": start} if search.explains else {}
     rows = zip(places, rows_at(places), strict=True)
-    further = {place: Found(row, start, 0.0, shares, place=place) for place, row in rows if row is not None}
+    further = {place: FoundRow(row, start, 0.0, shares, place=place) for place, row in rows if row is not None}
     candidates |= _candidates(search, further)
     # What records say goes before what texts share.
     ends: dict[Place, dict[str, tuple[float, str]]] = {place: {} for place in candidates}
@@ -122,7 +122,7 @@ def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int]
     return _gained(search, direct | further, candidates)
 
 
-def _gained(search: Search, found: Mapping[K, Found], candidates: Mapping[K, Candidate]) -> list[Found]:
+def _gained(search: Search, found: Mapping[K, FoundRow], candidates: Mapping[K, RankingCandidate]) -> list[FoundRow]:
     """``found`` with what the ``candidates`` among them gained, the best first."""
     given = dict(found)
     for place, candidate in candidates.items():
@@ -134,13 +134,13 @@ def _gained(search: Search, found: Mapping[K, Found], candidates: Mapping[K, Can
     return sorted(given.values(), key=lambda one: -one.score)
 
 
-def _candidates(search: Search, found: Mapping[K, Found]) -> dict[K, Candidate]:
+def _candidates(search: Search, found: Mapping[K, FoundRow]) -> dict[K, RankingCandidate]:
     """What of ``found`` may be given, as links see it."""
-    candidates: dict[K, Candidate] = {}
+    candidates: dict[K, RankingCandidate] = {}
     for place, one in found.items():
         if search.reject is None or search.reject(one.row) is None:
             text = content_of(one.row)
             subjects = subjects_of(one.row.value, text)
             marks = subjects | by_canonical(tags_of(one.row.value))
-            candidates[place] = Candidate(one.row.key, one.score, subjects, marks, asks_something(text))
+            candidates[place] = RankingCandidate(one.row.key, one.score, subjects, marks, asks_something(text))
     return candidates

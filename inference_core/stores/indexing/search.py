@@ -76,7 +76,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRow:
     """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
 
     ``links`` are those that add to the score. ``outdated``, from 0 to 1, is what it lost to a newer row that
@@ -93,10 +93,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutRow:
     """A row that would have been among the best but for ``reason``."""
 
-    found: Found
+    found: FoundRow
     reason: str
 
 
@@ -104,10 +104,10 @@ class LeftOut:
 class SearchResult:
     """The rows of each group, the best first; how they were ranked; if not by all evidence, why; what was left out."""
 
-    groups: list[list[Found]]
+    groups: list[list[FoundRow]]
     mode: RecallMode
     reason: str | None = None
-    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    left_out: list[LeftOutRow] = field(default_factory=list[LeftOutRow])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +148,16 @@ class Selection:
             self._wanted = search.limit * _CHOICE
         else:  # the first of few shall be those of many
             self._wanted = max(search.limit, WINDOW) if search.prefers_newer else search.limit
-        self._found: list[Found] = []
-        self._said: dict[frozenset[str], Found] = {}
-        self.left_out: list[LeftOut] = []
+        self._found: list[FoundRow] = []
+        self._said: dict[frozenset[str], FoundRow] = {}
+        self.left_out: list[LeftOutRow] = []
 
     @property
     def missing(self) -> int:
         """How many more rows it takes."""
         return self._wanted - len(self._found)
 
-    def offer(self, found: Found) -> None:
+    def offer(self, found: FoundRow) -> None:
         """Takes ``found``, or notes why it is left out; does nothing if it is full."""
         if self.missing <= 0:
             return
@@ -168,27 +168,27 @@ class Selection:
         if reason is None:
             self._found.append(found)
         else:
-            self.left_out.append(LeftOut(found, reason))
+            self.left_out.append(LeftOutRow(found, reason))
 
     def keys(self) -> set[Key]:
         """What it was offered."""
         offered = [*self._found, *(one.found for one in self.left_out)]
         return {(found.row.namespace, found.row.key) for found in offered}
 
-    def rows(self) -> list[Found]:
+    def rows(self) -> list[FoundRow]:
         """What is given, the best first."""
         search, chosen = self._search, self._found
         if search.diversity:
             texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
             picked = diversified(scores, texts, search.limit, search.diversity)
             repeating = sorted({*range(len(chosen))}.difference(picked))
-            self.left_out += [LeftOut(chosen[at], "repeats others") for at in repeating]
+            self.left_out += [LeftOutRow(chosen[at], "repeats others") for at in repeating]
             chosen = [chosen[at] for at in picked]
         elif search.prefers_newer:
             chosen = [*self._newer_first(chosen[:WINDOW]), *chosen[WINDOW:]][: search.limit]
         if search.max_characters is None:
             return chosen
-        kept: list[Found] = []
+        kept: list[FoundRow] = []
         left = search.max_characters
         for found in chosen:
             size = len(content_of(found.row))
@@ -196,10 +196,10 @@ class Selection:
                 kept.append(found)
                 left -= size
             else:
-                self.left_out.append(LeftOut(found, "budget"))
+                self.left_out.append(LeftOutRow(found, "budget"))
         return kept
 
-    def _newer_first(self, best: list[Found]) -> list[Found]:
+    def _newer_first(self, best: list[FoundRow]) -> list[FoundRow]:
         """``best`` with newer rows before older ones on the same subject; each takes the score of its new place.
 
         Turns of sessions are compared by the words of the question, other memories by their vectors. Both change places
@@ -227,7 +227,7 @@ class Selection:
             left = {at: best[at].score - best[at].outdated for at in others}
             for place, at in zip(others, sorted(others, key=lambda at: -left[at]), strict=True):
                 order[place] = at
-        placed: list[Found] = []
+        placed: list[FoundRow] = []
         for at, place in zip(order, best, strict=True):
             found, score = best[at], place.score
             if found.score != score:

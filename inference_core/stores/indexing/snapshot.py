@@ -22,7 +22,7 @@ from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.indexing.linking import NAMED, Ranked, by_name, found_at, linked
 from inference_core.stores.indexing.search import (
     AskModel,
-    Found,
+    FoundRow,
     QuestionVectors,
     RecallMode,
     Reranker,
@@ -82,7 +82,7 @@ class Snapshot:
                 SearchResult(
                     [
                         [
-                            Found(row, 0.0)
+                            FoundRow(row, 0.0)
                             for row in self.newest(group, kinds=one.kinds, limit=one.limit, reject=one.reject)
                         ]
                         if one.backfill
@@ -229,7 +229,7 @@ class Snapshot:
             seen = selection.keys()
             for row in self._backend.page(PageRequest(group, kinds=search.kinds, limit=len(seen) + search.limit)):
                 if (row.namespace, row.key) not in seen:
-                    selection.offer(Found(row, 0.0, 0.0))
+                    selection.offer(FoundRow(row, 0.0, 0.0))
         return selection
 
     def _rows_at(self, ranked: Ranked) -> Callable[[Sequence[Place]], list[Row | None]]:
@@ -248,8 +248,8 @@ class Snapshot:
 
 
 def reranked(
-    reranker: Reranker, search: Search, groups: Sequence[Sequence[Found]]
-) -> tuple[list[list[Found]], str | None]:
+    reranker: Reranker, search: Search, groups: Sequence[Sequence[FoundRow]]
+) -> tuple[list[list[FoundRow]], str | None]:
     """The rows of each group as ``reranker`` orders them, cut to the limit; if it fails, as they were, and why."""
     try:
         texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]

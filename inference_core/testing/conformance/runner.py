@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PromiseResult:
     """A promise tried through one mode; ``note`` says how it was broken, or why it was not tried."""
 
     mode: Mode
@@ -51,7 +51,7 @@ class Verdict:
     """A promise and its findings, one a mode."""
 
     promise: Promise
-    findings: tuple[Finding, ...]
+    findings: tuple[PromiseResult, ...]
 
     @property
     def outcome(self) -> Outcome:
@@ -71,7 +71,7 @@ def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromi
     factory.function()
     for promise in promises_of(kind):
         if only in promise.name:
-            test, findings = getattr(kind(), promise.name), list[Finding]()
+            test, findings = getattr(kind(), promise.name), list[PromiseResult]()
             for mode in MODES:
                 started, outcome, note = time.perf_counter(), Outcome.KEPT, ""
                 with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
@@ -86,5 +86,5 @@ def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromi
                     except Exception as error:  # noqa: BLE001 - whatever a store raises breaks the promise
                         text = " ".join(str(error).split())
                         outcome, note = Outcome.BROKEN, f"{type(error).__name__}: {text}"[:300]
-                findings.append(Finding(mode, outcome, note, time.perf_counter() - started))
+                findings.append(PromiseResult(mode, outcome, note, time.perf_counter() - started))
             yield Verdict(promise, tuple(findings))

@@ -16,9 +16,9 @@ from langgraph.store.base import GetOp, PutOp
 from inference_core.testing.conformance.promises import Strength, expect, expect_equal, expect_same, is_refused
 from inference_core.testing.conformance.subject import (
     NS,
-    Call,
     Factory,
     Location,
+    StoreCall,
     Subject,
     WatchedEmbeddings,
     call,
@@ -81,7 +81,7 @@ class CompanyStrength(Strength):
         """
         interval = sys.getswitchinterval()
         for turn in range(6):
-            calls: list[Call] = []
+            calls: list[StoreCall] = []
             for user in range(8):
                 name = (f"u{user}", f"t{turn}")
                 calls += [call("put", name, f"k{n}", {"text": f"tea {n}"}) for n in range(3)]
@@ -267,7 +267,7 @@ class SearchStrength(Strength):
 # Processes that write to the data of the tried store: they run this module.
 
 
-class Writer:
+class WriterProcess:
     """A process that puts items 0, 1, … into ("p<number>",) and says so after each; ``acknowledged`` are their keys."""
 
     def __init__(self, subject: Subject, number: int, writes: int) -> None:
@@ -321,10 +321,10 @@ class Writer:
 
 
 @contextmanager
-def started(subject: Subject, count: int, writes: int) -> Generator[list[Writer]]:
+def started(subject: Subject, count: int, writes: int) -> Generator[list[WriterProcess]]:
     """``count`` processes that begin at once, each with ``writes`` puts; gone afterwards. Raises NotApplicable."""
     subject.factory()
-    writers = [Writer(subject, number, writes) for number in range(count)]
+    writers = [WriterProcess(subject, number, writes) for number in range(count)]
     try:
         for writer in writers:
             writer.wait_ready()

@@ -164,7 +164,7 @@ def entered(made: Made, loop: LoopThread) -> Generator[BaseStore]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StoreCall:
     """A method of a store by its sync name, and what it is called with."""
 
     name: str
@@ -172,9 +172,9 @@ class Call:
     options: dict[str, Any]
 
 
-def call(name: str, *arguments: Any, **options: Any) -> Call:
+def call(name: str, *arguments: Any, **options: Any) -> StoreCall:
     """A call to be made later."""
-    return Call(name, arguments, options)
+    return StoreCall(name, arguments, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Subject:
         """The results of raw operations."""
         return self._call("batch", ops)
 
-    def start(self, wanted: Call) -> Future[Any]:
+    def start(self, wanted: StoreCall) -> Future[Any]:
         """Starts a call beside others; a thread of its own, or a task on the loop."""
         if self.mode == "async":
             return self.loop.start(self._awaited(wanted))
@@ -237,7 +237,7 @@ class Subject:
         pool.shutdown(wait=False)
         return future
 
-    def together(self, *calls: Call) -> list[Any]:
+    def together(self, *calls: StoreCall) -> list[Any]:
         """The results of calls that are made at once, or what they raised; async: in one turn of the loop."""
         if self.mode == "async":
 
@@ -300,13 +300,13 @@ class Subject:
         return self
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        wanted = Call(name, arguments, options)
+        wanted = StoreCall(name, arguments, options)
         return self.loop.run(self._awaited(wanted)) if self.mode == "async" else self._made(wanted)
 
-    def _made(self, wanted: Call) -> Any:
+    def _made(self, wanted: StoreCall) -> Any:
         return getattr(self.store, wanted.name)(*wanted.arguments, **wanted.options)
 
-    async def _awaited(self, wanted: Call) -> Any:
+    async def _awaited(self, wanted: StoreCall) -> Any:
         method = getattr(self.store, f"a{wanted.name}")
         return await asyncio.wait_for(method(*wanted.arguments, **wanted.options), PATIENCE_S)
 

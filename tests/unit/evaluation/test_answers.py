@@ -6,7 +6,7 @@ import pytest
 
 from inference_core.evaluation import JUDGE_PROMPTS
 from inference_core.evaluation.answers import JUDGES, token_f1, verdict_of
-from inference_core.evaluation.conversations import Question
+from inference_core.evaluation.conversations import ConversationQuestion
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_regression_a_last_verdict_that_is_no_score_is_not_replaced_by_an_earlie
 
 def test_what_each_judge_is_asked():
     assert tuple(sorted(JUDGES)) == tuple(sorted(JUDGE_PROMPTS))
-    plain = Question("Who?", "Eva", "4", ())
-    nobody = Question("Who?", None, "5", (), unanswerable=True)
-    points = Question("Who?", "Eva", "4", (), rubric=("names Eva", "names May"))
+    plain = ConversationQuestion("Who?", "Eva", "4", ())
+    nobody = ConversationQuestion("Who?", None, "5", (), unanswerable=True)
+    points = ConversationQuestion("Who?", "Eva", "4", (), rubric=("names Eva", "names May"))
     assert [len([*judge.requests(plain, "Ann")]) for judge in JUDGES.values()] == [1, 1, 1]
     assert [len([*judge.requests(points, "Ann")]) for judge in JUDGES.values()] == [1, 1, 2]
-    assert [*JUDGES["mem0"].requests(Question("Who?", None, "1", ()), "Ann")] == []
+    assert [*JUDGES["mem0"].requests(ConversationQuestion("Who?", None, "1", ()), "Ann")] == []
     (request,) = JUDGES["mem0"].requests(nobody, "Ann")
     assert "do not hold the answer" in request
     (request,) = JUDGES["mem0"].requests(plain, "{braces} stay")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from inference_core.evaluation import experiment
-from inference_core.evaluation.conversations import Conversation, ConversationTurn, Question
+from inference_core.evaluation.conversations import Conversation, ConversationQuestion, ConversationTurn
 from inference_core.evaluation.experiment import RetrievalSummary, run_experiment, summarize
-from inference_core.evaluation.systems import Advance, Hit, Recall, System
+from inference_core.evaluation.systems import Advance, Recall, RecalledTurn, System
 
 TURNS = tuple(ConversationTurn(str(number), f"s{number // 2}", None, "A", "text") for number in range(14))
 RANKED = ["a", "b", "c", "d", "e"]
@@ -33,10 +33,12 @@ class Scripted(System):
         for _ in conversation.turns:
             advance()
 
-        async def recall(query: str, k: int) -> list[Hit]:
+        async def recall(query: str, k: int) -> list[RecalledTurn]:
             await asyncio.sleep(self.wait_s)
             self.asked.append((conversation.id, query, k))
-            return [Hit(name, None if place else self.relevance) for place, name in enumerate(self.answers[query])]
+            return [
+                RecalledTurn(name, None if place else self.relevance) for place, name in enumerate(self.answers[query])
+            ]
 
         return recall
 
@@ -44,12 +46,18 @@ class Scripted(System):
         self.closed += 1
 
 
-def conversation(name: str, *questions: Question, turns: tuple[ConversationTurn, ...] = TURNS) -> Conversation:
+def conversation(
+    name: str, *questions: ConversationQuestion, turns: tuple[ConversationTurn, ...] = TURNS
+) -> Conversation:
     return Conversation(name, turns, questions, 0)
 
 
-def question(text: str, category: str, *evidence: str, named: bool = True, overall: bool = True) -> Question:
-    return Question(text, None, category, evidence, names_evidence=named, in_overall=overall, unanswerable=not named)
+def question(
+    text: str, category: str, *evidence: str, named: bool = True, overall: bool = True
+) -> ConversationQuestion:
+    return ConversationQuestion(
+        text, None, category, evidence, names_evidence=named, in_overall=overall, unanswerable=not named
+    )
 
 
 async def summary_of(system: Scripted, *conversations: Conversation) -> RetrievalSummary:
@@ -92,8 +100,10 @@ async def test_questions_without_usable_evidence_are_dropped_and_unanswerable_on
 async def test_regression_a_question_with_an_answer_but_no_named_evidence_is_not_unanswerable():
     """The relevance of its best hit, which answers it, raised the figure for what nobody said."""
     system = Scripted({"told": ["1"], "none": ["2"], "other": ["3"]}, relevance=0.25)
-    told = Question("told", "In Hamburg", "a", (), names_evidence=False)
-    adversarial = Question("other", None, "5", ("3",), unanswerable=True)  # as in LoCoMo: it names what misleads
+    told = ConversationQuestion("told", "In Hamburg", "a", (), names_evidence=False)
+    adversarial = ConversationQuestion(
+        "other", None, "5", ("3",), unanswerable=True
+    )  # as in LoCoMo: it names what misleads
     found = await summary_of(system, conversation("one", told, question("none", "a", named=False), adversarial))
     assert (found.questions, found.dropped, found.unanswerable) == (1, 2, 1)
 

@@ -17,7 +17,7 @@ from inference_core.errors import InvalidInput, MissingExtra
 from inference_core.evaluation import systems
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
 from inference_core.evaluation.formats import load_locomo
-from inference_core.evaluation.systems import BM25, Hit, LangGraphInMemory, MemoryService, make_system
+from inference_core.evaluation.systems import BM25, LangGraphInMemory, MemoryService, RecalledTurn, make_system
 from inference_core.memory.trust import Origin
 
 AT = datetime(2025, 5, 8, tzinfo=UTC)
@@ -78,7 +78,7 @@ async def test_bm25_scores_are_those_of_the_formula(monkeypatch: pytest.MonkeyPa
     seen: list[Any] = []
     best = systems._best
 
-    def spy(turns: Sequence[ConversationTurn], scores: Any, k: int) -> list[Hit]:
+    def spy(turns: Sequence[ConversationTurn], scores: Any, k: int) -> list[RecalledTurn]:
         seen.append(scores)
         return best(turns, scores, k)
 

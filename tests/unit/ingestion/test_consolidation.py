@@ -29,7 +29,7 @@ from inference_core.outbox.candidates import (
     extraction_from_json,
     extraction_to_json,
 )
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.stores.backend import Row, Write
@@ -262,7 +262,7 @@ class Told:
         self.pipeline = Pipeline(world.service.scope, RuleExtractor()) if by_rules else world.pipeline
 
     def tell(self, text: str, at: datetime | None, *, session: str = "s", **fields: Any) -> None:
-        def scripted(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+        def scripted(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
             target = next((one.memory_id for one in offered if one.content != text), None)
             action = Action.SUPERSEDE if target else Action.ADD
             ids = tuple(one.id for one in messages if one.id)
@@ -271,7 +271,10 @@ class Told:
 
         self.world.extractor.script = scripted
         self.world.clock.advance(DAY)
-        put(self.pipeline.outbox, Message(session_id=session, role=Role.USER, text=text, id=f"{text} {at}", at=at))
+        put(
+            self.pipeline.outbox,
+            ConversationMessage(session_id=session, role=Role.USER, text=text, id=f"{text} {at}", at=at),
+        )
         assert step(self.pipeline).outcome is BatchOutcome.DONE
 
 
@@ -325,7 +328,7 @@ def test_what_a_page_repeats_does_not_count_as_said_then(world: World) -> None:
     told = Told(world, by_rules=False)
     told.tell(HAMBURG, OLD)
     world.extractor.script = candidates(Candidate(content=HAMBURG))
-    put(world.pipeline.outbox, Message(session_id="s", role=Role.TOOL, text=HAMBURG, id="page", at=NEW))
+    put(world.pipeline.outbox, ConversationMessage(session_id="s", role=Role.TOOL, text=HAMBURG, id="page", at=NEW))
     assert step(world.pipeline).outcome is BatchOutcome.DONE
     told.tell(BERLIN, OLD + DAY)
     assert world.recalled() == [BERLIN]
@@ -342,7 +345,7 @@ def test_without_a_time_at_which_it_was_said_the_order_of_processing_counts(told
 def test_what_comes_late_is_not_ended_by_what_is_less_trusted(world: World) -> None:
     told = Told(world, by_rules=False)
     world.extractor.script = candidates(Candidate(content=HAMBURG))
-    put(world.pipeline.outbox, Message(session_id="s", role=Role.TOOL, text=HAMBURG, id="page", at=NEW))
+    put(world.pipeline.outbox, ConversationMessage(session_id="s", role=Role.TOOL, text=HAMBURG, id="page", at=NEW))
     assert step(world.pipeline).outcome is BatchOutcome.DONE
     told.tell(BERLIN, OLD)
     assert world.recalled() == [BERLIN, HAMBURG]
@@ -355,7 +358,9 @@ def test_an_earlier_rule_from_outside_asks_for_no_confirmation(world: World) -> 
     world.extractor.script = candidates(
         Candidate(content="Use blanks", memory_type=MemoryType.INSTRUCTION, action=Action.SUPERSEDE, target=target)
     )
-    put(world.pipeline.outbox, Message(session_id="s", role=Role.TOOL, text="Use blanks", id="page", at=OLD))
+    put(
+        world.pipeline.outbox, ConversationMessage(session_id="s", role=Role.TOOL, text="Use blanks", id="page", at=OLD)
+    )
     assert step(world.pipeline).outcome is BatchOutcome.DONE
     assert world.memory.list_pending("ada") == []
     assert contents(world.store) == ["Use tabs"]
@@ -498,7 +503,7 @@ def test_regression_what_was_pasted_into_a_message_that_is_no_source_is_external
 
 def test_memories_begin_when_they_were_said(world: World) -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
-    put(world.pipeline.outbox, Message(session_id=None, role=Role.USER, text="turn", id="1", at=at))
+    put(world.pipeline.outbox, ConversationMessage(session_id=None, role=Role.USER, text="turn", id="1", at=at))
     world.extractor.script = candidates(Candidate(content=LISBON))
     step(world.pipeline)
     assert world.one(LISBON).value["valid_from"] == at.isoformat()

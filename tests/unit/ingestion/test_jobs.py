@@ -18,10 +18,10 @@ from inference_core.ingestion import jobs
 from inference_core.ingestion.pipeline import Pipeline
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import retry
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import FrozenClock
 
@@ -191,7 +191,7 @@ def test_a_session_is_undone_with_all_its_jobs(book: Book) -> None:
 
 def test_regression_what_is_kept_word_for_word_goes_also_if_the_session_changed_it_since(book: Book) -> None:
     """No event of the session adds such a memory; an event that reinforced it had undo leave it, as it was before."""
-    conversation = Conversation("ada", "s")
+    conversation = UserSession("ada", "s")
     run(VectorMemory().absorb(book.service.scope, conversation, [HumanMessage(FARO, id="1")]))
     book.job(Candidate(content=FARO, action=Action.REINFORCE, target=book.id_of(FARO)), session="s")
     assert [one.id for one in book.all()] == [book.id_of(FARO)]
@@ -268,5 +268,5 @@ def test_regression_an_outbox_elsewhere_is_undone_too(book: Book, clock: FrozenC
     assert contents(book.store) == ["of another session"]
 
 
-def refusing(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+def refusing(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
     raise ModelError("refused")

@@ -17,7 +17,7 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, StoreError
 from inference_core.ingestion.verbatim import IngestReport, ingest
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.outbox.messages import Message, Role, Transcript
+from inference_core.outbox.messages import ConversationMessage, Role, Transcript
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import Outcome, Write
 from inference_core.testing import FrozenClock
@@ -25,13 +25,16 @@ from inference_core.testing import FrozenClock
 DAY = datetime(2025, 3, 4, tzinfo=UTC)
 
 
-def said(text: str, position: int = 0, session: str = "s", **fields: object) -> Message:
+def said(text: str, position: int = 0, session: str = "s", **fields: object) -> ConversationMessage:
     given: dict[str, object] = {"session_id": session, "role": Role.USER, "text": text, "position": position}
-    return Message(**(given | fields))  # pyright: ignore[reportArgumentType]
+    return ConversationMessage(**(given | fields))  # pyright: ignore[reportArgumentType]
 
 
 def ingested(
-    service: AgentMemoryStoreService, messages: Sequence[Message], user: str = "ada", batches: int | None = None
+    service: AgentMemoryStoreService,
+    messages: Sequence[ConversationMessage],
+    user: str = "ada",
+    batches: int | None = None,
 ) -> IngestReport:
     report = IngestReport()
     for report in islice(ingest(service.scope, user, Transcript(messages, len(messages))), batches):  # noqa: B007
@@ -148,7 +151,7 @@ def test_regression_sessions_whose_long_ids_begin_alike_stay_apart(service: Agen
 
 
 def test_when_reading_fails_what_came_before_is_kept(service: AgentMemoryStoreService):
-    def broken() -> Iterator[Message]:
+    def broken() -> Iterator[ConversationMessage]:
         yield said("Hi")
         raise InvalidInput("line 2")
 

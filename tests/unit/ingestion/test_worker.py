@@ -19,7 +19,7 @@ from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox import partitions as queue
 from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import Message
+from inference_core.outbox.messages import ConversationMessage
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 
@@ -34,7 +34,7 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def fail(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+def fail(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
     raise ModelError("out of order")
 
 
@@ -87,7 +87,7 @@ def test_a_worker_in_the_background_looks_when_it_is_woken_and_from_time_to_time
 def test_a_worker_that_is_closed_with_a_batch_in_hand_ends_after_it(store: MemoryStore) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def slow(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         begun.set()
         assert may_end.wait(10)
         return word_for_word(messages, offered)
@@ -161,7 +161,7 @@ def test_regression_whatever_fails_does_not_end_the_worker(store: MemoryStore, m
 def test_close_in_the_midst_loses_nothing(store: MemoryStore) -> None:
     started, go_on = threading.Event(), threading.Event()
 
-    def slow(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def slow(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         started.set()
         go_on.wait(PATIENCE_S)
         return word_for_word(messages, offered)
@@ -190,7 +190,7 @@ def test_regression_messages_in_whose_midst_a_worker_ended_are_worked_on_one_aft
     running: list[int] = []
     most: list[int] = []
 
-    def watched(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def watched(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         running.append(1)
         most.append(len(running))
         time.sleep(0.01)
@@ -211,7 +211,7 @@ def test_a_slow_user_holds_up_nobody(store: MemoryStore) -> None:
     """A worker did one batch of everybody and waited for the slowest before the next: 40 messages took 6 s, not .2."""
     others_are_done, slow_began = threading.Event(), threading.Event()
 
-    def script(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def script(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         if messages[0].text.startswith("slow"):
             slow_began.set()
             assert others_are_done.wait(PATIENCE_S)
@@ -237,7 +237,7 @@ def test_a_slow_user_holds_up_nobody(store: MemoryStore) -> None:
 def test_all_get_their_turn(store: MemoryStore) -> None:
     order: list[str] = []
 
-    def script(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def script(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         order.append(messages[0].text.split()[0])
         return word_for_word(messages, offered)
 
@@ -300,7 +300,7 @@ def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
     """The next lap began beside them, with twice the calls of a model, and closing did not wait for them."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow(messages: Sequence[Message], offered: Sequence[KnownMemory]) -> Extraction:
+    def slow(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         begun.set()
         assert may_end.wait(10)
         return word_for_word(messages, offered)

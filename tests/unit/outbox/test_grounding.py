@@ -12,7 +12,7 @@ from work import at_most
 
 from benchmarks.attack_paths import Attack, own_attacks
 from inference_core.outbox.grounding import MOST, Grounding
-from inference_core.outbox.messages import Message, Role, own_words, quotes
+from inference_core.outbox.messages import ConversationMessage, Role, own_words, quotes
 
 DATA = Path(__file__).parents[2] / "data" / "attacks"
 BENDING = [one for one in own_attacks(DATA / "held_out.json") if one.name.endswith("h3")]
@@ -31,8 +31,8 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 
 
 def grounding(said: str, *returned: str) -> Grounding:
-    results = [Message(session_id=None, role=Role.TOOL, text=text) for text in returned]
-    return Grounding([Message(session_id=None, role=Role.USER, text=said), *results])
+    results = [ConversationMessage(session_id=None, role=Role.TOOL, text=text) for text in returned]
+    return Grounding([ConversationMessage(session_id=None, role=Role.USER, text=said), *results])
 
 
 @pytest.mark.parametrize("attack", BENDING, ids=[one.name for one in BENDING])
@@ -95,9 +95,11 @@ def test_a_quotation_is_somebody_elses_word(text: str) -> None:
 
 def test_what_follows_the_users_code_is_still_theirs() -> None:
     """Cause: "Here's my code: …" ends the user's own words, and the sentence after the code counted as a page's."""
-    said = Message(session_id=None, role=Role.USER, text="I handle all errors of my app. I test that it works.")
+    said = ConversationMessage(
+        session_id=None, role=Role.USER, text="I handle all errors of my app. I test that it works."
+    )
     code = "Here's my code:\n```python\npass\n```\nI test that my app handles all errors as expected."
-    words = Grounding([said, Message(session_id=None, role=Role.USER, text=code)])
+    words = Grounding([said, ConversationMessage(session_id=None, role=Role.USER, text=code)])
     assert words.has_outside
     assert not words.is_external("The user tests that their app handles all errors as expected", MOST)
 

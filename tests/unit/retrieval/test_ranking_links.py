@@ -15,7 +15,7 @@ from inference_core.retrieval.ranking import (
     ABOUT,
     SHARED,
     UNNAMED,
-    Candidate,
+    RankingCandidate,
     bridges_of,
     link_to_best,
     link_to_query,
@@ -23,12 +23,12 @@ from inference_core.retrieval.ranking import (
 )
 
 
-def candidate(key: str, score: float = 0.5, about: str = "", *marks: str, asks: bool = False) -> Candidate:
+def candidate(key: str, score: float = 0.5, about: str = "", *marks: str, asks: bool = False) -> RankingCandidate:
     subjects = {about.casefold(): about} if about else {}
-    return Candidate(key, score, subjects, {mark.casefold(): mark for mark in marks}, asks)
+    return RankingCandidate(key, score, subjects, {mark.casefold(): mark for mark in marks}, asks)
 
 
-def gained(candidates: list[Candidate]) -> dict[str, tuple[Any, list[MemoryLink]]]:
+def gained(candidates: list[RankingCandidate]) -> dict[str, tuple[Any, list[MemoryLink]]]:
     return {one.key: (pytest.approx(one.share), one.links) for one in candidates}
 
 

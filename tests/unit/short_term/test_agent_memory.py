@@ -47,7 +47,7 @@ from inference_core.errors import (
 from inference_core.services.operations.scope import ATTEMPTS
 from inference_core.short_term import agent_memory
 from inference_core.short_term.agent_memory import TIMESTAMP
-from inference_core.short_term.blocks.memory import Conversation, scope_of
+from inference_core.short_term.blocks.memory import UserSession, scope_of
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
@@ -200,7 +200,7 @@ def test_threads_that_update_one_session_lose_nothing(store: MemoryStore):
         return [memory.update("s1", message) for message in dialogue(3, first=10 * at)]
 
     assert in_threads(*(lambda at=at: talk(at) for at in range(8))) == [[None] * 6] * 8
-    kept = run(agent_memory.read_window(scope_of(store), Conversation(USER, "s1"))).messages
+    kept = run(agent_memory.read_window(scope_of(store), UserSession(USER, "s1"))).messages
     passages = stored_texts(store)
     assert len(passages) == len(set(passages))
     assert {*texts(kept), *passages} == {one.text for at in range(8) for one in dialogue(3, first=10 * at)}
@@ -276,7 +276,7 @@ def test_a_block_without_a_store_is_a_mistake_and_a_read_only_one_is_spared(stor
     memory.delete("s1")
     with pytest.raises(ReadOnlyMemory):
         StaticMemory(["a"], store).delete("s1")
-    scope = Conversation(USER, "s1")
+    scope = UserSession(USER, "s1")
     with pytest.raises(ConfigurationError, match="no store"):
         run(agent_memory.recalled_for([StaticMemory(["a"])], None, scope, None))
 

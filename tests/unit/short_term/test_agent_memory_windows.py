@@ -11,10 +11,10 @@ from inference_core.effects import run
 from inference_core.errors import VersionConflict
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term import agent_memory
-from inference_core.short_term.blocks.memory import Conversation, scope_of
-from inference_core.stores.backend import Delete
+from inference_core.short_term.blocks.memory import UserSession, scope_of
+from inference_core.stores.backend import Remove
 
-SESSION = Conversation(USER, "s1")
+SESSION = UserSession(USER, "s1")
 NOTHING = agent_memory.StoredWindow([], [], 0)
 
 
@@ -53,7 +53,7 @@ def test_who_reads_while_it_changes_reads_it_again(scope: MemoryScope):
 
 def test_a_message_that_is_gone_is_left_out(scope: MemoryScope):
     first = replaced(scope, NOTHING, dialogue(2))
-    run(scope.engine.write([Delete(namespace=agent_memory.session_namespace(SESSION), key=first.keys[1])]))
+    run(scope.engine.write([Remove(namespace=agent_memory.session_namespace(SESSION), key=first.keys[1])]))
     there = run(agent_memory.read_window(scope, SESSION))
     assert [one.id for one in there.messages] == ["m0", "m2", "m3"]
     assert replaced(scope, there, there.messages).version == first.version + 1

@@ -14,7 +14,7 @@ from inference_core import Delete, FlushToLongTerm, MemoryStore, StaticMemory, S
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError
 from inference_core.short_term import policy as policies
-from inference_core.short_term.blocks.memory import Conversation, scope_of
+from inference_core.short_term.blocks.memory import UserSession, scope_of
 from inference_core.short_term.policy import OverflowPolicy, OverflowResult
 from inference_core.short_term.strategies import Eviction
 from inference_core.short_term.window import Window, count_tokens
@@ -26,7 +26,7 @@ def result_of(
     policy: OverflowPolicy, messages: Sequence[AnyMessage], store: MemoryStore | None = None
 ) -> OverflowResult:
     scope = scope_of(store) if store else None
-    eviction = Eviction(room=policy.room(), conversation=Conversation(USER, "s1"), scope=scope)
+    eviction = Eviction(room=policy.room(), conversation=UserSession(USER, "s1"), scope=scope)
     return run(policy.handle(Window(messages, count_tokens), eviction))
 
 

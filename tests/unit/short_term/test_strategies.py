@@ -13,7 +13,7 @@ from inference_core import Delete, FlushToLongTerm, StaticMemory, Summarize, Tri
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, IdentityError, ModelError
 from inference_core.memory.text import text_tokens
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.policy import OverflowResult, handle_overflow
 from inference_core.short_term.strategies import DEFAULT_SUMMARY_PROMPT, HEAD, Eviction, OverflowStrategy, shortened
 from inference_core.short_term.window import Window, count_tokens, is_summary
@@ -25,7 +25,7 @@ CAT = "\U0001f431"
 def result_of(
     messages: Sequence[AnyMessage], *strategies: OverflowStrategy, room: int = 10_000, **options: Any
 ) -> OverflowResult:
-    eviction = Eviction(room=room, conversation=Conversation(USER, "s1"), **options)
+    eviction = Eviction(room=room, conversation=UserSession(USER, "s1"), **options)
     return run(handle_overflow(Window(messages, count_tokens), strategies, eviction))
 
 

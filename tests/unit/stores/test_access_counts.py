@@ -16,7 +16,7 @@ from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import SEALS
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores import access_counts as accesses
-from inference_core.stores.backend import Delete, Put
+from inference_core.stores.backend import Put, Remove
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
@@ -181,7 +181,7 @@ def test_notes_are_bounded_and_of_memories_only(store: MemoryStore, monkeypatch:
 
 
 def test_the_versions_of_a_write_are_those_of_its_own_rows(store: MemoryStore) -> None:
-    batch = [Delete(namespace=HOME, key="x"), Delete(namespace=FIGURES, key="x"), Delete(namespace=HOME, key="y")]
+    batch = [Remove(namespace=HOME, key="x"), Remove(namespace=FIGURES, key="x"), Remove(namespace=HOME, key="y")]
     archive = ("ada", "forgotten", "semantic")
     added = [(one.namespace, one.key) for one in accesses.with_sidecars(batch)[3:]]
     assert added == [(archive, "x"), (FIGURES, "y"), (archive, "y")]

@@ -27,19 +27,19 @@ from inference_core.transfer.sources import (
     TOO_LARGE,
     GraphStore,
     LangGraphTable,
+    MigrationSource,
     OwnScopes,
-    Source,
     read_only,
 )
 
 MANY = PAGE * 2 + 1
 
 
-def items(source: Source, *user_ids: str) -> list[LegacyItem]:
+def items(source: MigrationSource, *user_ids: str) -> list[LegacyItem]:
     return list(located([source], Layouts(user_ids=user_ids or None), MigrationReport("x")))
 
 
-def found(source: Source, *user_ids: str) -> list[tuple[str, str]]:
+def found(source: MigrationSource, *user_ids: str) -> list[tuple[str, str]]:
     return [(one.user_id, one.key) for one in items(source, *user_ids)]
 
 

@@ -11,14 +11,14 @@ from statement_support import MIN_PRECISION, MIN_RECALL, scored, sentences
 from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
-from inference_core.outbox.messages import Message, Role
+from inference_core.outbox.messages import ConversationMessage, Role
 
 NOW = datetime(2026, 6, 15, tzinfo=UTC)
 
 
-def _said(*texts: str, role: Role = Role.USER, author: str | None = None) -> list[Message]:
+def _said(*texts: str, role: Role = Role.USER, author: str | None = None) -> list[ConversationMessage]:
     return [
-        Message(session_id="s", role=role, text=text, id=f"m{place}", position=place, author=author)
+        ConversationMessage(session_id="s", role=role, text=text, id=f"m{place}", position=place, author=author)
         for place, text in enumerate(texts)
     ]
 
@@ -220,5 +220,5 @@ def test_what_was_said_before_a_known_memory_is_compared_in_that_order(
     """Only the later of two statements can say that the earlier one is over."""
     memory = KnownMemory("k1", "id", known, said_at=NOW)
     for year, action in ((2024, before), (2027, after)):
-        message = Message(session_id="s", role=Role.USER, text=text, id="m", at=NOW.replace(year=year))
+        message = ConversationMessage(session_id="s", role=Role.USER, text=text, id="m", at=NOW.replace(year=year))
         assert [one.action for one in extract_by_rules([message], [memory], NOW).candidates] == [action]

@@ -13,7 +13,7 @@ from support import DATA
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.formats import transcripts
 from inference_core.ingestion.formats.transcripts import format_of, read_messages
-from inference_core.outbox.messages import OTHER_PARTS, Message, Role
+from inference_core.outbox.messages import OTHER_PARTS, ConversationMessage, Role
 
 FOLDER = DATA / "evaluation"
 NOON = datetime(2025, 3, 4, 12, tzinfo=UTC)
@@ -25,7 +25,7 @@ def lines(tmp_path: Path, *entries: Any) -> Path:
     return path
 
 
-def messages(tmp_path: Path, *entries: Any) -> list[Message]:
+def messages(tmp_path: Path, *entries: Any) -> list[ConversationMessage]:
     return list(read_messages(lines(tmp_path, *entries)).messages)
 
 
@@ -35,8 +35,8 @@ def test_all_fields_are_read(tmp_path: Path):
         {"role": "user", "content": "Hi", "id": 7, "session_id": "s", "name": "Ada", "timestamp": "2025-03-04T12:00Z"},
         {"role": "AI", "content": "Hello", "id": "m", "thread_id": "s"},
     )
-    assert first == Message(session_id="s", role=Role.USER, text="Hi", id="7", author="Ada", at=NOON)
-    assert second == Message(session_id="s", role=Role.ASSISTANT, text="Hello", id="m", position=1)
+    assert first == ConversationMessage(session_id="s", role=Role.USER, text="Hi", id="7", author="Ada", at=NOON)
+    assert second == ConversationMessage(session_id="s", role=Role.ASSISTANT, text="Hello", id="m", position=1)
 
 
 def test_without_a_session_the_file_is_one_and_positions_count_by_session(tmp_path: Path):

@@ -14,7 +14,7 @@ from inference_core import MemorySource, MemoryStore, Origin, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs
-from inference_core.ingestion.periodic.derived import Source
+from inference_core.ingestion.periodic.derived import Citable
 from inference_core.ingestion.periodic.sessions import MAX_CITED, all_said
 from inference_core.ingestion.periodic.sessions import SessionContent as Content
 from inference_core.ingestion.periodic.summaries import (
@@ -34,9 +34,9 @@ from inference_core.testing import FrozenClock, ScriptedChatModel
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
 
 
-def source(text: str, **fields: Any) -> Source:
+def source(text: str, **fields: Any) -> Citable:
     given: dict[str, Any] = {"at": NOW, "origin": Origin.USER, "trust": Trust.STATED, "role": Role.USER}
-    return Source(text=text, **given | fields)
+    return Citable(text=text, **given | fields)
 
 
 def summed_up(content: Content, *turns: Any, **options: Any) -> Any:
@@ -210,9 +210,9 @@ def test_a_session_without_news_asks_nobody(store: MemoryStore, clock: FrozenClo
 
 
 def delete(key: str) -> Any:
-    from inference_core.stores.backend import Delete
+    from inference_core.stores.backend import Remove
 
-    return Delete(namespace=Partition("ada").said, key=key)
+    return Remove(namespace=Partition("ada").said, key=key)
 
 
 def test_a_long_session_is_summed_up_in_parts_that_cite_what_their_whole_cites() -> None:

@@ -15,9 +15,9 @@ from inference_core.errors import InvalidInput
 from inference_core.server.identity import auth
 from inference_core.server.identity.auth import (
     KEYS,
+    ApiKeys,
     Buckets,
     FixedKey,
-    KeyRing,
     Permission,
     Principal,
     create_key,
@@ -28,11 +28,11 @@ from inference_core.testing import FrozenClock
 
 
 @pytest.fixture
-def ring(server: Served) -> KeyRing:
-    return KeyRing(server.service.scope.engine, server.service.scope.clock, 10)
+def ring(server: Served) -> ApiKeys:
+    return ApiKeys(server.service.scope.engine, server.service.scope.clock, 10)
 
 
-async def test_a_key_opens_its_users_memory_and_only_its_hash_is_stored(server: Served, ring: KeyRing):
+async def test_a_key_opens_its_users_memory_and_only_its_hash_is_stored(server: Served, ring: ApiKeys):
     key = server.key("ada@example.com", days=1)
     principal = await ring(key)
     assert principal is not None
@@ -44,7 +44,7 @@ async def test_a_key_opens_its_users_memory_and_only_its_hash_is_stored(server: 
 
 
 async def test_wrong_revoked_and_expired_keys_open_nothing(
-    server: Served, ring: KeyRing, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+    server: Served, ring: ApiKeys, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ):
     key, other = server.key("ada", days=1), server.key("bob")
     swapped = f"{key[:12]}{other[12:]}"  # the id of one, the secret of another
@@ -96,7 +96,7 @@ async def test_regression_a_flood_of_made_up_keys_costs_no_read_each(
         assert await tried(client, later) == 200
 
 
-async def test_known_keys_are_bounded(server: Served, ring: KeyRing, monkeypatch: pytest.MonkeyPatch):
+async def test_known_keys_are_bounded(server: Served, ring: ApiKeys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(auth, "_MAX_CACHED", 2)
     for key in [server.key(f"user-{number}") for number in range(5)]:
         assert await ring(key)

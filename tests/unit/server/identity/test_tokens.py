@@ -20,7 +20,7 @@ from inference_core.errors import ConfigurationError
 from inference_core.server.identity import tokens
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.tokens import TokenCheck
-from inference_core.server.problems import Refused
+from inference_core.server.problems import Refusal
 
 ISSUER = "https://id.example.com"
 KEY, OTHER = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -115,11 +115,11 @@ async def test_new_keys_are_found_and_old_ones_outlive_an_outage(
 
 async def test_without_the_issuers_keys_it_is_told_to_come_again(issuer: Issuer):
     issuer.is_down = True
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refusal) as told:
         await TokenCheck(ISSUER, "memory", jwks_url=f"{ISSUER}/keys", transport=httpx.ASGITransport(issuer))(token())
     assert told.value.status == 503
     issuer.is_down, issuer.keys = False, ["x" * tokens._MAX_BYTES]
-    with pytest.raises(Refused):
+    with pytest.raises(Refusal):
         await TokenCheck(ISSUER, "memory", transport=httpx.ASGITransport(issuer))(token())
 
 

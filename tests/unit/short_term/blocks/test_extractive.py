@@ -17,7 +17,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.short_term.blocks import extractive
-from inference_core.short_term.blocks.memory import Conversation
+from inference_core.short_term.blocks.memory import UserSession
 from inference_core.testing import call_tool
 
 TEA = {"content": "Likes tea", "topic": "drinks"}
@@ -32,7 +32,7 @@ def block_of(store: MemoryStore, *turns: Any, **options: Any) -> ExtractiveMemor
 
 
 def absorb(block: ExtractiveMemory, messages: Sequence[AnyMessage], session: str = "s1") -> None:
-    run(block.absorb(block.scope(), Conversation(USER, session), messages))
+    run(block.absorb(block.scope(), UserSession(USER, session), messages))
 
 
 def memories(store: MemoryStore) -> list[MemoryStoreDocument]:
@@ -104,7 +104,7 @@ def test_regression_a_fact_that_waits_goes_with_its_session(store: MemoryStore):
 def test_what_somebody_else_tells_meanwhile_is_not_forgotten(store: MemoryStore):
     block = block_of(store, told(TEA))
     block.update("s1", HumanMessage("I like tea", id="m1"))
-    forgetting = block.forget(block.scope(), Conversation(USER, "s1"))
+    forgetting = block.forget(block.scope(), UserSession(USER, "s1"))
     reading = next(forgetting)
     making = forgetting.send(reading.start().result())
     records = making.start().result()

@@ -12,7 +12,7 @@ from short_term_support import USER, texts
 from inference_core import AgentMemory, FlushToLongTerm, MemoryStore, VectorMemory
 from inference_core.errors import BlockFailed, ConfigurationError, IdentityError, InvalidId
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.short_term.blocks.memory import Conversation, CustomBlock, Memory, Owners, as_block
+from inference_core.short_term.blocks.memory import CustomBlock, Memory, Owners, UserSession, as_block
 
 
 class Notebook:
@@ -129,9 +129,9 @@ ID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 def test_the_user_is_fixed_or_found_by_session():
-    assert Owners("ada").conversation("s1") == Conversation("ada", "s1")
-    assert Owners(owner={"s1": "ada"}.get).conversation("s1") == Conversation("ada", "s1")
-    assert Owners(ID).conversation(ID) == Conversation(str(ID), str(ID))
+    assert Owners("ada").conversation("s1") == UserSession("ada", "s1")
+    assert Owners(owner={"s1": "ada"}.get).conversation("s1") == UserSession("ada", "s1")
+    assert Owners(ID).conversation(ID) == UserSession(str(ID), str(ID))
 
 
 @pytest.mark.parametrize("nobody", [None, ""], ids=["none", "empty"])

@@ -18,7 +18,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Change, Document
 from inference_core.retrieval.ranking import FEW
-from inference_core.stores.backend import Backend, Delete, Expiry, Key, Put, Row
+from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing import indexes
@@ -78,7 +78,7 @@ def test_a_load_that_fails_in_its_midst_leaves_the_last_view_and_the_next_is_com
     backend.gives = None
     assert shown(cache) == shown(cache_of(backend))
     (before,) = cache.views([USER])
-    backend.apply([[put(f"k{at}", f"tea car {at}") for at in range(2, 6)], [Delete(namespace=USER, key="k0")]])
+    backend.apply([[put(f"k{at}", f"tea car {at}") for at in range(2, 6)], [Remove(namespace=USER, key="k0")]])
     backend.apply([[put("k7"), put("k6", "car")]])
     backend.gives = min(fails_after, 5)
     with pytest.raises(StoreUnavailable):
@@ -100,7 +100,7 @@ def test_many_read_while_one_writes():
     def write() -> None:
         for at in range(60):
             key = f"k{at * 60}"
-            backend.apply([[put(key, f"tea {at}"), Delete(namespace=USER, key=f"k{at * 60 + 1}"), put(f"new{at}")]])
+            backend.apply([[put(key, f"tea {at}"), Remove(namespace=USER, key=f"k{at * 60 + 1}"), put(f"new{at}")]])
             if at % 3 == 0:
                 backend.apply([[put(f"k{at * 60 + 1}", "boat")]])
 
@@ -229,7 +229,7 @@ def test_a_row_is_given_to_those_whose_view_shows_it(monkeypatch: pytest.MonkeyP
     backend.apply([[put("a", topic=2)]])
     assert [topic(1, 1), len(read)] == [1, 1]
     assert [topic(2, 2), topic(2, 3), len(read)] == [2, 2, 2]
-    backend.apply([[Delete(namespace=USER, key="a")]])
+    backend.apply([[Remove(namespace=USER, key="a")]])
     assert [topic(4, 4), topic(4, 4), len(read)] == [None, None, 4]
     assert cache.get([]) == []
 
