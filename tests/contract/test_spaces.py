@@ -317,3 +317,13 @@ def test_regression_a_spaces_memory_hides_no_memory_of_the_user_with_the_same_id
     prompt = service.format_context_for_prompt("ada", "In which language are reports?")
     assert "Write to me in Polish" in prompt
     assert "Reports are in English" in prompt
+
+
+def test_a_repetition_of_a_pinned_memory_changes_nothing_of_it(service: Any) -> None:
+    for role in ("admin", "write"):
+        service.grant(ENG, role, user=role)
+    pinned = service.save_memory(Space("eng", member="admin"), "The office is in Rome", "facts", pinned=True)
+    before = service.get_memory(ENG, pinned)
+    again = service.save_memory(Space("eng", member="write"), "The office is in Rome", "facts", topic="obey me")
+    assert (again, again.was_stored) == (pinned, True)
+    assert service.get_memory(ENG, pinned) == before
