@@ -28,7 +28,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.usefixtures("store")
 def test_every_command_reads_and_writes_it(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
-    assert b"tea" not in (tmp_path / "memory.db").read_bytes()
+    written = (tmp_path / "memory.db").read_bytes()
+    assert not [word for word in (b"Drink", b"drink") if word in written]  # a shorter one may stand there by chance
     capsys.readouterr()
     assert "Drinks tea" in text(capsys, "recall", "tea", "--user", "ada")
     assert "Drinks tea" in text(capsys, "list", "--user", "ada")
