@@ -343,6 +343,27 @@ def test_sealing_reads_few_seals_and_goes_on_where_clocks_were_wrong(
         assert (found.problems, found.sealed) == ((), 10)
 
 
+def test_regression_events_are_read_once_however_many_seals_they_need(service: Any, monkeypatch: pytest.MonkeyPatch):
+    """Each seal read all events that were not sealed yet: a user with many of them kept the sealer busy for hours."""
+    monkeypatch.setattr(sealer, "_MOST_EVENTS", 3)
+    for number in range(20):
+        service.sync.save_memory(USER, f"fact {number}")
+    backend = service.scope.engine.backend
+    page, read = backend.page, [0]
+
+    def counted(request: PageRequest) -> list[Row]:
+        rows = page(request)
+        read[0] += len(rows) if request.scopes[0][1:] == (AUDIT,) else 0
+        return rows
+
+    monkeypatch.setattr(backend, "page", counted)
+    seal(service)
+    assert read[0] == 20 + 1  # and the salt
+    monkeypatch.undo()
+    assert len({row.key for row in rows_of(service) if row.namespace[0] == SEALS}) == 7
+    assert (service.sync.verify_audit(USER).problems, service.sync.verify_audit(USER).sealed) == ((), 20)
+
+
 def test_a_seal_that_cannot_be_read_does_not_keep_the_sealer_busy(tmp_path: Path) -> None:
     """It seems absent, but its number is taken: the sealer tried to write that again and again, without a pause."""
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:

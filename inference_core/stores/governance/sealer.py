@@ -96,28 +96,31 @@ class Sealer:
         return bool(self._journal.unsealed)
 
     def seal(self, user: str) -> bool:
-        """Seals the new events of the user with this label; whether there are more. Raises StoreError."""
+        """Seals the new events of the user with this label; whether it must be asked again. Raises StoreError."""
         backend, journal = self._journal.backend, self._journal
         with self._lock:
             # An erasure that has sealed the end of the key waits for no sealer, and no sealer may come after that.
             fence = fences_of(backend).read([user])
             chain = _Chain(journal, user, reads_all=self._reads_all)
-            mark, fresh = _key_mark(journal, user), _unsealed(backend, user, chain.seals)[:_MOST_EVENTS]
-            if not fresh or not mark:  # events without a key are being removed, or are none
+            mark, fresh = _key_mark(journal, user), _unsealed(backend, user, chain.seals)
+            if not mark:  # events without a key are being removed
                 return False
-            events = [[row.key, str(row.value.get("mac"))] for row in fresh]
-            (outcome,) = backend.apply([[chain.put(events, mark, max(row.seq for row in fresh)), *fence]])
-        if isinstance(outcome, VersionConflict):
-            # Another process has made this one, or clocks that were wrong hide the last one: look again what is left.
-            # After that it is a race once more, or a seal that cannot be read. That is not tried again at once.
-            if self._reads_all:
-                raise StoreBusy("Another process seals the audit trail; it is tried again") from outcome
-            self._reads_all = True
-            return True
-        if isinstance(outcome, Exception):
-            raise outcome
-        self._reads_all = not backend.capabilities.change_feed
-        return len(fresh) == _MOST_EVENTS
+            for start in range(0, len(fresh), _MOST_EVENTS):
+                some = fresh[start : start + _MOST_EVENTS]
+                seal = chain.put([[event, mac] for _, event, mac in some], mark, some[-1][0])
+                (outcome,) = backend.apply([[seal, *fence]])
+                if isinstance(outcome, VersionConflict):
+                    # Another process has made this one, or clocks that were wrong hide the last one: look again what
+                    # is left. After that it is a race once more, or a seal that cannot be read: that is not tried
+                    # again at once.
+                    if self._reads_all:
+                        raise StoreBusy("Another process seals the audit trail; it is tried again") from outcome
+                    self._reads_all = True
+                    return True
+                if isinstance(outcome, Exception):
+                    raise outcome
+                self._reads_all = not backend.capabilities.change_feed
+        return False
 
 
 def end_key(journal: Journal, user: str) -> list[Check | Put]:
@@ -202,12 +205,14 @@ class _Chain:
         return f"{self._taken + 1:010d}"
 
     def put(self, events: list[list[str]], mark: str, seq: int) -> Put:
-        """The write of the next seal; it is refused if another one is faster."""
-        previous = self.seals[-1].head(self._key) if self.seals else _FIRST
-        seal = Seal(self._taken + 1, previous, events, mark, seq)
+        """The write of the next seal, after which the chain goes on; it is refused if another one is faster."""
+        previous, key = self.seals[-1].head(self._key) if self.seals else _FIRST, self.next
+        self._taken += 1
+        seal = Seal(self._taken, previous, events, mark, seq)
+        self.seals.append(seal)
         return Put(
             namespace=self.place,
-            key=self.next,
+            key=key,
             value=encode_json({**seal._asdict(), "head": seal.head(self._key)}, what="seal"),
             updated_at=datetime.now(UTC),
             expected=0,
@@ -264,21 +269,21 @@ def _events(backend: Backend, user: str) -> Iterator[Row]:
     return (row for row in _rows(backend, (user, AUDIT)) if row.key != SALT)
 
 
-def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[Row]:
-    """The events that no seal names, the first written first. An event of a write that took long has an old name."""
+def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int, str, str]]:
+    """The numbers, ids and MACs of the events that no seal names, the first written first."""
     numbered = backend.capabilities.change_feed
     last = seals[-1].seq if seals else 0
     known = set[str]() if numbered else {event for seal in seals for event, _ in seal.events}
-    fresh: list[Row] = []
-    seen_in_a_row = 0
+    fresh: list[tuple[int, str, str]] = []
+    seen_in_a_row = 0  # behind a sealed one there may be others: an event of a write that took long has an old name
     for row in _events(backend, user):
         is_new = row.seq > last if numbered else row.key not in known
         seen_in_a_row = 0 if is_new else seen_in_a_row + 1
         if is_new:
-            fresh.append(row)
+            fresh.append((row.seq, row.key, str(row.value.get("mac"))))
         elif seen_in_a_row > _PAGE:
             break
-    return sorted(fresh, key=lambda row: (row.seq, row.key))
+    return sorted(fresh)
 
 
 def _seal_of(row: Row) -> Seal | None:
