@@ -172,6 +172,24 @@ def test_a_question_about_something_else_gets_no_passages():
         assert len(everything.get("tuesday", "capital of Peru")) == 5
 
 
+def test_regression_long_passages_beside_the_best_are_recalled():
+    """Each had to be as relevant as a short one: of long conversations, half of what a question needs was left out."""
+    filler = "The museum visit looks better now, and nobody has asked about the newsletter for weeks."
+    people = ["Viktor Halloran", "Ruben Calder", "Clara Novak", "Stefan Osei", "Jonas Brandt", "Odile Haddad"]
+    with open_store("memory://", embeddings="local") as store:
+        store.wait_ready(60)
+        block = VectorMemory(store, user_id=USER)
+        for at, name in enumerate(people):
+            text = f"{filler} {filler} {name} can be reached at extension {700 + at} after four. {filler} {filler}"
+            block.update("monday", HumanMessage(text, id=f"m{at}"))
+        while store.engine.backend.pending(FINGERPRINT, 1):
+            time.sleep(0.02)
+        best, *others = block.get("tuesday", "Which number do I dial to talk to Ruben Calder?")
+        assert "extension 701" in best.content
+        assert len(others) == 4
+        assert block.get("tuesday", "capital of Peru") == []
+
+
 def test_any_vector_store_holds_the_passages(store: MemoryStore):
     """A LangChain vector store, with whatever embeddings it has, was no place for passages."""
     vectors = InMemoryVectorStore(HashingEmbeddings())
