@@ -41,9 +41,8 @@ from inference_core.stores.factory import open_store
 from inference_core.stores.store import MemoryStore
 
 _MIN_BEST: Final = 0.07
-"""The relevance that the best passage must have. Of questions about the conversation, 95 in 100 find a better one; of
-those about something else, 80 in 100 do not. A minimum for each passage would lose long ones that hold the answer in one
-sentence among many."""
+"""The relevance that the best passage must have: most questions about the conversation find a better one, most about
+something else do not. A minimum for each passage would lose long ones that hold the answer in one sentence of many."""
 VECTORS: Final = "vector_store"
 """Second label, below the user, of the namespaces that list what is in a vector store: by block and session."""
 _USER: Final = "user_id"
