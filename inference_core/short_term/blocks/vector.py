@@ -40,7 +40,7 @@ from inference_core.stores.backend import Put, Remove, Write
 from inference_core.stores.factory import open_store
 from inference_core.stores.store import MemoryStore
 
-_MIN_BEST: Final = 0.07
+_MIN_BEST: Final = 0.065
 """The relevance that the best passage must have: most questions about the conversation find a better one, most about
 something else do not. A minimum for each passage would lose long ones that hold the answer in one sentence of many."""
 VECTORS: Final = "vector_store"
