@@ -123,6 +123,7 @@ class VectorMemory(Block):
             around = yield from recall(*asked, min_relevance=least)
             taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
             chosen = list(taken.values())[: self.max_results]
+            # Without a question, passages have no relevance, and the newest are as good as any.
             best = max((1.0 if one.relevance is None else one.relevance for one in chosen), default=0.0)
             if self.min_relevance is None and best < _MIN_BEST:
                 chosen = []
