@@ -60,7 +60,8 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     """The user of this run.
 
     The first of: the authenticated user of LangGraph Server, ``source``, ``context.user_id`` and
-    ``config["configurable"]["user_id"]``.
+    ``config["configurable"]["user_id"]``. If one contradicts the authenticated user, neither is taken: the middleware
+    then runs without memory, or raises with ``require_user``, and the tools answer that memory is off.
 
     Args:
         runtime: LangGraph's, of the run.

@@ -1,4 +1,8 @@
-"""ContextEngineer: selects and orders what a model is given of all the items found, within a budget of tokens."""
+"""ContextEngineer: selects and orders what a model is given of all the items found, within a budget of tokens.
+
+For an agent's turn, `services/operations/prompt_context.py` collects the items, and takes the user's profile off the
+budget first. `services/context_builder/` collects them for prompts that applications build themselves.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +159,11 @@ class ContextEngineer:
         return replace(context, dropped=[*dropped, *over])
 
     def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:
-        """The candidates for the prompt, the most valuable first, and the items dropped for other reasons than room."""
+        """The candidates for the prompt, the most valuable first, and the items dropped for other reasons than room.
+
+        In this order: doubtful items and duplicates go; then, unless the query asks for the past, statements that
+        answer another question; contradictions are resolved or kept together; and what is not relevant enough goes.
+        """
         once, dropped = collapsed(doubted(given, query), self.min_overlap)
         history = asks_for_history(query)
         if not history:

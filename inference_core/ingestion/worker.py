@@ -1,4 +1,8 @@
-"""Worker: empties the outbox in the background, in this process or in one of its own."""
+"""Worker: empties the outbox in the background, in this process or in one of its own.
+
+It decides when. `pipeline.py` does the work, and decides what happens if the process is killed or the user is erased
+in between.
+"""
 
 from __future__ import annotations
 

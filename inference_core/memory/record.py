@@ -45,6 +45,7 @@ class MemoryRecord:
     ``created_at`` is when it was first stored and never changes; ``updated_at`` is when it was last written.
     ``valid_from`` and ``valid_to`` bound when it is true in the user's world, as far as known. All instants are aware,
     in UTC. ``version`` grows by one with each write; 0 means not stored yet. ``importance`` is between 0 and 1.
+    `docs/extending.md` lists what to change when you add a field.
     """
 
     id: str

@@ -107,6 +107,9 @@ def decide(
 ) -> Decision:
     """Whether text from ``source`` may be stored as ``category``; the one place that decides it.
 
+    Where a text comes from is found by `agents/provenance.py` for what an agent's tools save, and by
+    `outbox/grounding.py` for what a model extracts: an agent that passes on a web page is not the source.
+
     What the user or the application states is stored. External text waits for the user if it is procedural or, with the
     ``kind`` that a model chose, anything else that guides an agent, such as a preference. So does all that neither of
     them stated, in the categories to ``confirm``.

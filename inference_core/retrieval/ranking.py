@@ -1,7 +1,8 @@
 """From evidence to an order: score fusion in two stages, the second with late interaction, and what links add to it.
 
 Each kind of evidence is brought to one scale, spread within its session, and summed by weight. Scores are fused instead
-of ranks because how much better one text matches than the next is evidence too (Bruch et al. 2023).
+of ranks because how much better one text matches than the next is evidence too (Bruch et al. 2023). The weights are in
+`evidence.py`. `stores/indexing/search.py` then collapses duplicates and puts newer statements before older ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Backend: the one protocol that every database has to serve, and the rows that cross it.
 
 The contract suite, ``tests/contract/test_backend_contract.py``, tests all of it on every database.
-``docs/extending.md`` says how to add one.
+``docs/extending.md`` says how to add one; `opening.py` is where its scheme goes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""open_store(url): the store that a URL names.
-
-Backends are imported when a URL or a store asks for them, so that nobody pays for those that are not used.
-"""
+"""open_store(url): the store that a URL names. `opening.py` decides which database that is."""
 
 from __future__ import annotations
 

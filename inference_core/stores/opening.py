@@ -1,4 +1,4 @@
-"""Which database a URL or an object names, and whether its rows are sealed.
+"""Which database the scheme of a URL or an object names, and whether its rows are sealed.
 
 Backends are imported when they are asked for, so that nobody pays for those that are not used.
 """

@@ -1,4 +1,8 @@
-"""ContextBuilder: the context of a prompt, from many sources that are asked side by side under one deadline."""
+"""ContextBuilder: the context of a prompt, from many sources that are asked side by side under one deadline.
+
+For applications that build prompts themselves. An agent's turn does not come through here, but through
+`operations/prompt_context.py`.
+"""
 
 from __future__ import annotations
 

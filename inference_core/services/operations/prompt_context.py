@@ -1,7 +1,8 @@
 """What a model is given in a turn: gathered from one snapshot, selected by an engineer, rendered within one budget.
 
 The user's profile stays the same from turn to turn; the block changes with each. Both together stay within the budget,
-and show no more of each category than its limit.
+``max_tokens`` of the settings, and show no more of each category than its limit. The middleware calls this;
+`context/engineer.py` selects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """SQLite: one file for many threads and processes, with nothing but the standard library.
 
-The journal is a WAL: readers never wait for writers. A commit is on disk when `apply` returns.
+The journal is a WAL: readers never wait for the writer, nor the writer for readers. A commit is on disk when `apply`
+returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections to one SQLite file, for one writer and any number of readers, and the tables in it.
+"""Connections to one SQLite file, for one writer and any number of readers that do not wait for each other; its tables.
 
 The tables may share a file with others, such as a checkpointer's.
 """
