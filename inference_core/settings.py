@@ -330,8 +330,8 @@ class ServerSettings(_Settings):
     )
     user: str | None = Field(
         default=None,
-        description="Serve only this user. On loopback, a request without a key acts as this user, unless "
-        "AGENT_SERVER_KEY is set.",
+        description="The user of AGENT_SERVER_KEY. Without that key, on loopback, requests without a key act as this "
+        "user.",
     )
     key: SecretStr | None = Field(
         default=None,

@@ -21,7 +21,7 @@ def serve(
     target: Target,
     user: Annotated[
         str | None,
-        typer.Option("--user", metavar="ID", help="Serve this user alone; on loopback, without a key."),
+        typer.Option("--user", metavar="ID", help="On loopback, requests without a key act as this user."),
     ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Default: AGENT_SERVER_HOST, 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Default: AGENT_SERVER_PORT, 8765.")] = None,
