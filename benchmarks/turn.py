@@ -27,7 +27,7 @@ from timing import scratch
 
 from inference_core import MemoryMiddleware
 from inference_core.memory.record import MemoryRecord
-from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.testing import ScriptedChatModel
 
 MODULES_BAR: Final = 15

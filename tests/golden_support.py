@@ -21,7 +21,8 @@ from psycopg import sql
 from redis import Redis
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.stores.backends import postgres_connections, redis
+from inference_core.stores.backends.redis import backend as redis
+from inference_core.stores.backends.sql import postgres_connections
 from inference_core.testing import FrozenClock
 
 WRITTEN: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)

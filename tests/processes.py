@@ -21,7 +21,7 @@ CONTEXT.set_forkserver_preload(
         "inference_core.ingestion.verbatim",
         "inference_core.transfer.migrate",
         "inference_core.stores.indexing.snapshot",
-        "inference_core.stores.backends.sqlite",
+        "inference_core.stores.backends.sql.sqlite",
         "langchain.agents",
         "langgraph.checkpoint.sqlite",
         "langgraph.prebuilt.chat_agent_executor",

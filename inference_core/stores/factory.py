@@ -165,7 +165,7 @@ def _give_up(parts: EngineParts, *, is_told: bool) -> None:
 
 def _point_at_unmigrated(backend: Backend) -> None:
     """Warns, once a process, that LangGraph's store has memories in the same database, which this one does not read."""
-    from inference_core.stores.backends.sql import SqlBackend  # noqa: PLC0415
+    from inference_core.stores.backends.sql.base import SqlBackend  # noqa: PLC0415
 
     backend = backend.inner if isinstance(backend, SealedBackend) else backend
     if not isinstance(backend, SqlBackend) or backend.name in _pointed_at:

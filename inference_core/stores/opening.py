@@ -81,7 +81,7 @@ def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_k
 
             return InMemoryBackend(clock)
         case "sqlite" if parsed.path:
-            from inference_core.stores.backends.sqlite import SqliteBackend  # noqa: PLC0415
+            from inference_core.stores.backends.sql.sqlite import SqliteBackend  # noqa: PLC0415
 
             return SqliteBackend(parsed.path, durable=durable, read_only=parsed.read_only, clock=clock)
         case "file" if parsed.path:
@@ -91,7 +91,7 @@ def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_k
             key = parse_key(encryption_key) if encryption_key else None
             return FileBackend(parsed.path, key=key, compresses=parsed.compress is not None, clock=clock)
         case "redis" | "rediss" | "unix":
-            from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
+            from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415
 
             return RedisBackend(url, clock=clock)
         case "postgresql" | "postgres":
@@ -115,7 +115,7 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
         return MappingBackend(cast("MutableMapping[str, Any]", given), clock)
     redis = sys.modules.get("redis")  # whoever has a client has imported it
     if redis and isinstance(given, redis.Redis):
-        from inference_core.stores.backends.redis import RedisBackend  # noqa: PLC0415
+        from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415
 
         return RedisBackend(cast("Redis", given), clock=clock)
     engine_url: Any = getattr(given, "url", None)
@@ -131,7 +131,7 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
 
 def _postgres() -> ModuleType:
     try:
-        from inference_core.stores.backends import postgres  # noqa: PLC0415 - an extra
+        from inference_core.stores.backends.sql import postgres  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtra("A PostgreSQL store", "postgres") from error
     return postgres
@@ -157,7 +157,7 @@ def has_store(url: str) -> bool:
         case "file" if parsed.path:
             return any(parsed.path.iterdir()) if parsed.path.is_dir() else parsed.path.exists()
         case "redis" | "rediss" | "unix":
-            from inference_core.stores.backends import redis  # noqa: PLC0415 - an extra
+            from inference_core.stores.backends.redis import backend as redis  # noqa: PLC0415 - an extra
 
             return redis.has_store(url)
         case "postgresql" | "postgres":

@@ -35,7 +35,7 @@ from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, Back
 from inference_core.stores.backends.file import FileBackend
 from inference_core.stores.backends.file_format import entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.rows import RowState
-from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.journal import AUDIT_META, KEY_META

@@ -171,7 +171,7 @@ class PostgresTable:
         try:
             import psycopg  # noqa: PLC0415 - an extra
 
-            from inference_core.stores.backends.postgres_connections import (  # noqa: PLC0415 - needs the same extra
+            from inference_core.stores.backends.sql.postgres_connections import (  # noqa: PLC0415 - needs the same extra
                 parameters_of,
                 translated,
             )

@@ -28,7 +28,7 @@ from inference_core.retrieval.vectors import pack_tokens
 from inference_core.stores.backend import EXTRA, Backend, Check, Outcome, Put, Remove, Rewrite, Row, SetVector, Write
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.opening import open_backend

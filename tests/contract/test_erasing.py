@@ -39,7 +39,7 @@ from inference_core.server.identity.auth import Permission, create_key
 from inference_core.stores.backend import Backend, Check, Put
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import MappingBackend
-from inference_core.stores.backends.sql import SqlBackend
+from inference_core.stores.backends.sql.base import SqlBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.store import MemoryStore
@@ -277,7 +277,7 @@ def test_regression_copies_of_rows_that_sqlite_moved_are_overwritten(tmp_path: P
 
 
 def test_a_reader_of_an_old_state_is_named(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.backends.sqlite_connections._BUSY_TIMEOUT_MS", 1)
+    monkeypatch.setattr("inference_core.stores.backends.sql.sqlite_connections._BUSY_TIMEOUT_MS", 1)
     path = tmp_path / "m.db"
     with open_store(f"sqlite:///{path}", embeddings=None) as store:
         put_everywhere(store.engine, ADA, CANARY)

@@ -14,7 +14,8 @@ from golden_support import DUMPS, LOADS, WRITTEN, made
 from support import GOLDEN
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.stores.backends import file_format, postgres_connections, sqlite_connections
+from inference_core.stores.backends import file_format
+from inference_core.stores.backends.sql import postgres_connections, sqlite_connections
 from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import import_store

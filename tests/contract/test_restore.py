@@ -23,7 +23,7 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, ERASED, FORGOTTEN, USAGE, VERSIONS
 from inference_core.services.operations.tuning import TUNED_META
 from inference_core.stores.backend import EMBEDDING_META, Backend, Row
-from inference_core.stores.backends.redis import RedisBackend
+from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.encryption.keyring import open_keys
 from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.opening import open_backend

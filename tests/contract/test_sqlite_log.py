@@ -14,8 +14,8 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import AUDIT, Namespace
 from inference_core.stores.backend import Check, Expiry, Put, Remove, Row
-from inference_core.stores.backends import sqlite_connections
-from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.backends.sql import sqlite_connections
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock
 

@@ -12,7 +12,7 @@ import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreUnavailable
-from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 
 CHANGED = "was deleted, replaced or changed"
 

@@ -15,7 +15,7 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
-from inference_core.stores.backends.sqlite_connections import VERSION
+from inference_core.stores.backends.sql.sqlite_connections import VERSION
 from inference_core.stores.opening import has_store
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories

@@ -14,7 +14,7 @@ from agent_support import make_agent
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
 from inference_core.effects import WorkerPool
-from inference_core.stores.backends.sqlite import SqliteBackend
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Expiry
-from inference_core.stores.backends.redis_layout import (
+from inference_core.stores.backends.redis.layout import (
     Layout,
     Stored,
     instant,

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.stores.backend import Key, Row, Unreadable
-from inference_core.stores.backends.redis_server import chunked, encoded
+from inference_core.stores.backends.redis.server import chunked, encoded
 from inference_core.stores.backends.rows import LOST, RowState, lost
 from inference_core.stores.codec import (
     MAX_MICROS,

@@ -16,7 +16,7 @@ from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Key, Outcome, Put, Row, SetVector, Tally, UnembeddedRow, Write
 from inference_core.stores.backends.rows import MAX_WORDS, forms_of
-from inference_core.stores.backends.sql_rows import ALIVE, CHANGE, ROW, ROWS, address_of, change_of, pending_of, row_of
+from inference_core.stores.backends.sql.rows import ALIVE, CHANGE, ROW, ROWS, address_of, change_of, pending_of, row_of
 from inference_core.stores.codec import namespace_of, near_micros, pack_namespace, to_micros, unpack_namespace
 
 T = TypeVar("T")

@@ -20,7 +20,8 @@ from inference_core.clock import Clock
 from inference_core.errors import WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Capabilities, Key, Outcome, Put, Row, Unreadable, Write
-from inference_core.stores.backends.postgres_connections import (
+from inference_core.stores.backends.sql.base import SqlBackend
+from inference_core.stores.backends.sql.postgres_connections import (
     ADD_META,
     SET_META,
     WANTED,
@@ -29,8 +30,7 @@ from inference_core.stores.backends.postgres_connections import (
     has_tables,
     migrate,
 )
-from inference_core.stores.backends.sql import SqlBackend
-from inference_core.stores.backends.sql_rows import (
+from inference_core.stores.backends.sql.rows import (
     ALIVE,
     CHANGE,
     CLEARED,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError, StoreUnavailable, in_one_line
-from inference_core.stores.backends.sql import Refused
-from inference_core.stores.backends.sql_rows import Undecodable
+from inference_core.stores.backends.sql.base import Refused
+from inference_core.stores.backends.sql.rows import Undecodable
 from inference_core.stores.codec import check_schema
 from inference_core.stores.locks import FileLock, make_private
 

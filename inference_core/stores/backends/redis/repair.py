@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from inference_core.stores.backend import Key, Row, Unreadable
-from inference_core.stores.backends.redis_layout import (
+from inference_core.stores.backends.redis.layout import (
     DIGITS,
     SCRIPT,
     STAMP_BYTES,
@@ -25,7 +25,7 @@ from inference_core.stores.backends.redis_layout import (
     scope_of,
     unpack_cell,
 )
-from inference_core.stores.backends.redis_server import Server, chunked, encoded
+from inference_core.stores.backends.redis.server import Server, chunked, encoded
 from inference_core.stores.codec import UNREADABLE
 
 _PORTION: Final = 1_000

@@ -21,8 +21,8 @@ from inference_core.memory.namespaces import AUDIT, SALT, Namespace
 from inference_core.retrieval.documents import Change
 from inference_core.stores.backend import Capabilities, Check, Key, Outcome, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.rows import lost
-from inference_core.stores.backends.sql import Select, SqlBackend
-from inference_core.stores.backends.sql_rows import (
+from inference_core.stores.backends.sql.base import Select, SqlBackend
+from inference_core.stores.backends.sql.rows import (
     ALIVE,
     CHANGE,
     CLEARED,
@@ -41,7 +41,7 @@ from inference_core.stores.backends.sql_rows import (
     row_of,
     state_of,
 )
-from inference_core.stores.backends.sqlite_connections import LOG, SqliteConnections, settled
+from inference_core.stores.backends.sql.sqlite_connections import LOG, SqliteConnections, settled
 from inference_core.stores.codec import (
     Cursor,
     PageRequest,

@@ -22,7 +22,7 @@ from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, witho
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Tally, UnembeddedRow, Unreadable, Write
-from inference_core.stores.backends.redis_layout import (
+from inference_core.stores.backends.redis.layout import (
     DIGITS,
     SCRIPT,
     Argument,
@@ -42,8 +42,8 @@ from inference_core.stores.backends.redis_layout import (
     unpack_cell,
     unpack_change,
 )
-from inference_core.stores.backends.redis_repair import discard, erase, inspect
-from inference_core.stores.backends.redis_server import Redis, Server, address_of, chunked, encoded, parse_address
+from inference_core.stores.backends.redis.repair import discard, erase, inspect
+from inference_core.stores.backends.redis.server import Redis, Server, address_of, chunked, encoded, parse_address
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
 from inference_core.stores.codec import PageRequest, by_namespace, check_schema, pack_namespace, to_micros
 

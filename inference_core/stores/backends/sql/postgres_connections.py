@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from inference_core.errors import ConfigurationError, StoreBusy, StoreUnavailable
-from inference_core.stores.backends.sql import Refused
+from inference_core.stores.backends.sql.base import Refused
 from inference_core.stores.codec import check_schema
 
 T = TypeVar("T")

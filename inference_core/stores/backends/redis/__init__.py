@@ -1,0 +1,1 @@
+"""Redis: `backend` reads and writes, `layout` names keys, `server` has the connections, `repair` mends and erases."""

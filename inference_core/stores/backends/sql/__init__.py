@@ -1,0 +1,1 @@
+"""The SQL databases: SQLite and PostgreSQL, and what they share."""
