@@ -3,8 +3,8 @@
 A user that is being erased has a row, the fence, whose version changes when the erasure begins and when it ends. Each
 write checks, in its own transaction, that the fences of its users are at the versions that this process knows. A write
 that began before an erasure ended is refused with UserErased. What begins later is written: a user may come back.
-A worker's write may begin later, and still come from messages of before: it holds either these checks or a claim that
-an erasure ends, both taken before it reads the messages (`Pipeline.process`).
+A worker's write may begin later, and still come from messages of before. If the outbox is in this database, its claim
+of the messages is checked, which an erasure ends; else these checks, taken before it reads them (`Pipeline.process`).
 
 The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: without that key
 and the id, it reveals nothing. As long as nobody was ever erased there is no key, and all writes check just that.
