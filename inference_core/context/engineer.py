@@ -161,8 +161,8 @@ class ContextEngineer:
     def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:
         """The candidates for the prompt, the most valuable first, and the items dropped for other reasons than room.
 
-        In this order: doubtful items and duplicates go; then, unless the query asks for the past, statements that
-        answer another question; contradictions are resolved or kept together; and what is not relevant enough goes.
+        In this order: doubtful items lose value and duplicates go; unless the query asks for the past, statements that
+        answer another question go; contradictions are resolved or kept together; what is not relevant enough goes.
         """
         once, dropped = collapsed(doubted(given, query), self.min_overlap)
         history = asks_for_history(query)

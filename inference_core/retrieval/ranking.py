@@ -2,7 +2,8 @@
 
 Each kind of evidence is brought to one scale, spread within its session, and summed by weight. Scores are fused instead
 of ranks because how much better one text matches than the next is evidence too (Bruch et al. 2023). The weights are in
-`evidence.py`, those of links here. `stores/indexing/search.py` then collapses duplicates and puts newer statements before older ones.
+`evidence.py`, those of links here. `stores/indexing/search.py` then collapses duplicates and puts newer statements
+before older ones.
 """
 
 from __future__ import annotations

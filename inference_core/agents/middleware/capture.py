@@ -57,11 +57,12 @@ class CaptureState(OutsideState):
 class CaptureMiddleware(OperationMiddleware[CaptureState]):
     """Extracts memories from conversations, without slowing down the reply.
 
-    At the end of a run, each new message of user and assistant goes into an outbox, in one durable commit. A worker
-    extracts memories from the messages there. Messages of a run that failed, was interrupted, or was killed before the
-    commit are captured with the next run of their thread, before its first request to the model, if a checkpointer or
-    the application brings them again. If another user continues a thread, earlier messages are not captured for that
-    user. Capture never breaks a run: failures are logged, and the messages are captured later.
+    At the end of a run, each new message of user and assistant goes into an outbox, in one durable commit. It stays
+    there until a worker has stored the memories that it extracts from it. Messages of a run that failed, was
+    interrupted, or was killed before the commit are captured with the next run of their thread, before its first
+    request to the model, if a checkpointer or the application brings them again. If another user continues a thread,
+    earlier messages are not captured for that user. Capture never breaks a run: failures are logged, and the messages
+    are captured later.
 
     Put it before `ShortTermMemoryMiddleware`, so that messages are captured before they leave the conversation.
 

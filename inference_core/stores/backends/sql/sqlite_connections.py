@@ -1,4 +1,7 @@
-"""Connections to one SQLite file, for one writer and any number of readers that do not wait for each other; its tables.
+"""Connections to one SQLite file, and the tables in it.
+
+The journal is a WAL: one connection writes, each reader has its own and sees the last commit, and neither waits for the
+other.
 
 The tables may share a file with others, such as a checkpointer's.
 """
