@@ -351,7 +351,7 @@ class ServerSettings(_Settings):
     audience: str | None = Field(
         default=None, description="The audience that these tokens must name; needed with an issuer."
     )
-    subject: str = Field(default="sub", description="The claim of a token that holds the user's id.")
+    subject: str = Field(default="sub", description="The claim of a token that holds the user's ID.")
     jwks_url: str | None = Field(
         default=None, description="Where the issuer's keys are. None: as its OpenID configuration says."
     )
