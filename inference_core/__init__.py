@@ -1,6 +1,6 @@
 """Long-term memory for LangGraph agents.
 
-The public names are imported when they are used, so that importing the package is cheap.
+Each public name is imported on first use, so that importing the package is cheap.
 """
 
 from __future__ import annotations

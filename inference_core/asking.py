@@ -1,4 +1,4 @@
-"""Questions that the memory itself puts to a chat model: nothing of the answer reaches the user's stream."""
+"""The memory's own calls of a chat model, of which nothing reaches the user's stream."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from inference_core.memory.redaction import told_error
 
 MODEL_TIMEOUT_S: Final = 30.0
 _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
-"""Without the callbacks of the run around it, which is how LangGraph and LangChain stream what models say."""
+"""Without the callbacks of the surrounding run, through which LangGraph and LangChain stream a model's output."""
 
 
 def ask(
     model: Runnable[Any, Any], messages: Sequence[BaseMessage], timeout: float | None = MODEL_TIMEOUT_S
 ) -> Operation[Any]:
-    """What ``model`` answers to ``messages``. Raises ModelError, also if it takes longer than ``timeout`` (s)."""
+    """The answer of ``model`` to ``messages``. Raises ModelError, also after ``timeout`` seconds without an answer."""
     call = partial(model.invoke, list(messages), _UNHEARD)
     wait: Effect[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
     with raised_as(

@@ -47,7 +47,7 @@ def aware(moment: datetime) -> datetime:
 
 
 def in_zone(moment: datetime, zone: tzinfo) -> datetime:
-    """``moment`` on the clocks of ``zone``; at the ends of the calendar, where they show nothing, taken as UTC."""
+    """``moment`` in the time of ``zone``; if that lies outside of the calendar, ``moment``'s own time taken as UTC."""
     try:
         return aware(moment).astimezone(zone)
     except OverflowError:
@@ -60,7 +60,7 @@ def local_day(moment: datetime, zone: tzinfo) -> date:
 
 
 def moment_of(found: object) -> datetime | None:
-    """A datetime, a text in ISO 8601, or a number of seconds or milliseconds since 1970 as a UTC instant, else None."""
+    """The UTC instant of a datetime, an ISO 8601 text, or a number of seconds or milliseconds since 1970, else None."""
     try:
         if isinstance(found, datetime):
             return aware(found)

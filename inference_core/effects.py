@@ -1,12 +1,12 @@
-"""Operations as generators of effects, and the two that run them, sync and async: the only place where these part.
+"""Operations as generators of effects, and the two drivers that run them. Sync and async code differ only here.
 
-An `Operation` yields an `Effect` whenever it has to wait, gets its result and returns its own. `run` drives it in the
-caller's thread, `arun` on an event loop. Blocking work runs on a `WorkerPool` that the store owns, never on the loop's
-default executor.
+An `Operation` yields an `Effect` whenever it has to wait, is resumed with the effect's result, and returns its own.
+`run` drives it in the caller's thread, `arun` on an event loop. Blocking work runs on a `WorkerPool` that the store
+owns, never on the loop's default executor.
 
-A caller who went away, a caller whose time is up and a database that does not answer are three things. In the first two
-cases a call that is still queued is dropped and one that runs goes on; neither says anything about the database, so
-neither is held against it. A call hangs once it has been *running* for `HANG_S`, whoever waits for it.
+A caller that went away, a caller whose time is up and a database that does not answer are three different things. In
+the first two cases, a call that is still queued is dropped and one that runs goes on; neither says anything about the
+database. A call counts as hung once it has been *running* for `HANG_S`, whether or not anyone still waits for it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from inference_core.observing import carried
 T = TypeVar("T")
 P = ParamSpec("P")
 HANG_S: Final = 10.0
-"""A call that has been running for so long hangs. A healthy database answers within milliseconds, in a checkpoint or
-behind another process's large transaction within a second or two; by now a caller with the usual deadline has left."""
+"""A call that has been running for this long counts as hung. A healthy database answers within milliseconds, or within
+a second or two during a checkpoint or another process's large transaction. The usual deadline of callers is over."""
 
 
 def any_thread() -> None:
-    """Every thread may wait."""
+    """The default ``may_block``: every thread may wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect(Generic[T]):
-    """Something to wait for, at most ``timeout`` seconds: started by ``start``.
+    """Work to wait for, for at most ``timeout`` seconds. ``start`` starts it and returns its future.
 
-    ``inline`` is the same for a sync caller without a deadline, in its own thread; ``native`` is the same for an async
-    caller. ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain.
+    ``inline`` does the same in the thread of a sync caller without a deadline; ``native`` does it for an async caller.
+    ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain.
     """
 
     start: Callable[[], Future[T]]
@@ -73,7 +73,7 @@ class Deadline:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts ``thread``, before it is recorded anywhere. Raises StoreUnavailable if the system gives no more."""
+    """Starts ``thread``; record it only afterwards. Raises StoreUnavailable if the system allows no more threads."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -83,8 +83,8 @@ def start_thread(thread: threading.Thread) -> None:
 class WorkerPool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
-    While the calls of all of them hang, each for ``hang_s`` seconds, it refuses further ones. ``may_block`` is called
-    before a sync caller's thread waits for one of them.
+    It refuses further calls while every worker hangs, that is, has been busy with one call for ``hang_s`` seconds.
+    ``may_block`` is called before a sync caller's thread waits for a worker.
     """
 
     def __init__(
@@ -108,7 +108,10 @@ class WorkerPool:
         return len(began) == self._workers and max(began) <= time.monotonic() - self._hang_s
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """Runs ``call`` on a worker. Raises StoreUnavailable if the pool is closed or every worker hangs."""
+        """Runs ``call`` on a worker.
+
+        Raises StoreUnavailable if the pool is closed, every worker hangs, or a thread that it needs cannot be started.
+        """
         future: Future[T] = Future()
         with self._wake:
             if self._closed:
@@ -131,7 +134,7 @@ class WorkerPool:
         return result
 
     def close(self, timeout: float = 0.0) -> None:
-        """Ends the workers after the calls that wait already, which get ``timeout`` seconds; refuses later ones."""
+        """Refuses further calls and ends the workers after the queued ones; waits at most ``timeout`` seconds."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -151,7 +154,7 @@ class WorkerPool:
                 self._began[worker] = time.monotonic()
                 task = self._tasks.popleft()
             settle(*task)
-            del task  # else this thread would keep alive whatever the call was of, until it gets another one
+            del task  # else an idle thread would keep the call's objects alive until its next call
 
 
 def settle(future: Future[T], call: Callable[[], T]) -> None:
@@ -167,7 +170,7 @@ def settle(future: Future[T], call: Callable[[], T]) -> None:
 
 
 def in_thread(call: Callable[[], T], timeout: float | None = None) -> Effect[T]:
-    """``call`` on a thread of its own, without the context of the caller; in the caller's if there is no deadline."""
+    """``call`` on a new thread, without the caller's context; a sync caller without a deadline runs it itself."""
 
     def start() -> Future[T]:
         future: Future[T] = Future()
@@ -178,7 +181,7 @@ def in_thread(call: Callable[[], T], timeout: float | None = None) -> Effect[T]:
 
 
 def run(operation: Operation[T], timeout: float | None = None) -> T:
-    """Runs ``operation`` in this thread. Raises DeadlineExceeded after ``timeout`` seconds, else what it raises."""
+    """Runs ``operation`` in this thread. Raises what it raises, and DeadlineExceeded after ``timeout`` seconds."""
     deadline = Deadline(timeout)
     advance = partial(next, operation)
     while True:
@@ -232,7 +235,7 @@ async def _await(effect: Effect[T], deadline: Deadline) -> T:
             if not limit.expired():
                 raise
             raise DeadlineExceeded("The call did not finish within its deadline") from error
-    # What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: two of these are in each operation.
+    # What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: each operation has two such waits.
     future, loop = effect.start(), asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     if loop not in _postboxes:
@@ -259,19 +262,19 @@ def _given_up(future: Future[Any]) -> DeadlineExceeded:
 
 
 class _Postbox:
-    """Wakes what waits on one event loop; those that are due together, as after a transaction, by one call into it."""
+    """Wakes waiters on one event loop. Those due together, as after a transaction, are woken by one call into it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._due: list[asyncio.Future[None]] = []
 
     def wake(self, waiter: asyncio.Future[None], _: Future[Any]) -> None:
-        """Called by the thread that made the result."""
+        """Wakes ``waiter``. Called in the thread that made the result."""
         with self._lock:
             self._due.append(waiter)
             if len(self._due) > 1:
-                return  # whoever put in the first has called the loop
-        with suppress(RuntimeError):  # the loop is closed, and with it gone who waited
+                return  # the thread that added the first one calls the loop
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
             waiter.get_loop().call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:

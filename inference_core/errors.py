@@ -7,7 +7,7 @@ InferenceCoreError
 │   │   └── SecretFound                  the text holds a secret, and the store is set to reject those
 │   ├── InvalidCategory
 │   ├── SpaceNotFound                    no space of this name in which the user has the needed role
-│   ├── InvalidId                        a user id or an agent name
+│   ├── InvalidId                        a user id, an agent's name or a space's name
 │   ├── InvalidFilter
 │   └── UntrustedWrite                   the source of the text may not write this kind of memory
 │       └── ConfirmationNeeded           it waits for the user's confirmation
@@ -27,7 +27,7 @@ InferenceCoreError
     ├── UserErased                       the user is being erased, or was while this was under way
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
-    ├── QuotaExceeded                    the user or the agent has as much as allowed; retrying does not help
+    ├── QuotaExceeded                    the user or the agent has as much as allowed, or writes too often
     ├── ScopeTooLarge                    a scope of another library's store is too large to rank in this process
     └── StoreUnavailable                 the store failed or cannot be reached
         ├── DeadlineExceeded (TimeoutError)  the caller's time is up; nothing was written
@@ -46,7 +46,7 @@ from typing import Final
 _MAX_REASON: Final = 200
 _MAX_READ: Final = 2_000
 _QUOTED: Final = re.compile(r"""'[^']{25,}(?:'|$)|"[^"]{25,}(?:"|$)|[{\[(][^{\[(]{0,5}['"b].*""")
-"""Short quotations, such as names of tables and files, stay; a value, and whatever looks like data, does not."""
+"""Matches quoted values, and whatever looks like data; not short quotations, such as names of tables and files."""
 
 
 class InferenceCoreError(Exception):
@@ -85,7 +85,7 @@ class SpaceNotFound(InvalidInput):
 
 
 class InvalidId(InvalidInput):
-    """The user id or agent name is empty, too long or not text."""
+    """The user id, agent name or space name is empty, too long, reserved or not valid text."""
 
 
 class InvalidFilter(InvalidInput):
@@ -99,7 +99,7 @@ class UntrustedWrite(InvalidInput):
 class ConfirmationNeeded(UntrustedWrite):
     """The memory is not stored, but waits under ``pending_id`` until the user, or an admin of its space, confirms it.
 
-    ``is_external``: because its text comes from a tool, a document or the web, and the user has not said it.
+    ``is_external``: it waits because its text comes from a tool, a document or the web, not from the user.
     """
 
     def __init__(self, pending_id: str, why: str, *, is_external: bool, reviewer: str = "the user") -> None:
@@ -151,7 +151,7 @@ class EmbeddingError(InferenceCoreError):
 
 
 class ModelError(InferenceCoreError):
-    """The chat model was not reached, refused the request or gave no usable answer; what was saved before stays."""
+    """The chat model was not reached, refused the request or gave no usable answer; earlier saves stay."""
 
 
 class StoreError(InferenceCoreError):
@@ -185,7 +185,7 @@ class Held(StoreError):
 
 
 class UserErased(StoreError):
-    """The write began before an erasure of its user ended; nothing was written. What comes later is written again."""
+    """The write began before an erasure of its user ended; nothing was written. Later writes are accepted."""
 
     def __init__(self, whose: str = "The user was erased") -> None:
         super().__init__(f"{whose} while this was under way; nothing was written. What is new, save again")
@@ -200,7 +200,7 @@ class ReadOnlyStore(StoreError):
 
 
 class QuotaExceeded(StoreError):
-    """The user, or one of the user's agents, has as much as the quota allows; nothing was changed.
+    """The user, or one of the user's agents, has reached a limit of the quota; nothing was changed.
 
     ``kind`` is ``memories``, ``bytes`` or ``writes a minute``, ``used`` the figure before the write, ``limit`` the
     limit, and ``agent`` the agent whose limit it is (None: the user's). A retry helps only with ``writes a minute``,
@@ -241,9 +241,9 @@ class WriteUnknown(StoreUnavailable):
 def raised_as(
     ours: Callable[[Exception], Exception], *, but: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Generator[None]:
-    """Converts what its body raises: any exception but those of ``but`` is raised as ``ours(error)``, caused by it.
+    """Converts what its body raises: any exception except those of ``but`` is raised as ``ours(error)``, caused by it.
 
-    Providers and applications have errors of their own; callers of this package get its kinds.
+    Providers and applications raise errors of their own; callers of this package get those of this module.
     """
     try:
         yield
@@ -268,9 +268,9 @@ def in_one_line(error: BaseException) -> str:
 
 
 def without_quotes(error: BaseException) -> str:
-    """What ``error``, one of a database or of a parser, says, without what it quotes: that may be somebody's memory.
+    """The message of ``error``, of a database or a parser, without what it quotes: that may be somebody's memory.
 
-    Its kind and its first line, in which longer quotations and all that follows a bracket of data are left out.
+    The error's class and first line, without longer quotations and all that follows an opening bracket of data.
     """
     first = str(error).partition("\n")[0][:_MAX_READ]
     said = " ".join(_QUOTED.sub("…", first).split())[:_MAX_REASON]

@@ -1,4 +1,4 @@
-"""Log lines as JSON, for programs that collect them: with the trace, and of errors the class and place only."""
+"""Log lines as JSON, for log collectors: with the trace, but only the class and the location of errors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, Final
 from inference_core.observing import traceparent
 
 _FIELDS: Final = ("method", "route", "status", "seconds", "key_id")
-"""What a line may say besides its message, if its record has it."""
+"""Attributes that a line takes over from its record, if present."""
 _FRAMES: Final = 5
 
 
 class JsonFormatter(logging.Formatter):
-    """Makes a line of JSON of each record.
+    """Formats each record as one line of JSON.
 
-    A record's ``user_id`` becomes a hash with the ``key``: lines about one user can be found, and name nobody. The text
-    of an exception may quote a memory, and is left out.
+    A record's ``user_id`` becomes a hash with the ``key`` (by default a random one), so that the lines about a user can
+    be found, but name nobody. The text of an exception is left out, because it may quote a memory.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -30,7 +30,7 @@ class JsonFormatter(logging.Formatter):
         self._key = (key or token_bytes(32))[:64]
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The JSON of ``record``, without a line end."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def use_json_logs(key: bytes | None = None) -> None:
-    """Has this process log to standard error as JSON, also what it is asked for over HTTP."""
+    """Makes this process log to standard error as JSON, including a line for each HTTP request that it serves."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(key))
     logging.basicConfig(handlers=[handler], force=True)

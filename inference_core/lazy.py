@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are used (PEP 562), so that importing the package is cheap."""
+"""Package names that are imported on first use (PEP 562), so that importing the package is cheap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``package``; ``homes`` says in which module each public name lives."""
+    """A ``__getattr__`` for ``package``; ``homes`` maps each public name to the module that defines it."""
 
     def find(name: str) -> Any:
         if name not in homes:

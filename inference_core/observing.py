@@ -1,8 +1,8 @@
 """Telemetry: spans and metrics by OpenTelemetry's conventions for generative AI.
 
-Nothing is imported for it: a library that the process has loaded by itself is used, and else nothing happens. Spans
-carry ids, counts and the kind of an error. Texts are added only if the environment allows it (`CAPTURE`, which is
-OpenTelemetry's own switch, and so is read here); users' ids never are.
+Nothing is imported for it: a library is used only if the process has loaded it already. Spans carry ids, counts and the
+class of an error. Texts are added only if the environment variable `CAPTURE` allows it (OpenTelemetry's own, so it is
+read here and not in the settings); users' ids never are.
 
 Source: the spans ``gen_ai.memory.client`` and the metric ``gen_ai.client.operation.duration`` of OpenTelemetry's
 semantic conventions for generative AI (in development).
@@ -54,7 +54,7 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "count": "count_memories",
     "history": "get_memory_history",
 }
-"""What the conventions call our operations; those that are not named keep their names."""
+"""The conventions' names for this package's operations; others keep their own names."""
 _ALLOWING: Final = frozenset({"true", "1", "span_only", "span_and_event"})
 BRIEF_S: Final = 0.001
 _NOTHING: Final = nullcontext()
@@ -101,17 +101,17 @@ METRICS: Final[Mapping[str, Metric]] = {
 """Every metric of this package, by name."""
 
 Sink = Callable[[str, float, Mapping[str, str]], None]
-"""Takes a value of a metric, with its labels."""
+"""Receives the name of a metric, a value, and its labels."""
 _sinks: list[Sink] = []
 _instruments: dict[str, Any] = {}
 _known: list[Any] = [None, None]
-"""The tracer provider of the last time, and its tracer."""
+"""The tracer provider that was used last, and its tracer."""
 _meters: list[Any] = [None, None]
-"""The meter provider of the last time, and its meter, which made `_instruments`."""
+"""The meter provider that was used last, and its meter, which made `_instruments`."""
 
 
 def add_sink(sink: Sink) -> Callable[[], None]:
-    """Has ``sink`` get all values from now on; returns what ends that."""
+    """Sends all further values to ``sink`` too; returns a function that removes it."""
     _sinks.append(sink)
     return partial(_sinks.remove, sink)
 
@@ -138,7 +138,7 @@ def record(name: str, value: float = 1.0, labels: Mapping[str, str] | None = Non
 def observed(
     agent: str | None, operation: Callable[P, Generator[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
 ) -> Generator[Any, Any, T]:
-    """Runs ``operation``, of an ``agent``, in a span, as a retriever run if it is a search, and measures it."""
+    """Runs ``operation`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration."""
     tracer, parent = _tracer(), retriever_runs.current()
     is_measured = bool(_sinks) or _meter() is not None
     if tracer is None and parent is None and not is_measured:
@@ -154,7 +154,7 @@ def observed(
         ("gen_ai.memory.record.id", given.get("memory_id") or given.get("pending_id")),
     )
     attributes |= {key: value for key, value in named if value and isinstance(value, str)}
-    if name == SEARCH and "langfuse" in sys.modules:  # it shows spans by a type of its own
+    if name == SEARCH and "langfuse" in sys.modules:  # Langfuse shows spans by a type of its own
         attributes["langfuse.observation.type"] = "retriever"
     shows = parent is not None and captures_content()
     query = {"query": given.get("query")} if shows else {}
@@ -189,7 +189,7 @@ def step(name: str, attributes: Mapping[str, Any] | None = None) -> AbstractCont
 
 
 def brief_step(name: str) -> AbstractContextManager[Any]:
-    """As `step`, for a part that calls nobody else: its span is made afterwards, if it took `BRIEF_S` or failed.
+    """Like `step`, for a part without spans of its own: its span is made afterwards, if it took `BRIEF_S` or failed.
 
     A span takes 0.05 ms, and such a part often not much longer.
     """
@@ -197,7 +197,7 @@ def brief_step(name: str) -> AbstractContextManager[Any]:
 
 
 def carried(call: Callable[[], T]) -> Callable[[], T]:
-    """``call`` for another thread, within the current span, if there is one."""
+    """``call``, to be run in another thread, within the current span if that is recorded."""
     return partial(copy_context().run, call) if _is_traced() else call
 
 
@@ -211,9 +211,9 @@ def traceparent() -> str | None:
 
 
 def processing(parents: Iterable[str | None], count: int) -> AbstractContextManager[Any]:
-    """The span of a worker for ``count`` messages, linked to the spans in which they came, the ``parents``.
+    """The span of a worker for ``count`` messages, linked to ``parents``, the spans in which the messages were added.
 
-    It belongs to their trace if that is one; else it begins a trace.
+    It joins the trace of ``parents`` if they all have the same one; else it starts a trace.
     """
     tracer = _tracer()
     if tracer is None:
@@ -236,7 +236,7 @@ def processing(parents: Iterable[str | None], count: int) -> AbstractContextMana
 
 
 def serving(method: str, parent: str | None) -> AbstractContextManager[Any]:
-    """The span of a request over HTTP, unless the process has one already; ``parent`` is its header traceparent."""
+    """The span of an HTTP request, unless there is a current span; ``parent`` is the request's traceparent header."""
     tracer = _tracer()
     if tracer is None or _is_traced():
         return nullcontext()
@@ -254,9 +254,9 @@ def captures_content() -> bool:
 
 
 class _Span:
-    """A span that is the current one meanwhile. Of an error it tells the class: its text may quote a memory.
+    """Makes a span the current one. It records only the class of an error, whose text may quote a memory.
 
-    A class, as managers made of generators, which OpenTelemetry's are too, take as long as the span itself.
+    A class, because generator-based context managers such as OpenTelemetry's take as long as the span itself.
     """
 
     __slots__ = ("_options", "_span", "_token", "_tracer")
@@ -312,7 +312,7 @@ def _is_traced() -> bool:
 def _tracer() -> Any:
     """OpenTelemetry's tracer, if the process has set one up."""
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is None or not hasattr(trace, "get_tracer_provider"):  # not loaded, or just being loaded by a thread
+    if trace is None or not hasattr(trace, "get_tracer_provider"):  # not loaded, or another thread is importing it
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
@@ -341,7 +341,7 @@ def _within(context: Any) -> Any:
 
 
 def _remote(parent: str | None) -> Any:
-    """The span that ``parent`` names, as `traceparent` does; None if it names none."""
+    """The context of the span that ``parent`` names, in the form of `traceparent`; None if it is not valid."""
     found = _TRACEPARENT.match(parent or "")
     if found is None:
         return None
@@ -351,10 +351,10 @@ def _remote(parent: str | None) -> Any:
 
 
 def _documents(found: Any) -> list[Any] | None:
-    """The memories in the result of an operation; None if it gives none."""
-    given: Any = getattr(found, "records", found)  # of a turn
+    """The memories in the result of an operation; None if it does not return memories."""
+    given: Any = getattr(found, "records", found)  # a turn's context has records
     kind = cast("type[object]", type(given))
-    if kind is tuple:  # a page with the total, or what a turn shows
+    if kind is tuple:  # a page and the total, or what a turn shows
         return given[0] if given and issubclass(type(given[0]), list) else list(given)
     if kind is dict:
         return [one for group in given.values() if issubclass(type(group), list) for one in group]

@@ -1,4 +1,4 @@
-"""LangSmith shows a search as a retriever run below the run that is current. Nothing is imported for it."""
+"""Shows searches in LangSmith as retriever runs, children of the current run. Nothing is imported for it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def current() -> Any:
-    """The run that LangSmith traces now; None if it traces none, or the process has not loaded it."""
-    # Another thread may be importing it just now: it is listed, and has no functions yet.
+    """The run that LangSmith is tracing; None if there is none, or the process has not loaded LangSmith."""
+    # While another thread imports the module, it is listed but has no functions yet.
     current_run = getattr(sys.modules.get("langsmith.run_helpers"), "get_current_run_tree", None)
     return current_run() if current_run else None
 
 
 def begun(parent: Any, inputs: Mapping[str, Any]) -> Any:
-    """A retriever run below ``parent``; None if LangSmith does not take it. Never raises."""
+    """Starts a retriever run as a child of ``parent``; None if LangSmith cannot create it. Never raises."""
     run = None
     with suppress(Exception):  # telemetry breaks nothing
         run = parent.create_child("recall_memories", run_type="retriever", inputs=inputs)
@@ -25,7 +25,7 @@ def begun(parent: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def end(run: Any, documents: Sequence[Any] | None, error: str | None, *, shows: bool) -> None:
-    """Ends ``run``, if there is one, with the ``documents`` found; ``shows``: with their texts. Never raises."""
+    """Ends ``run``, if there is one, with the ``documents`` found; with their texts if ``shows``. Never raises."""
     if run is None:
         return
     with suppress(Exception):  # telemetry breaks nothing

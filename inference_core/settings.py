@@ -1,4 +1,4 @@
-"""The only reader of the environment. It is read when settings are made, never on import."""
+"""The settings. Only this module reads ``AGENT_*`` environment variables: when settings are made, never on import."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ S = TypeVar("S", bound=BaseSettings)
 STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 """What AGENT_SHORT_TERM may name."""
 RECALL_TIMEOUT_S: Final = 0.3
-"""Seconds that a reply may wait for its memories, unless it is set otherwise."""
+"""Default of the seconds that a reply may wait for its memories."""
 _SHORTEST_KEY: Final = 32
 _YEAR_S: Final = 31_536_000.0
-"""No thread can wait for ever."""
+"""Longest interval that a thread is asked to wait: Python limits the timeout of a wait."""
 _NO_EMBEDDINGS: Final = ("", "none", "off")
 _LOG = logging.getLogger(__name__)
 _told: Final = set[str]()
-"""Variables that this process has warned of."""
+"""Variables about which this process has warned."""
 
 
 def _listed(value: object) -> object:
@@ -42,10 +42,10 @@ Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
 class _Settings(BaseSettings):
-    """Base of the settings. Warns once of a variable that looks like a misspelt setting."""
+    """Base of the settings. Warns once about each variable that looks like a misspelt setting."""
 
     def model_post_init(self, context: Any, /) -> None:
-        """Looks at the environment."""
+        """Looks for misspelt variables in the environment."""
         super().model_post_init(context)
         prefix = self.model_config.get("env_prefix", "")
         known = [name.upper() for name in type(self).model_fields]
@@ -373,9 +373,9 @@ class ServerSettings(_Settings):
 
 
 def read_settings(kind: type[S], **given: Any) -> S:
-    """Settings of ``kind`` from the environment; what is ``given`` goes first.
+    """Settings of ``kind`` from the environment; values that are ``given`` take precedence.
 
-    Raises ConfigurationError that names the variable at fault.
+    Raises ConfigurationError, which names each variable at fault.
     """
     try:
         return kind(**given)
@@ -391,7 +391,7 @@ def read_settings(kind: type[S], **given: Any) -> S:
 def load_env_file(path: Path | None = None) -> None:
     """Sets environment variables from a ``.env`` file; variables that are already set do not change.
 
-    None: ``.env`` in the working directory, if it exists. Raises ConfigurationError if there is no file ``path``.
+    ``path`` None: ``.env`` in the working directory, if there is one. Raises ConfigurationError if ``path`` is no file.
     """
     from dotenv import load_dotenv  # noqa: PLC0415 - only for those who ask for it
 

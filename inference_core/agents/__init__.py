@@ -1,1 +1,1 @@
-"""What a LangGraph agent uses: the memory middleware and the memory tools."""
+"""For LangGraph agents: `AgentService`, the memory middleware, the memory tools and the checkpointers."""

@@ -35,7 +35,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _MOST_SEEN: Final = 10_000
 _IDS: Final = "thread_id, checkpoint_id"
 _FROM_1582_S: Final = 12_219_292_800
-"""From the day on which the Gregorian calendar began, and the time of UUIDs, to 1970."""
+"""From the start of the Gregorian calendar, where the time in UUIDs begins, to 1970."""
 
 
 def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
@@ -88,11 +88,11 @@ class Seen:
 
 
 class OnWorkers(BaseCheckpointSaver[str], ABC):
-    """Gives a sync checkpointer async methods, which run on the workers of ``pool``, and a fence.
+    """Gives a sync checkpointer async methods, which run on the workers of ``pool``, and fences off deleted threads.
 
-    Each write builds on a checkpoint. If this process has seen that one and it is no longer there, then the thread was
-    deleted while the turn ran, as an erasure does: the write raises UserErased, and nothing of the turn comes back. A
-    turn that begins later finds no checkpoint, builds on none, and is kept.
+    Each write builds on a checkpoint. If this process has seen that checkpoint and it is gone, the thread was deleted
+    while the turn ran, as an erasure does: the write raises UserErased, and nothing of the turn is kept. A turn that
+    begins later finds no checkpoint, builds on none, and is kept.
     """
 
     workers: ClassVar[int] = 4
@@ -107,7 +107,7 @@ class OnWorkers(BaseCheckpointSaver[str], ABC):
     adelete_thread = _asynchronous("delete_thread")
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Like that of LangGraph's checkpointer."""
+        """Like LangGraph's, and notes the checkpoint as seen."""
         found = super().get_tuple(config)
         if found:
             self._seen.add(found.config.get("configurable", {})["checkpoint_id"])
@@ -120,7 +120,7 @@ class OnWorkers(BaseCheckpointSaver[str], ABC):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Like that of LangGraph's checkpointer. Raises UserErased."""
+        """Like LangGraph's. Raises UserErased if the thread was deleted meanwhile."""
         with self._fenced(config, checkpoint["id"]):
             stored = super().put(config, checkpoint, metadata, new_versions)
         self._seen.add(checkpoint["id"])
@@ -129,25 +129,25 @@ class OnWorkers(BaseCheckpointSaver[str], ABC):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Like that of LangGraph's checkpointer. Raises UserErased."""
-        # Their checkpoint may come after them: LangGraph saves both in the background.
+        """Like LangGraph's. Raises UserErased if the thread was deleted meanwhile."""
+        # The writes may arrive before their checkpoint: LangGraph saves both in the background.
         with self._fenced(config, config.get("configurable", {})["checkpoint_id"]):
             super().put_writes(config, writes, task_id, task_path)
 
     @contextmanager
     def _fenced(self, config: RunnableConfig, checkpoint_id: str) -> Generator[None]:
-        """Refuses a write of ``checkpoint_id`` whose ground was deleted, be it before or meanwhile."""
+        """Refuses a write of ``checkpoint_id`` if what it builds on was deleted, before the write or during it."""
         try:
             self._check(config)
             yield
             self._check(config)
         except UserErased:
-            self._seen.add(checkpoint_id)  # so what is still to come of it is refused as well
+            self._seen.add(checkpoint_id)  # so that later writes that build on it are refused as well
             self._drop(str(config.get("configurable", {})["thread_id"]), checkpoint_id)
             raise
 
     def _check(self, config: RunnableConfig) -> None:
-        """Raises UserErased if a checkpoint that a write builds on was there, and is not any more."""
+        """Raises UserErased if a checkpoint that a write builds on was there and is gone."""
         given = config.get("configurable", {})
         ground: dict[str, str] = {given.get("checkpoint_ns", ""): given.get("checkpoint_id", "")}
         ground |= given.get("checkpoint_map", {})
@@ -172,7 +172,7 @@ class OnWorkers(BaseCheckpointSaver[str], ABC):
 
     @abstractmethod
     def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
-        """The rows that ``query`` gives, with ``?`` for what is ``given``."""
+        """The rows that ``query`` returns; ``given`` are the values of its ``?`` placeholders."""
 
     def close(self) -> None:
         """Closes the database; a second call does nothing."""
@@ -181,7 +181,7 @@ class OnWorkers(BaseCheckpointSaver[str], ABC):
 
 
 def _made_at(checkpoint_id: str) -> float:
-    """When a checkpoint was made, in seconds since 1970; 0 for an id that is none of LangGraph's."""
+    """When a checkpoint was made, in seconds since 1970; 0 for an id that is not a UUID."""
     try:
         digits = UUID(checkpoint_id).hex
     except ValueError:
@@ -213,7 +213,7 @@ class SqliteCheckpointer(OnWorkers, SqliteSaver):
             raise ConfigurationError(f"Cannot open the checkpoints at {path}: {error}") from error
 
     def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
-        """The rows that ``query`` gives, with ``?`` for what is ``given``."""
+        """The rows that ``query`` returns; ``given`` are the values of its ``?`` placeholders."""
         with self.cursor() as cursor:
             return cursor.execute(query, given).fetchall()
 
@@ -227,7 +227,7 @@ class CheckpointThreads:
         self._path = parse_url(url).path
 
     def there(self) -> dict[str, float]:
-        """All threads, and when each began, in seconds since 1970: what the id of its first checkpoint says."""
+        """All threads, with the time each began, taken from the id of its first checkpoint, in seconds since 1970."""
         if isinstance(self._saver, OnWorkers):
             both = f"SELECT * FROM checkpoints UNION ALL SELECT * FROM {self._saver.writes_table}".replace("*", _IDS)
             rows = self._saver.ask(f"SELECT thread_id, min(checkpoint_id) FROM ({both}) AS a GROUP BY thread_id")
@@ -237,13 +237,13 @@ class CheckpointThreads:
         return {thread: _made_at(checkpoint) for thread, checkpoint in rows}
 
     def erase(self, threads: Sequence[str]) -> list[str]:
-        """Removes them; from a file, with all that was removed from it before."""
+        """Removes ``threads``, from a file also all traces of earlier removals; returns what may still hold data."""
         for thread in threads:
             self._saver.delete_thread(thread)
         if not isinstance(self._saver, SqliteSaver):
             return [f"freed pages and write-ahead log of the {self.name}, until they are used again"]
         with translated(), self._saver.cursor(transaction=False) as cursor:
-            cursor.execute("VACUUM")  # nobody knows whether all writers of the file overwrite what they delete
+            cursor.execute("VACUUM")  # other writers of the file may not overwrite what they delete
             is_busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return [f"the journal of the {self.name}: a program still reads an old state; repeat this"] if is_busy else []
 

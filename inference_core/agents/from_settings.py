@@ -1,4 +1,4 @@
-"""What settings name for agents and workers: chat models and their errors, extractors, capture, short-term memory."""
+"""Builds what settings name for agents and workers: chat models, extractors, capture and short-term memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _HOUR_S: Final = 3_600.0
 
 
 def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None = None) -> BaseChatModel:
-    """``model``, or the one with that name, or else the one that ``settings`` name.
+    """The chat model: ``model``, the model with that name, or if it is None the one that ``settings`` name.
 
     Raises ConfigurationError if there is none or it cannot be made, MissingExtra if its provider's package is missing.
     """
@@ -70,10 +70,10 @@ def make_chat_models(names: Sequence[str], **options: Any) -> list[BaseChatModel
 
 
 def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
-    """The innermost middleware: the fallback models that ``settings`` name, and typed errors.
+    """The innermost middleware: the fallback models that ``settings`` name, and conversion of errors to ModelError.
 
     A fallback gets the same messages and tools. In a stream, what the first model said before it failed stays, and the
-    fallback's answer follows as a message of its own. Raises what `make_chat_model` raises.
+    fallback's answer follows as a separate message. Raises what `make_chat_model` raises.
     """
     fallbacks = make_chat_models(settings.model_fallbacks)
     if not fallbacks:
@@ -81,15 +81,15 @@ def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
     from langchain.agents.middleware import ModelFallbackMiddleware  # noqa: PLC0415 - only for those who have some
 
     class ConfiguredFallbacks(ModelFallbackMiddleware[Any, Any]):
-        """Has a name of its own, so that an agent may bring fallbacks besides these."""
+        """Has its own class name, so that an agent may add LangChain's fallback middleware as well."""
 
     return [ConfiguredFallbacks(*fallbacks), ModelErrors(are_logged=True)]
 
 
 class LoopModels(AgentMiddleware[Any, Any, Any]):
-    """Gives the runs of each further event loop a chat model ``name`` of their own, in place of ``model``.
+    """Replaces ``model`` by a new chat model ``name`` in the runs of each event loop but the first.
 
-    A client keeps connections of the loop that opened them. In the next ``asyncio.run`` they would fail.
+    A client keeps connections that belong to the loop that opened them. In the next ``asyncio.run`` they would fail.
     """
 
     def __init__(self, name: str, model: BaseChatModel) -> None:
@@ -115,9 +115,9 @@ class LoopModels(AgentMiddleware[Any, Any, Any]):
 
 
 class ModelErrors(AgentMiddleware[Any, Any, Any]):
-    """Raises ModelError for every failure of the chat model, with the original as its cause.
+    """Raises ModelError for every failure of the chat model, with the original error as its cause.
 
-    ``are_logged``: each is logged too, for an agent that continues with another model.
+    ``are_logged``: also logs each failure, since an agent that continues with another model hides it.
     """
 
     def __init__(self, *, are_logged: bool = False) -> None:
@@ -200,7 +200,7 @@ def _named(name: str, *, shares_connections: bool = True, **options: Any) -> Bas
 
 
 def make_extractor(settings: MemorySettings) -> Extractor:
-    """A language model's if ``settings`` name one, else one of rules. Raises ConfigurationError, MissingExtra."""
+    """A ModelExtractor if ``settings`` name a model, else a RuleExtractor. Raises ConfigurationError, MissingExtra."""
     if settings.model:
         from inference_core.ingestion.extraction.extractor import ModelExtractor  # noqa: PLC0415 - only for those who have one
 
@@ -218,7 +218,7 @@ def _models_of(settings: MemorySettings) -> list[BaseChatModel]:
 def make_periodic(settings: MemorySettings) -> PeriodicWork:
     """The periodic work that ``settings`` ask for. Raises ConfigurationError, MissingExtra.
 
-    Without a language model, sessions are summed up in their own sentences, and there are no insights.
+    Without a language model, a summary consists of sentences of its session, and there are no insights.
     """
     summarizer: Summarizer | None = None
     if settings.summaries and settings.model:
@@ -253,7 +253,7 @@ def limits_of(settings: MemorySettings) -> Limits:
 
 
 def named(settings: AgentSettings, *, recalls: bool) -> list[OverflowStrategy]:
-    """The overflow strategies that ``settings`` name; ``recalls``: a flush also puts what it recalls into prompts."""
+    """The overflow strategies that ``settings`` name. With ``recalls``, a flush also recalls into the system prompt."""
     made = {
         "flush": lambda: FlushToLongTerm(into_system_prompt=recalls),
         "summarize": Summarize,

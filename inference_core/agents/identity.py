@@ -66,8 +66,8 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     Args:
         runtime: LangGraph's, of the run.
         source: A user, or a function that takes the runtime and returns one.
-        owner: The user of a run that is resumed, "" if it began without one. None: a new run. Only the run's own user
-            may resume it, and must be named again.
+        owner: The user of a run that is resumed, "" if it began without one. None: a new run. Only the user who
+            started a run may resume it, and must be named again.
 
     Raises:
         IdentityError: No user is given; another source contradicts the authenticated user; the user is not the
@@ -127,7 +127,7 @@ def thread_of(config: Mapping[str, Any] | None = None) -> str | None:
 
 
 def is_subagent(config: Mapping[str, Any] | None = None) -> bool:
-    """Whether a tool of another agent makes the run of ``config``, by default the current one."""
+    """Whether a tool of another agent started the run of ``config``, by default the current one."""
     *outer, _ = str(configurable_of(config).get("checkpoint_ns") or "").split("|")
     return any(node.startswith("tools:") for node in outer)
 
@@ -140,14 +140,14 @@ def agent_of() -> str | None:
 
 
 def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
-    """The thread id that LangGraph sees; no two pairs of user and thread have the same. Raises InvalidId."""
-    # Both are encoded as labels, which contain no colon.
+    """The thread id that LangGraph sees, unique for each pair of user and thread. Raises InvalidId."""
+    # Encoded labels contain no colon, so the separator is unambiguous.
     user = "" if user_id is None else encode_label(user_id)
     return user + ":" + encode_label(thread_id, what="thread_id")
 
 
 class BindingOptions(TypedDict, total=False):
-    """How a store is used for which no service was given."""
+    """How to use the agent's store where no service is given."""
 
     agent_name: str | None
     """Scopes episodic and procedural memories to this agent. By default the name that `create_agent` was given; without
@@ -159,21 +159,21 @@ class BindingOptions(TypedDict, total=False):
     secrets: Policy | Guard
     """What happens to credentials, for the same stores: "redact" (the default), "reject", "off" or a `Guard`."""
     quota: Quota
-    """Limits of each user, for the same stores."""
+    """The limits of each user, for the same stores."""
     audit: bool
     """Whether changes of memories leave audit events, for the same stores; True by default."""
     timezone: str | tzinfo
-    """Decides which day a memory is of, unless the run's context names a zone; UTC by default."""
+    """Decides to which day a memory belongs, unless the run's context names a zone; UTC by default."""
     max_content_bytes: int
-    """The longest content of a memory, in bytes of UTF-8; longer ones are refused. 8,192 by default."""
+    """The maximum size of a memory's content in bytes of UTF-8; longer ones are refused. 8,192 by default."""
     counts_access: bool
     """Whether to count recalls; True by default."""
     deleted_days: float
-    """For how many days what the tools delete can be restored; 7 by default."""
+    """How many days memories that the tools deleted can be restored; 7 by default."""
     confirm: Collection[str]
-    """Names of categories; what the model writes into them waits for the user's confirmation. By default none."""
+    """Names of categories; what the model writes into them waits for the user's confirmation. Empty by default."""
     spaces: Spaces | None
-    """Adds the memories that users share, as far as the user has roles; None, the default: they are not read."""
+    """Adds the memories of spaces in which the user has a role; None, the default: shared memories are not read."""
     clock: Clock | None
 
 
@@ -230,7 +230,7 @@ class MemoryBinding:
         return scope
 
     def scope(self, store: BaseStore | None) -> MemoryScope:
-        """The agent's view of its memory; made once for each store object and agent."""
+        """The agent's view of its memory; made once for each store object and agent. Raises ConfigurationError."""
         if self._scope is not None:
             return self._scope
         if store is None:
@@ -243,7 +243,7 @@ class MemoryBinding:
             known = self._scopes.setdefault(store, {})
             if name not in known:
                 engine = engine_of(store, self._embeddings, self._guard, self._quota, audit=self._audit)
-                self._embedder = engine.embedder  # stays loaded for the next store, also if this one goes
+                self._embedder = engine.embedder  # keeps the model loaded for the next store if this one is dropped
                 namespaces = MemoryNamespaceBuilder(agent_name=name, agent_scope_enabled=self._is_scoped)
                 known[name] = MemoryScope(engine=engine, namespaces=namespaces, spaces=self._spaces, **self._parts)
             return known[name]

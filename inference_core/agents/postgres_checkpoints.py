@@ -64,7 +64,7 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
         self.ask(f"DELETE FROM checkpoint_blobs b WHERE thread_id = ? AND NOT {kept} RETURNING 1", thread)
 
     def ask(self, query: str, *given: str) -> list[tuple[Any, ...]]:
-        """The rows that ``query`` gives, with ``?`` for what is ``given``."""
+        """The rows that ``query`` returns; ``given`` are the values of its ``?`` placeholders."""
         with self._cursor() as cursor:
             return [tuple(row.values()) for row in cursor.execute(query.replace("?", "%s").encode(), given)]
 

@@ -1,4 +1,4 @@
-"""Whose words a run's conversation is made of, so that what a model saves in it is trusted no further than they are."""
+"""Tracks whose words a conversation holds, so that what a model saves from it is trusted no more than those words."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ MEMORY_TOOLS: Final = frozenset(
     f"{name}_store" for name in ("save_memory", "recall_memories", "update_memory", "delete_memory", "list_memories")
 )
 _FROM_OUTSIDE: Final = re.compile(r"\[(?:source: (?:tool|document|web|external)\]|space: )")
-"""The mark of a memory of external trust, or of a space, in which others write, in a prompt or a memory tool's text."""
+"""In a prompt or a memory tool's answer, marks a memory of external trust, or of a space, in which others write."""
 _FROM_ELSEWHERE: Final = re.compile("tool_result|search_result|search_call|citation|image|file|document|video")
-"""Parts of a message that hold what a provider's own tools found, or files that the user has not written."""
+"""Types of content blocks with what a provider's own tools found, or with files that the user has not written."""
 _TOOL_ROLES: Final = ("tool", "function")
 _UNREADABLE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands for content that is not text. From a user or a tool, `Grounding` takes it for text from outside."""
 _PINNED: Final = (
     "✗ Nothing was changed: this memory is pinned, and the user has not said so in this conversation. "
     "Only the user's own words change or delete it. End your answer with one question that holds the whole text to {}, "
@@ -66,9 +67,9 @@ class MemoryToolCall(NamedTuple):
     grounding: Grounding | None = None
 
     def source_of(self, text: str, *, guides: bool) -> MemorySource:
-        """Where ``text``, which the model passed, comes from: from outside unless the user has said it.
+        """The source of ``text``, which the model passed; its origin is TOOL if the text may come from outside.
 
-        What ``guides`` the agent, a rule, a preference or a procedure, needs more of the user's words than a fact.
+        If it ``guides`` the agent (a rule, a preference or a procedure), more of it must be the user's words.
         """
         said = self.grounding
         is_external = said is not None and (
@@ -77,20 +78,20 @@ class MemoryToolCall(NamedTuple):
         return replace(self.source, origin=Origin.TOOL) if is_external else self.source
 
     def stated(self, text: str, source: MemorySource) -> Operation[None]:
-        """Withdraws what waits in the words of ``text``, which was just stored, as the user has stated it.
+        """Removes pending memories with the words of ``text``, which the user stated and which was just stored.
 
         Does nothing without text from outside in the conversation, or if ``source`` is external itself.
         """
         if self.grounding is not None and self.grounding.has_outside and source.trust is not Trust.EXTERNAL:
-            with suppress(StoreError):  # it is stored
+            with suppress(StoreError):  # ``text`` is stored all the same
                 yield from withdraw(self.scope, self.user_id, text)
 
     def refusal(self, old: MemoryStoreDocument, new: str | None) -> str | None:
-        """What to answer if the text ``new`` may not replace ``old`` here, or ``old`` not be deleted (``new`` None).
+        """Why ``new`` may not replace ``old``, or why ``old`` may not be deleted (``new`` is None); None if it may.
 
-        None if it may. Once text from outside is in the conversation, a memory that the user stated is deleted only if
-        the user asks for it; a new text is not refused, as it waits for the user instead. A pinned memory is changed or
-        deleted only in the user's own words, and changed only to a text on the same subject or one that they confirmed.
+        Once text from outside is in the conversation, a memory that the user stated is deleted only if the user asks
+        for it; a new text is not refused, as it waits for the user instead. A pinned memory is changed or deleted only
+        in the user's own words, and changed only to a text on the same subject or one that the user confirmed.
         """
         said = self.grounding
         is_pinned = old.value.get("pinned") is True
@@ -112,10 +113,10 @@ def grounding_of(runtime: Any) -> Grounding | None:
     """The words of the conversation that a tool is called in; None if the application's own code calls it.
 
     Outside text is what tools other than the memory tools returned, what the user pasted or attached, summaries, and
-    memories of external trust that stand in the prompt or that a memory tool showed. ``memory_outside`` in the state
-    says that there was some which has left the conversation since. In a subagent, the conversation of the agent that
-    called it counts as well. If a model made the call, which ``runtime.tool_call_id`` tells, and no message can be
-    seen, all that it says may be from outside.
+    memories of external trust in the prompt or in a memory tool's answer. ``memory_outside`` in the state says that
+    there was some, even if it has left the conversation since. In a subagent, the conversation of the agent that called
+    it counts as well. If a model made the call, as ``runtime.tool_call_id`` tells, but no message can be seen, all that
+    the model says may be from outside.
     """
     spoken = _spoken(getattr(runtime, "state", None), getattr(runtime, "config", None))
     if spoken is None and hasattr(runtime, "tool_call_id"):
@@ -137,8 +138,8 @@ _OUTER: Final[ContextVar[_Spoken | None]] = ContextVar("_OUTER", default=None)
 def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
     """What was said in a run; None if no messages can be seen in ``state``.
 
-    The messages that a subagent gets as a user's are the words of the agent that called it; the user's are in that
-    agent's conversation. If nobody knows that one, something from outside may have spoken in it.
+    A subagent's user messages are the words of the agent that called it; the user's own words are in that agent's
+    conversation. If that conversation is unknown, it counts as one with text from outside.
     """
     lists = _lists_of_messages(state)
     if not lists:
@@ -148,7 +149,7 @@ def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
     for at, held in enumerate(lists):
         for one in held:
             if (role := _role(one)) is not None:
-                is_agents = at > 0 and role is Role.USER  # what agents tell one another stands in lists of their own
+                is_agents = at > 0 and role is Role.USER  # the other lists hold what agents tell one another
                 role = Role.ASSISTANT if is_agents else role
                 said.append(ConversationMessage(session_id=None, role=role, text=one.text or _UNREADABLE))
         said.append(ConversationMessage(session_id=None, role=Role.ASSISTANT, text=""))  # no "yes" answers another list
@@ -166,9 +167,9 @@ def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
 
 
 def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
-    """All lists of messages in ``state``, first that of the user: ``messages``, or else the first one.
+    """All lists of messages in ``state``, the user's first: ``messages``, or without it the first list.
 
-    An entry that is no message counts as a message of a tool.
+    An entry that is not a message counts as a message of a tool.
     """
     if isinstance(state, list | tuple):
         held: dict[str, Any] = {"messages": state}
@@ -189,7 +190,7 @@ def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
 def delegating(tool: str, state: Any, config: Mapping[str, Any] | None) -> Generator[None]:
     """While ``tool`` runs, makes this agent's conversation known to any agent that the tool runs.
 
-    That agent's memory tools can then tell the user's words from text of outside.
+    That agent's memory tools can then tell the user's words from text from outside.
     """
     token = None if tool in MEMORY_TOOLS else _OUTER.set(_spoken(state, config))
     try:
@@ -208,7 +209,7 @@ def told_by_agent() -> bool | None:
 
 
 class OutsideState(AgentState[Any]):
-    """Adds to the agent's state whether something from outside has spoken in the thread."""
+    """Adds to the agent's state whether the thread has ever held text from outside."""
 
     memory_outside: NotRequired[Annotated[bool, PrivateStateAttr, operator.or_]]
 
@@ -216,8 +217,8 @@ class OutsideState(AgentState[Any]):
 def first_outside(state: Mapping[str, Any]) -> int | None:
     """The position of the first message in ``state`` that holds text from outside; None if there is none.
 
-    -1 if that has left the conversation, or is a memory in the prompt. In a subagent, what looks pasted does not count:
-    the calling agent put it so, and `told_by_agent` says whether anything from outside was there.
+    -1 if such a message has left the conversation, or if the text is a memory in the prompt. In a subagent, what looks
+    pasted does not count: the calling agent wrote it, and `told_by_agent` says whether it may be from outside.
     """
     if state.get("memory_outside") or _is_marked(state.get("memory_context")):
         return -1
@@ -237,7 +238,7 @@ def is_from_outside(record: MemoryRecord) -> bool:
 
 
 def noted_outside(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The change to ``state`` that remembers that something from outside has spoken, also when it has left."""
+    """The change to ``state`` that records text from outside, which counts even after it has left; {} for none."""
     is_news = not state.get("memory_outside") and first_outside(state) is not None
     return {"memory_outside": True} if is_news else {}
 
@@ -253,7 +254,7 @@ def _role(message: BaseMessage) -> Role | None:
     if isinstance(message, SystemMessage) and _is_marked(message.text):
         return Role.TOOL  # memories that the application put into its prompt
     if is_summary(message):
-        return Role.TOOL  # nobody knows of what it was made
+        return Role.TOOL  # it may be made of text from outside
     return Role.USER if isinstance(message, HumanMessage) else None
 
 

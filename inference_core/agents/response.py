@@ -1,4 +1,4 @@
-"""What a run of an agent gives: the response, and its steps and tokens while it runs."""
+"""The result of an agent's run: the response at its end, and steps and tokens while it runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OnToken = Callable[[str], object]
 class AgentResponse:
     """The result of a run.
 
-    ``text`` is the agent's last text, "" without one. ``messages`` is the whole conversation, ``steps`` the part after
-    the user's last message. ``state`` is the agent's final state, with ``structured_response`` or ``__interrupt__`` if
-    there is one.
+    ``text`` is the text of the agent's last message, "" without one. ``messages`` is the whole conversation, ``steps``
+    the part after the user's last message. ``state`` is the agent's final state, with ``structured_response`` or
+    ``__interrupt__`` if there is one.
     """
 
     text: str
@@ -54,14 +54,14 @@ class AgentResponse:
 
 
 def _ignore(_: object) -> None:
-    """For who does not ask."""
+    """The callback of a caller who gave none."""
 
 
 class RunObserver:
     """Calls ``on_step`` with each message that a run adds, and ``on_token`` with each piece of the agent's text."""
 
     modes: Final = ["updates", "messages", "values"]
-    """The stream modes that `note` has to get."""
+    """The stream modes that `note` needs."""
 
     def __init__(self, on_step: OnStep | None, on_token: OnToken | None) -> None:
         self._on_step = on_step or _ignore
@@ -71,7 +71,7 @@ class RunObserver:
         self._values: Mapping[str, Any] = {}
 
     def note(self, mode: str, part: Any) -> None:
-        """One part of the stream."""
+        """Processes one part of the stream, which came in ``mode``."""
         if mode == "updates":
             if "__interrupt__" in part:
                 self._interrupts = part

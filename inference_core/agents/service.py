@@ -41,12 +41,12 @@ Ask = str | Mapping[str, Any] | Command[Any]
 class RunOptions(TypedDict, total=False):
     """The user and the conversation of a run.
 
-    The user may be named by ``user_id``, ``context``, ``config`` or the service; those that are given must agree. Name
-    one even if your middleware has a function for it: the thread id is made before that function is called.
+    ``user_id``, ``context``, ``config`` or the service may name the user; all that do must agree. Name the user even if
+    your middleware has a function for it: the thread id is made before that function is called.
     """
 
     thread_id: str | UUID | None
-    """The conversation, of this user. None: the service's."""
+    """The conversation, among this user's. None: the thread in ``config``, or else the service's."""
     user_id: str | UUID | None
     context: Any
     """The run's context, with a ``user_id`` or without."""
@@ -158,13 +158,13 @@ class AgentService:
         self._agent: CompiledStateGraph[Any, Any, Any, Any] | None = None
         self._is_closed = False
         self._owned = ExitStack()
-        self.config_for()  # refuses ids before anything is opened
+        self.config_for()  # refuses invalid ids before anything is opened
         given = {
             "include_tools": memory_tools,
             "auto_recall": memory_session_context_enabled,
             "tool_instructions_enabled": memory_tool_instructions_enabled,
         }
-        with ExitStack() as undo:  # also an interrupt must not leave the store open
+        with ExitStack() as undo:  # not even an interrupt may leave the store open
             undo.callback(self.close)
             if use_memory:
                 self._remember({name: value for name, value in given.items() if value is not None})
@@ -226,7 +226,7 @@ class AgentService:
         return self._agent
 
     def get_memory_store(self) -> BaseStore:
-        """The store. Raises ConfigurationError (a ValueError) if there is none."""
+        """The agent's memory store. Raises ConfigurationError (a ValueError) if there is none."""
         if self._store is None:
             raise ConfigurationError("Memory store is not initialized.")
         return self._store
@@ -241,8 +241,8 @@ class AgentService:
     ) -> AgentResponse:
         """Runs the agent. Calls ``on_step`` with each message and ``on_token`` with each piece of text, as they come.
 
-        Raises ModelError if the chat model fails (memories that tools saved before stay), IdentityError if several
-        users are named, InvalidId for an id that cannot be one.
+        Raises ModelError if the chat model fails (memories that tools have saved by then stay), IdentityError if
+        several users are named, InvalidId for an id that is not valid.
         """
         if on_step is None and on_token is None:
             return AgentResponse.of(self.get_agent().invoke(**self._call(text, **options)))
@@ -372,7 +372,7 @@ class AgentService:
             return []
         if isinstance(given, ShortTermMemoryMiddleware):
             return [given]
-        # Without a memory of its own to recall from, a flush puts what it recalls into the prompt itself.
+        # If the service has no memory of its own, a flush itself puts what it recalls into the prompt.
         overflow = named(self._agent_settings, recalls=self.memory is None) if given is None else given
         if given is None and not overflow:
             return []

@@ -1,7 +1,7 @@
 """The command line: ``inference-core COMMAND``, also as ``python -m inference_core COMMAND``.
 
-Only a command that needs stores, models and numpy imports them, inside its function: ``--help`` and completion answer
-at once.
+Commands import stores, models and numpy inside their functions, if they need them, so that ``--help`` and completion
+answer at once.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from inference_core.errors import MissingExtra
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command (None: the one that the program was called with) and returns the exit code.
+    """Runs a command and returns its exit code. ``argv`` None: the process's own arguments.
 
-    0 done; 1 failed, with one line on standard error that says what to do; 2 wrong usage; 3 no such memory; 130
-    interrupted by Ctrl-C.
+    The codes: 0 done; 1 failed, with one line on standard error that says what to do; 2 wrong usage; 3 no such memory;
+    130 interrupted by Ctrl-C.
     """
     try:
         from inference_core.cli.app import run

@@ -1,4 +1,4 @@
-"""The Typer application: its commands, its exit codes, and what becomes of errors."""
+"""The Typer application: its commands, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ app.add_typer(evaluate, name="eval")
 
 
 def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inference-core") -> int:
-    """Runs a command of ``program`` and returns its exit code; an error that a user can mend becomes one line."""
+    """Runs a command of ``program`` and returns its exit code.
+
+    Errors of this package and OSErrors become one line on standard error; others are raised.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -97,7 +100,7 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except BrokenPipeError:
-        # The reader has gone; the interpreter must not find that out again when it flushes at its end.
+        # The reader of standard output has gone; the interpreter's last flush must not fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except (InferenceCoreError, OSError) as error:
@@ -108,7 +111,7 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
 
 @cache  # Typer reads the signatures of all commands, which takes longer than most of them run
 def command_of(program: typer.Typer, plain: bool) -> Callable[..., object]:
-    """What runs ``program``; ``plain``: its help without colours and boxes."""
+    """The command that runs ``program``; ``plain``: its help has no colours and boxes."""
     program.rich_markup_mode = None if plain else "rich"
     return get_command(program)
 

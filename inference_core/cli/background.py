@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inference_core.settings import MemorySettings
 
 LOOK_S: Final = 10.0
-"""So often a worker looks whether its settings were changed."""
+"""Seconds between a worker's looks at whether its settings were changed."""
 _LOG = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _INTERRUPTED: Final = 130
@@ -64,7 +64,10 @@ def ingest(
 
 
 def ingest_conversations(target: Target, file: str, form: str, threads: Sequence[str], *, queue: bool) -> None:
-    """Stores the messages of ``file``, or puts them into the outbox, and prints what became of them."""
+    """Stores the messages of ``file``, or with ``queue`` puts them into the outbox, and prints a report.
+
+    Ctrl-C ends it after the current batch, with the exit code 130.
+    """
     from inference_core.evaluation.formats import load_transcript
     from inference_core.ingestion.verbatim import IngestReport, hand_over
     from inference_core.ingestion.verbatim import ingest as ingested
@@ -335,7 +338,7 @@ def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:
 
 
 def _print_done(target: Target, what: str, done: Done) -> None:
-    """Raises ModelError if something failed."""
+    """Prints how much is done and how much has failed. Raises ModelError if something has."""
     _print_figures(target, {what: done.done, "failed": done.failed})
     if done.failed:
         raise ModelError(

@@ -100,7 +100,7 @@ def _lines(*, asks: bool) -> Iterator[str]:
 class Turn:
     """What was said and answered, what was recalled for it, what the tools did; ``error`` if the turn failed.
 
-    It is printed while it happens; with ``quiet``, not the reply.
+    `follow` prints these as they come; with ``quiet``, all but the reply.
     """
 
     said: str
@@ -119,7 +119,7 @@ class Turn:
         return {name: value for name, value in asdict(self).items() if name != "quiet"}
 
     def follow(self, stream: Iterable[tuple[str, Any]]) -> None:
-        """Reads the agent's stream of updates and messages to its end. Errors are printed, and the chat continues."""
+        """Reads the agent's stream of updates and messages to its end. Prints errors, so that the chat continues."""
         try:
             self._read(stream)
         except (InferenceCoreError, RecursionError) as error:  # LangGraph's limit of steps is a RecursionError
@@ -155,7 +155,7 @@ class Turn:
                         note(f"memory: {self.tools[-1]}", "yellow")
 
     def _say(self, piece: str, *, ends_line: bool) -> None:
-        """A piece of the reply; ``ends_line``: on a line of its own, behind what was said before."""
+        """Prints and keeps a piece of the reply; ``ends_line``: on a new line, unless it is the first."""
         if ends_line and self.reply and not self.reply.endswith("\n"):
             piece = f"\n{piece}"
         self.reply += piece

@@ -51,7 +51,7 @@ _KEYS: Final = {
 
 @dataclass(slots=True)
 class StoreReport:
-    """What is known of the store; None where it could not be found out. ``exists`` is true also if unknown."""
+    """What is known of the store. None: it could not be found out; ``exists`` is then True."""
 
     url: str
     exists: bool = True
@@ -61,9 +61,9 @@ class StoreReport:
     memories: int | None = None
     users: int | None = None
     flat_memories: int | None = None
-    """Memories of other layouts that are not migrated yet, not only flat ones."""
+    """Memories in any other layout, not only flat ones, that are not migrated yet."""
     layouts: dict[str, int] | None = None
-    """All memories of other layouts, by layout; ``others`` counts what else LangGraph's table holds."""
+    """All memories in other layouts, by layout; ``others`` counts what else LangGraph's table holds."""
     others: int | None = None
     vectors_made_by: str | None = None
     vectors_pending: int | None = None
@@ -73,7 +73,7 @@ class StoreReport:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """A configured model, whether its package is installed, and whether it has its key, if it needs one."""
+    """A configured model and its package. ``key``: present, missing, not needed or unknown."""
 
     name: str
     installed: bool
@@ -156,7 +156,7 @@ def _read(found: Diagnosis, kind: type[S], given: dict[str, Any]) -> S:
 
 
 def _changed(settings: MemorySettings | AgentSettings) -> dict[str, str]:
-    """The variables whose values are not the defaults, without passwords."""
+    """The settings that differ from their defaults, by environment variable, without passwords."""
     prefix = settings.model_config.get("env_prefix", "")
     changed: dict[str, str] = {}
     for name, one in type(settings).model_fields.items():
@@ -232,7 +232,7 @@ def _find_damage(found: Diagnosis, backend: Backend) -> None:
 
 
 def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Backend | None) -> None:
-    """Loads a local model; one of a provider is not called, but its package and key must be there."""
+    """Loads the embedding model. A provider's is not called; its package and key must be there."""
     made_by = found.store.vectors_made_by
     try:
         embedder = make_embedder(settings.embeddings_spec, made_by)

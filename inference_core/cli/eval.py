@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from inference_core.evaluation.systems import System
 
 CONVERSATIONS: Final = "conversations"
-"""In place of a format: the user's own conversations, with a file of questions."""
+"""Given in place of a data set's format: the user's own conversations, with a file of questions."""
 NO_JUDGE: Final = "none"
 Split = Annotated[str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")]
 
 
 class RetrievalUnlessNamed(TyperGroup):
-    """A group whose first command is meant where none is named: ``eval locomo`` is ``eval retrieval locomo``."""
+    """A group that runs ``retrieval`` where no command is named: ``eval locomo`` is ``eval retrieval locomo``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Names the command."""
+        """Parses ``args``, with the command's name if they lack it."""
         return super().parse_args(ctx, args if args[:1] in (["qa"], ["retrieval"]) else ["retrieval", *args])
 
 
@@ -205,7 +205,7 @@ def answers(
         runs += [(name, whole[name]) for name in names if name in whole]
         models = [embeddings] if embeddings else []
         runs += _runs(target, [name for name in names if name not in whole], models, [])
-        # All are made before the first call: what is missing shows before anything costs.
+        # All systems are made before the first call of a model: what they lack shows before anything costs money.
         systems = [(name, opened.enter_context(closing(make()))) for name, make in runs]
         replies = opened.enter_context(Replies(cache))
         done, total = count(1), len(runs) * sum(len(one.turns) + len(one.questions) for one in conversations)
@@ -233,7 +233,10 @@ def answers(
 
 
 def _given(dataset: str, data: Path | None, questions: Path | None, user: str = "") -> Path:
-    """The file that ``dataset`` needs first. Raises BadParameter where its options do not fit."""
+    """The path to read ``dataset`` from: ``questions`` for the own store, else ``data``.
+
+    Raises BadParameter where an option is missing, or does not go with ``dataset``.
+    """
     if dataset == STORE:
         if data or questions is None or not user:
             raise typer.BadParameter("store needs --questions FILE and --user ID, and no --data")
@@ -245,7 +248,7 @@ def _given(dataset: str, data: Path | None, questions: Path | None, user: str = 
 
 
 def _prices(given: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Dollars per million tokens, in and out, by model."""
+    """Dollars per million tokens, in and out, by model. Raises BadParameter for a malformed price."""
     found: dict[str, tuple[float, float]] = {}
     for text in given:
         name, _, both = text.rpartition("=")
@@ -260,7 +263,10 @@ def _prices(given: Sequence[str]) -> dict[str, tuple[float, float]]:
 def _own_store(
     opened: ExitStack, target: Target, user: str, questions: Path, rerankers: Sequence[str]
 ) -> tuple[list[Conversation], list[tuple[str, Callable[[], System]]]]:
-    """The user's memories with the questions, and the store as it is, then with each re-ranker."""
+    """The questions about the user's memories, and runs on the store: as it is, then with each re-ranker.
+
+    Closing ``opened`` closes the stores.
+    """
     from inference_core.evaluation.formats import questions_about
     from inference_core.evaluation.systems import OwnStore, make_reranker
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -280,7 +286,7 @@ def _own_store(
 def _runs(
     target: Target, systems: Sequence[str], models: Sequence[str], rerankers: Sequence[str]
 ) -> list[tuple[str, Callable[[], System]]]:
-    """Each system with each model and each re-ranker that it can have, by a name that tells them apart."""
+    """Each system with each embedding model and re-ranker that it can use: a distinct name, and what makes it."""
     from inference_core.evaluation.systems import make_reranker, make_system
 
     made = {name: make_reranker(name) for name in dict.fromkeys(rerankers)}

@@ -1,4 +1,4 @@
-"""``review``, ``audit``, ``hold``, ``spaces``: what awaits a decision, was changed, or stays, and who may do what."""
+"""``review``, ``audit``, ``hold``, ``spaces``: confirmations, the audit trail, legal holds, and roles in spaces."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def review(
 
 
 class _Reviewer:
-    """What ``by`` decides about what waits for the ``owner``; in a space, the member decides."""
+    """Approves and rejects what waits for ``owner``, in the name of ``by``, and collects the ids of both."""
 
     def __init__(self, memory: Opened, owner: Owner, by: str) -> None:
         self._sync, self._owner, self._by = memory.sync, owner, by
@@ -112,7 +112,7 @@ class _Reviewer:
         self.rejected += self._sync.reject_pending(self._owner, why=why, by=self._by, **which)
 
     def asks(self, key: str) -> bool:
-        """Asks what becomes of the pending memory ``key``, and does it; False to end."""
+        """Asks what to do with the pending memory ``key``, and does it; False if no more are to be asked about."""
         while True:
             try:
                 match _answer("[a]pprove, [e]dit and approve, [r]eject, [s]kip or [q]uit? "):
@@ -137,7 +137,7 @@ class _Reviewer:
 
 
 def _answer(question: str) -> str:
-    """A line of the terminal; a single letter in lower case. Raises EOFError."""
+    """The line that answers ``question``; a single letter in lower case. Raises EOFError at the end of the input."""
     sys.stderr.write(question)
     sys.stderr.flush()
     line = sys.stdin.readline()

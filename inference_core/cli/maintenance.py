@@ -253,7 +253,7 @@ def _put_right(
     option: str,
     nothing: str,
 ) -> None:
-    """Finds rows, shows them, and has ``act`` put right those that are meant, if ``option`` was given."""
+    """Finds and shows rows; ``act``, None unless ``option`` was given, puts right those that ``is_meant`` chooses."""
     from inference_core.stores.opening import open_backend
 
     settings = target.settings()

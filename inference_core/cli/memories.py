@@ -1,4 +1,4 @@
-"""``save``, ``recall``, ``context``, ``list``, ``update``, ``history``, ``why``: a user's memories without an agent."""
+"""``save``, ``recall``, ``context``, ``list``, ``update``, ``history``, ``why``, ``delete``: a user's memories."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def save(
                 valid_from=valid_from and valid_from.replace(tzinfo=memory.zone),
                 expires_at=expires_at and expires_at.replace(tzinfo=memory.zone),
             )
-        except ConfirmationNeeded as waits:  # a proposal to a space
+        except ConfirmationNeeded as waits:  # a proposal to a space, which waits for an admin
             target.print({"pending_id": waits.pending_id}, str(waits))
             return
     if target.json:
@@ -352,7 +352,7 @@ def _counted(count: int) -> str:
 
 
 def _text(given: str) -> str:
-    """What was given, or standard input for "-". Raises InvalidInput if that is not text."""
+    """``given``, or all of standard input for "-". Raises InvalidInput if that is not UTF-8."""
     try:
         return sys.stdin.read() if given == "-" else given
     except UnicodeDecodeError as error:

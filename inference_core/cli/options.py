@@ -1,6 +1,6 @@
-"""Options: those that most commands share, with the store that they name; checks of values; Ctrl-C between batches.
+"""The options that most commands share, and the store that these name; checks of values; Ctrl-C between batches.
 
-A command takes a `Target` first; `on_store` adds the options that make it.
+A command's first parameter is a `Target`; `on_store` adds the options that it is made of.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def account() -> str:
     """Who runs the command: the name of the process's account, or its number where it has no name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container may run as a number alone; versions raise different errors
+    except (KeyError, OSError, ImportError):  # the number has no name, as in a container; Python versions differ
         return f"uid {os.getuid()}"
 
 
 def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
-    """Arguments for an option or argument that accepts only ``names``."""
+    """The keyword arguments of a `typer.Option` or `typer.Argument` that accepts and completes only ``names``."""
 
     def known(value: str) -> str:
         if value not in names:
@@ -87,7 +87,7 @@ Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
-    """The object that ``text`` holds; None for None. Raises BadParameter for anything else."""
+    """The JSON object in ``text``; None for None. Raises BadParameter for anything else."""
     if text is None:
         return None
     try:
@@ -109,7 +109,7 @@ class Opened:
 
     @property
     def sync(self) -> SyncMemoryService:
-        """The service's methods without async."""
+        """The service's methods for sync code."""
         return self.service.sync
 
     @property
@@ -148,7 +148,7 @@ class Target:
         return self.user if self.space is None else Space(self.space, member=self.user)
 
     def settings(self, *, creates: bool = False) -> MemorySettings:
-        """The settings of the environment, after the options.
+        """The settings of the environment; options take precedence over them.
 
         Raises ConfigurationError, also for a file that does not exist unless ``creates`` is set: a mistyped URL must
         not create a store.
@@ -164,7 +164,7 @@ class Target:
         return found
 
     def encryption_of(self, url: str) -> dict[str, Any]:
-        """The settings' encryption for another database at ``url``: without keys, only files are encrypted."""
+        """The encryption settings for the database at ``url``; without AGENT_MEMORY_KEYS, only file stores have one."""
         given = self.settings(creates=True).encryption
         return given if given["keys"] or parse_url(url).scheme == "file" else {**given, "encryption_key": None}
 
@@ -183,7 +183,7 @@ class Target:
 
     @contextmanager
     def open(self, *, embeds: bool = False, creates: bool = False, waits: bool = True) -> Generator[Opened]:
-        """The service on the store. ``embeds``: the command needs the embedding model, and ``waits`` for it.
+        """The service on the store. ``embeds``: with the embedding model; ``waits``: waits until it is loaded.
 
         Raises what `settings` and `open_store` raise.
         """
@@ -224,7 +224,7 @@ _TARGET_OPTIONS: Final = [
 
 
 def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command these options of a `Target`, which it takes as its first parameter."""
+    """Gives a command these options, and passes them to it as a `Target`, its first parameter."""
     shared = [one for one in _TARGET_OPTIONS if one.name in options]
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -242,7 +242,7 @@ def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 
 def wait_ready(embedder: Embedder | None) -> bool:
-    """Waits until the embedding model is loaded; False, with a note, if there is none that answers."""
+    """Waits up to `LOADING_S` for the embedding model. False if there is none, or, with a note, if it is not ready."""
     if embedder is None:
         return False
     with working("Loading the embedding model …"):
@@ -254,10 +254,10 @@ def wait_ready(embedder: Embedder | None) -> bool:
 
 @contextmanager
 def held_back() -> Generator[Callable[[], None]]:
-    """Gives a function to call after each batch; it raises KeyboardInterrupt if Ctrl-C was pressed.
+    """Holds Ctrl-C back: yields a function to call after each batch; it raises KeyboardInterrupt if Ctrl-C was pressed.
 
-    A second Ctrl-C raises it at once. Where Ctrl-C is ignored or handled otherwise, and in other threads, nothing
-    changes.
+    A second Ctrl-C raises it at once. Where the process ignores Ctrl-C or has a handler of its own, and outside of the
+    main thread, nothing changes.
     """
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_usual or threading.current_thread() is not threading.main_thread():

@@ -26,7 +26,7 @@ _IF_SET: Final = (
 
 
 def one_line(text: str) -> str:
-    """Like `harmless`, on one line."""
+    """``text`` as `harmless` gives it, with its lines joined by ⏎."""
     return harmless(" ⏎ ".join(text.splitlines()))
 
 
@@ -40,7 +40,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def draw(thing: Any) -> None:
-    """Draws ``thing`` on standard output; plain text without trailing spaces."""
+    """Prints what Rich can draw to standard output; where output is plain, without the trailing spaces of tables."""
     printer = console()
     if not is_plain():
         printer.print(thing)
@@ -51,7 +51,7 @@ def draw(thing: Any) -> None:
 
 
 def is_plain() -> bool:
-    """Whether colours and boxes are off."""
+    """Whether colours and boxes are off: with NO_COLOR, or if standard output is no terminal."""
     made = console()
     return made.no_color or not made.is_terminal
 
@@ -76,14 +76,14 @@ def fail(text: str) -> None:
 
 @contextmanager
 def working(what: str) -> Generator[None]:
-    """Shows a terminal that the program is working."""
+    """Shows ``what`` on a terminal's standard error while the block runs."""
     with console(stderr=True).status(what):
         yield
 
 
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
-    """A progress bar on standard error; call what it gives with how many are done, and of how many."""
+    """A progress bar on standard error; yields a function to call with how many are done, and of how many."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -93,7 +93,7 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
 
 
 def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
-    """A memory as JSON data, without what does not apply."""
+    """A memory as JSON data, without the optional fields that it does not have."""
     value = document.value
     ranking = {"score": document.score, "relevance": document.relevance, "explanation": document.explanation}
     return {
@@ -111,7 +111,7 @@ def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
 
 
 def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None:
-    """Versions of memories, the oldest first; each line below tells which words it replaced and added."""
+    """Prints versions of a memory, the oldest first; below each, the words that changed since the one before."""
     rows: list[tuple[str, list[str]]] = []
     last = ""
     for one in versions:
@@ -129,7 +129,7 @@ def word_diff(old: str, new: str) -> str:
 
 
 def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:
-    """Each memory with its number and text; below, its type, date, relevance, topic, space, id and score."""
+    """Prints memories, numbered from ``first``; below each its type, date, relevance, topic, space, id and score."""
     from inference_core.memory.document import WEAK_RELEVANCE
 
     rows: list[tuple[str, list[str]]] = []
@@ -150,7 +150,7 @@ def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first
 
 
 def print_numbered(rows: Iterable[tuple[str, Sequence[str]]], first: int = 1) -> None:
-    """Texts with their numbers, each with the lines that belong to it."""
+    """Prints texts, numbered from ``first``, each with the lines that belong below it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -165,7 +165,7 @@ def print_numbered(rows: Iterable[tuple[str, Sequence[str]]], first: int = 1) ->
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """Names and values, one pair a line."""
+    """Prints names and values, one pair a line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -199,7 +199,7 @@ def stamp(moment: datetime | None, zone: tzinfo) -> str:
 
 
 def confirm(question: str) -> None:
-    """Raises InvalidInput unless the answer is yes."""
+    """Asks ``question`` on standard error. Raises InvalidInput unless the answer on standard input is yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

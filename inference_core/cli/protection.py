@@ -1,4 +1,4 @@
-"""``backup``, ``verify``, ``recover``, ``erase``, ``erasures``: whole stores are brought back, whole users removed."""
+"""``backup``, ``verify``, ``recover``, ``erase``, ``erasures``: backups of whole stores, erasures of whole users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``serve``, ``keys``, ``mcp``, ``inspect``: memories for other programs and for browsers, and who may use them."""
+"""``serve``, ``keys``, ``mcp``, ``inspect``: memory for other programs and browsers, and the keys that open it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve(
         logs = "json" if json_logs else memory.settings.log_format
         if logs == "json":
             use_json_logs(run(memory.service.scope.engine.content_key()))
-        logging.basicConfig(format="%(levelname)s:     %(message)s")  # the SDK of MCP would log in columns
+        logging.basicConfig(format="%(levelname)s:     %(message)s")  # else MCP's SDK sets a format with columns
         note(f"Serving http://{settings.host}:{settings.port}, with pages at /ui and the API at /v1 (Ctrl-C ends)")
         answer(memory.service, settings, memory.settings.model_copy(update={"log_format": logs}))
 
@@ -117,11 +117,11 @@ def mcp(
             raise
         raise MissingExtra("The MCP server", "mcp") from error
     settings = target.settings(creates=True)
-    # The model loads meanwhile: a client does not wait long for the list of tools, and until then recall is by words.
+    # Do not wait for the model, as a client does not wait long for the list of tools; until then recall is by words.
     with open_configured_store(settings) as store:
         service = AgentMemoryStoreService.from_settings(settings, store, agent_name=target.agent)
         caller = Caller(target.user, may_write=not read_only)
-        service.scope.namespaces.read_scopes(caller.user_id)  # refuses what is no user before anybody connects
+        service.scope.namespaces.read_scopes(caller.user_id)  # raises for an invalid user id before a client connects
         MemoryServer(service, lambda: caller).run("stdio")
 
 

@@ -170,7 +170,7 @@ def _show(target: Target, report: MigrationReport) -> None:
 
 
 def _form_of_memories(file: str) -> str | None:
-    """Whether the file holds memories: what export wrote, or mem0's; None if it is something else."""
+    """The format of a file of memories, "export" or "mem0"; None if it is something else."""
     from inference_core.ingestion.formats.json_values import json_values
     from inference_core.transfer.json_lines import FORMAT
     from inference_core.transfer.mem0 import is_mem0
@@ -208,7 +208,10 @@ def copy(
 
 @contextmanager
 def _opened(url: str) -> Generator[Backend]:
-    """The store at ``url``. The configured keys are for a sealed or new one; a key alone is for one of files."""
+    """The store at ``url``, with the keys of AGENT_MEMORY_KEYS if it has such or is new.
+
+    Without AGENT_MEMORY_KEYS, the encryption key is used for file stores alone.
+    """
     from inference_core.stores.opening import open_backend
 
     given = Target(url=url).settings(creates=True).encryption

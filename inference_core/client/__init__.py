@@ -1,4 +1,4 @@
-"""A client of ``inference-core serve``, in place of the service."""
+"""A client of ``inference-core serve``, with the methods of the service."""
 
 from inference_core.errors import MissingExtra
 

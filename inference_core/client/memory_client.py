@@ -1,7 +1,7 @@
 """MemoryClient: the memory of ``inference-core serve``, with the verbs, results and errors of the service.
 
-A verb has the parameters of the service's operation, and is an operation itself: its requests run on threads of the
-client. So it is said once for sync and async code, and a client can be shared between threads and event loops.
+A verb has the parameters of the service's operation, and is an `Operation` itself, whose requests run on threads of the
+client. So each is written once for sync and async code, and a client can be shared between threads and event loops.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _WORKERS: Final = 16
 
 
 class MemoryVerbs(Protocol):
-    """What `AgentMemoryStoreService` and `MemoryClient` both do, with the same parameters, which the service documents.
+    """The methods that `AgentMemoryStoreService` and `MemoryClient` share; the service documents their parameters.
 
-    Write against it to use either.
+    Type against it to accept either.
     """
 
     def save_memory(self, user_id: str, content: str, *args: Any, **options: Any) -> Awaitable[SavedId]: ...
@@ -61,7 +61,7 @@ class MemoryVerbs(Protocol):
 
 
 class _Client:
-    """What both forms of a client have in common."""
+    """What the sync and the async client share."""
 
     def __init__(self, http: httpx.Client, pool: WorkerPool, timeout: float | None) -> None:
         self.http, self.pool, self.timeout = http, pool, timeout
@@ -69,7 +69,7 @@ class _Client:
     def sent(
         self, sends: Sends[T], of: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]
     ) -> Operation[T]:
-        """What ``sends`` makes of the arguments of a call, which are those of the service's operation ``of``."""
+        """The operation that ``sends`` makes of a call's arguments, bound to the parameters of the service's ``of``."""
         bound = signature(of).bind(None, *args, **options)
         bound.apply_defaults()
         _, user_id, *given = bound.arguments.items()
@@ -122,13 +122,13 @@ class MemoryClient(_Client):
 
     Every method is a coroutine and takes the ``user_id`` first, which must be the key's user unless the key has the
     permission ``act-as``; `sync` has the same methods for sync code. They raise the service's errors; StoreUnavailable
-    if the server cannot be reached, and WriteUnknown if it did not answer a change. Before, they repeat what can be
-    repeated: reads, saves and messages, which are stored once, and changes of one memory by its id.
+    if the server cannot be reached, and WriteUnknown if it did not answer a change. They first retry what is safe to
+    repeat: reads, saves and messages, which are stored once, and changes of one memory by its id.
 
     Args:
         url: The server's address, such as http://localhost:8765.
-        key: A key of the server. None: none, as for one user of this machine.
-        timeout: Seconds that every operation may take. None: no limit.
+        key: A key of the server. None: no key, for a server that serves one user of this machine.
+        timeout: Seconds that each operation may take. None: no limit.
     """
 
     save_memory = _asynchronous(save, requests.save)
@@ -155,7 +155,7 @@ class MemoryClient(_Client):
         self.sync = SyncMemoryClient(http, self.pool, timeout)
 
     def close(self) -> None:
-        """Closes its connections."""
+        """Closes the connections and ends the threads, those of `sync` too."""
         self.pool.close()
         self.http.close()
 

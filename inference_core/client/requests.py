@@ -1,4 +1,4 @@
-"""The requests of each verb, and what is made of the answers. Each is an operation, see `inference_core.effects`."""
+"""The requests and results of each verb of `MemoryClient`. Each is an operation, see `inference_core.effects`."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _ERRORS: Final[Mapping[str, type[errors.InferenceCoreError]]] = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.InferenceCoreError)
 }
-"""Our errors by what the server calls them."""
+"""This package's errors, by the names that the types of the server's problems end with."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSender:
-    """Sends the requests of one user."""
+    """Sends requests about the memories of ``user_id``."""
 
     http: httpx.Client
     pool: WorkerPool
@@ -69,26 +69,30 @@ class RequestSender:
         headers: Mapping[str, str] | None = None,
         *,
         repeats: bool = False,
+        reads: bool = False,
     ) -> Operation[Any]:
-        """The JSON of the answer. A request that ``repeats`` is sent again: a second time it changes nothing more.
+        """The JSON of the answer; None for an answer without a body.
 
-        Raises the server's error, StoreUnavailable, and WriteUnknown if a change was sent and not answered.
+        GET, requests of another method that ``reads`` says change nothing, and those that ``repeats`` marks as safe to
+        send twice are retried if the server did not answer or is not available. Raises the server's error,
+        StoreUnavailable, and WriteUnknown if a change was sent and not answered.
         """
-        is_read = method == "GET"
+        is_read = reads or method == "GET"
         sent: dict[str, Any] = {"headers": {**(headers or {}), "Act-As-User": quote(self.user_id, safe="")}}
-        if is_read:
+        if method == "GET":
             sent["params"] = {name: value for name, value in (body or {}).items() if value is not None}
         elif body is not None:
             sent["content"] = json.dumps(body, default=_as_json).encode()
             sent["headers"]["Content-Type"] = "application/json"
         try:
-            return (yield from self.pool.call(self._answered, method, path, sent, _TRIES if repeats or is_read else 1))
+            tries = _TRIES if repeats or is_read else 1
+            return (yield from self.pool.call(self._answered, method, path, sent, tries, is_read))
         except DeadlineExceeded as error:
             if is_read:
                 raise
             raise WriteUnknown(_UNKNOWN) from error
 
-    def _answered(self, method: str, path: str, sent: dict[str, Any], tries: int) -> Any:
+    def _answered(self, method: str, path: str, sent: dict[str, Any], tries: int, is_read: bool) -> Any:
         pause, may_be_done = _FIRST_PAUSE_S, False
         while True:
             tries -= 1
@@ -97,7 +101,7 @@ class RequestSender:
             except httpx.TransportError as error:
                 problem: errors.InferenceCoreError = StoreUnavailable(f"No answer from the server: {error}")
                 never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-                if method != "GET" and not never_sent:
+                if not is_read and not never_sent:
                     problem, may_be_done = WriteUnknown(_UNKNOWN), True
             else:
                 if answer.is_success:
@@ -109,7 +113,7 @@ class RequestSender:
                     raise WriteUnknown(_AMBIGUOUS) from problem
                 if answer.status_code not in _AGAIN:
                     raise problem
-                may_be_done |= answer.status_code != _TOO_MANY  # such a request was not begun
+                may_be_done |= answer.status_code != _TOO_MANY  # the server refused that one before it began
                 with suppress(ValueError):
                     pause = max(pause, float(answer.headers.get("Retry-After", "0")))
             if not tries:
@@ -135,14 +139,14 @@ def _error(answer: httpx.Response) -> errors.InferenceCoreError:
         kind = errors.IdentityError if status in _REFUSED else StoreUnavailable if status in _AGAIN else None
         kind = kind or (errors.StoreError if status >= _FAILED else InvalidInput)
     faults = "; ".join(f"{one['location']}: {one['message']}" for one in told.get("errors") or ())
-    error = kind.__new__(kind)  # some classes make their message of other facts, which the server does not tell
+    error = kind.__new__(kind)  # some constructors make the message of arguments that the server does not send
     Exception.__init__(error, told.get("detail") or faults or told.get("title") or f"HTTP {status}")
     if isinstance(error, errors.ConfirmationNeeded):
         error.pending_id, error.is_external = told["pending_id"], True
     return error
 
 
-# Each verb: what it sends, and what it makes of the answer.
+# The verbs. Each takes the arguments of the service's operation by name, and returns its result.
 
 
 def save(caller: RequestSender, given: Given) -> Operation[SavedId]:
@@ -165,7 +169,7 @@ def save(caller: RequestSender, given: Given) -> Operation[SavedId]:
                 return (yield from caller.send("PUT", _path(memory_id), body, guard, repeats=True))
             except WriteUnknown as error:
                 if version is None and isinstance(error.__cause__, errors.VersionConflict):
-                    raise error.__cause__ from None  # over what is there now, it may be written once more
+                    raise error.__cause__ from None  # the caller named no version: `retried` writes over what is there
                 raise
 
         saved = yield from (put() if version is not None else retried(put))
@@ -181,7 +185,7 @@ def get(caller: RequestSender, given: Given) -> Operation[MemoryStoreDocument | 
 
 def recall(caller: RequestSender, given: Given) -> Operation[RecalledMemories]:
     body = {name: value for name, value in given.items() if name != "include_scores"}
-    found = yield from caller.send("POST", "/v1/memories/search", body, repeats=True)
+    found = yield from caller.send("POST", "/v1/memories/search", body, reads=True)
     recalled = RecalledMemories(map(_document, found["memories"]))
     if not given["include_scores"]:
         for one in recalled:
@@ -232,7 +236,7 @@ def list_(caller: RequestSender, given: Given) -> Operation[tuple[MemoryPage[Mem
 def _paged(
     caller: RequestSender, path: str, name: str, given: Given, asked: Given
 ) -> Operation[tuple[MemoryPage[dict[str, Any]], dict[str, Any]]]:
-    """As many of ``name`` as are wanted, from as many pages as it takes, and the last answer."""
+    """The items under ``name`` up to the limit given, from as many pages as that takes, and the last page's answer."""
     limit, cursor, found, last = given["limit"], given["after"], list[dict[str, Any]](), dict[str, Any]()
     while limit is None or len(found) < limit or not last:
         size = _PAGE if limit is None else max(1, min(_PAGE, limit - len(found)))
@@ -280,7 +284,7 @@ def list_receipts(caller: RequestSender, given: Given) -> Operation[MemoryPage[R
 
 
 def format_context(caller: RequestSender, given: Given) -> Operation[str]:
-    return (yield from caller.send("POST", "/v1/context", given, repeats=True))["context"]
+    return (yield from caller.send("POST", "/v1/context", given, reads=True))["context"]
 
 
 def add_messages(caller: RequestSender, given: Given) -> Operation[int]:
@@ -347,12 +351,12 @@ def _receipts(page: MemoryPage[dict[str, Any]]) -> MemoryPage[Receipt]:
 
 
 def _is_left_out(found: Any) -> bool:
-    """Whether the service leaves out a field; by identity, as a trust of 0 and an importance of 0.0 equal False."""
+    """Whether the service leaves out a field with this value. ``is``, as a trust of 0 or importance of 0.0 == False."""
     return found is None or found is False or found == []
 
 
 def _document(memory: Given) -> MemoryStoreDocument:
-    """The memory of an answer, as the service gives it."""
+    """The document that the service would return for a memory in an answer."""
     value = {name: memory[name] for name in _VALUE if not _is_left_out(memory[name])}
     return MemoryStoreDocument(
         id=memory["id"],

@@ -1,7 +1,7 @@
 """How memories relate: which repeat or contradict each other, and what speaks against one of them.
 
-Only saved memories are doubted for their words: what was said in a conversation says more than one thing, and all of it
-may hold. Nothing is left out for a doubt alone; it lowers the place, and the prompt's line says so.
+Only saved memories are doubted for their words: a message of a conversation says more than one thing, and all of it may
+hold. A doubt alone leaves nothing out: it lowers an item's rank, and the prompt's line shows it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_OVERLAP: Final = 0.6
 _ALIKE: Final = 0.4
 """Texts with this share of common stems are taken to be about the same."""
 _SPARE: Final = 0.1
-"""Of its stems, a text may add this share without adding anything to say."""
+"""A text may have this share of stems that another lacks and still say no more than the other."""
 _TURNING: Final = word_set(
     "not no never nor none neither without nicht kein keine nie former formerly previously ex used stopped quit anymore"
     " longer instead unless except only until was were had if maybe perhaps might cannot"
@@ -46,10 +46,10 @@ _HYPOTHETICAL: Final = re.compile(
     rf"\b(?:{'|'.join(map(re.escape, _PHRASES))}|if\b.*\b(?:would|could|\w+['\u2019]d))\b", re.IGNORECASE
 )
 _ON_THE_SAME: Final = 0.17
-"""Texts whose stems overlap by more are taken to be on the same, if the question asks for it."""
+"""Texts whose stems overlap by more are taken to be on the same subject, if the question asks about it."""
 _LOST: Final = 0.5
 _SHARED: Final = 0.4
-"""A newer memory has at least this share of what the older one has of the question."""
+"""Of the stems that an older memory shares with the question, a newer one needs this share to outdate it."""
 
 
 class _Features(NamedTuple):
@@ -83,7 +83,7 @@ def _stems_of_word(word: str) -> tuple[str, ...]:
 
 
 def stems_of(text: str) -> frozenset[str]:
-    """The stems of the words of ``text`` that say something."""
+    """The stems of the words of ``text`` that carry meaning."""
     return _features(text).stems
 
 
@@ -92,15 +92,16 @@ def collapsed(
 ) -> tuple[list[ContextItem], list[Dropped]]:
     """Splits ``items`` into those to keep and those that only repeat another one; returns both.
 
-    One is kept of a memory that several sources gave, and of equal texts. Of two texts whose stems overlap by
-    ``min_overlap`` the one that says more is kept, if the other has no name, number or negation of its own; a text from
-    outside (`Trust.EXTERNAL`) may not add to one that it stands for. An item never stands for one that is trusted more.
-    The kept item is as relevant as the best of those it stands for. A conversation may repeat itself.
+    One item is kept of a memory that several sources returned, and of equal texts. Of two texts whose stems overlap by
+    ``min_overlap``, the one that says more is kept, unless the other has a name or number of its own or they differ in
+    a negation; if either is from outside (`Trust.EXTERNAL`), the kept one may add nothing. An item never stands for one
+    that is trusted more. The kept item is as relevant as the best of those it stands for. Messages of a conversation
+    may repeat each other.
     """
 
     def merit(said: _Said) -> tuple[Any, ...]:
-        # Which one is kept, by: what no source has rated; trust; rules before others; the text that says more; an item
-        # in a section of its own; relevance; the newer.
+        # Which one is kept: first what no source has rated, then the more trusted, rules before others, the text that
+        # says more, an item in a section of its own, the more relevant, the newer.
         item, features = said
         category = item.record.category if item.record else None
         is_special = category is not None and item.section != section_of(category)
@@ -182,7 +183,7 @@ class _Claim(NamedTuple):
         )
 
     def loses_to(self, other: _Claim) -> bool:
-        """Whether the ``other`` is newer and trusted as much, or of unknown order and trusted more."""
+        """Whether ``other`` is newer and trusted as much or, in unknown order, trusted more (neither from outside)."""
         trust, others = self.item.trust, other.item.trust
         if self.is_older_than(other):
             return others >= trust
@@ -195,9 +196,9 @@ def newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 
 def alike_newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """``items`` in their order, but those about the same with the newest first, in the places that they have together.
+    """``items`` in their order, except that those about the same swap places so that the newest of them comes first.
 
-    Which of them holds is not known, so the model is shown which was said later.
+    It is not known which of them holds, so the order shows the model which was said later.
     """
     stems = [_features(item.text).stems for item in items]
     order = list(items)
@@ -287,11 +288,11 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
 
 
 def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[float] = ()) -> list[ContextItem]:
-    """``items`` in their order, each with what speaks against it; if that is known of all, as they are.
+    """``items`` in their order, each with its doubts; unchanged if all have theirs already.
 
     What no source has judged, such as rules and goals that stand in every prompt, is not doubted. A saved memory is
-    perhaps outdated if it has a newer one of ``items`` on the same that is neither doubted itself nor trusted less, or
-    if recall found one: ``losses`` are what each lost to it, from 0 to 1.
+    perhaps outdated if ``items`` hold a newer one on the same subject that is neither doubted itself nor trusted less,
+    or if recall found one: ``losses`` are what each item lost to a newer one, from 0 to 1.
     """
     if all(item.doubts is not None for item in items):
         return list(items)

@@ -1,6 +1,6 @@
-"""ContextEngineer: selects and orders what a model is given of all the items found, within a budget of tokens.
+"""ContextEngineer: selects, from all items found, those that a model is given, and orders them within a token budget.
 
-For an agent's turn, `services/operations/prompt_context.py` collects the items, and takes the user's profile off the
+For an agent's turn, `services/operations/prompt_context.py` collects the items, and deducts the user's profile from the
 budget first. `services/context_builder/` collects them for prompts that applications build themselves.
 """
 
@@ -58,7 +58,7 @@ SPEAKERS: Final = ("user", "assistant", "tool")
 """The kinds of items that are messages of a conversation."""
 DEFAULT_MAX_TOKENS: Final = 2_000
 UNJUDGED: Final = 0.5
-"""What an item is worth that no source has judged."""
+"""The value of an item that no source has judged."""
 _UNVOUCHED_SHARE: Final = 0.5
 """An item from outside is worth this share of what it would be worth from the user."""
 _SHORTER: Final = 0.8
@@ -224,7 +224,7 @@ class ContextEngineer:
 
 
 EVERYTHING: Final = ContextEngineer(selects=False)
-"""Gives all that it gets, as far as the budget goes."""
+"""Shows all items that it gets, as far as the budget allows."""
 
 
 def fitted(
@@ -283,7 +283,7 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     """``items`` by section: those of the categories in the documents' order, then the others by their most valuable.
 
     The best items stand at both ends of their section, and of those about the same the newest comes first. A section
-    that no source has judged is ordered by score, then with the newest first; a conversation as it went.
+    that no source has judged is ordered by score, then with the newest first; a conversation, by time.
     """
     sections: dict[str, list[ContextItem]] = {}
     for item in by_value(items):
@@ -338,6 +338,6 @@ def with_summary(
 
 
 def _over(context: AssembledContext) -> list[ContextItem]:
-    """What did not fit, but for items from outside."""
+    """The items that did not fit, except those from outside."""
     over = [one.item for one in context.dropped if one.reason is DropReason.BUDGET]
     return [item for item in over if item.trust > Trust.EXTERNAL]

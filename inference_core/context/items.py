@@ -58,7 +58,7 @@ class ContextItem:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Source and id, which no other item has: sources number their items as they like."""
+        """Source and id, unique among all items: an id alone is unique only within its source."""
         return self.source, self.id
 
     @property

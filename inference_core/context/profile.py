@@ -32,7 +32,7 @@ _ORDER: Final = (MemoryCategory.PROCEDURAL, MemoryCategory.SEMANTIC, MemoryCateg
 
 @dataclass(frozen=True, slots=True)
 class ProfileLine:
-    """A memory's rendered line, of this version, in this section; ``cut``: only so many characters of it."""
+    """The rendered line of a memory at this version; ``cut``: how many characters of its text are shown."""
 
     id: str
     version: int
@@ -49,7 +49,7 @@ class Profile:
 
     @cached_property
     def text(self) -> str:
-        """The profile as the model reads it, the same for the same lines; without lines, only what memory is."""
+        """The profile as the model reads it, the same for the same lines; without lines, only the notice."""
         sections: dict[str, list[str]] = {section_of(category): [""] for category in _ORDER}
         for line in self.lines:
             sections.setdefault(line.section, [""]).append(line.text)
@@ -70,9 +70,9 @@ class Profile:
 
 
 def standing_first(records: Iterable[MemoryRecord]) -> list[MemoryRecord]:
-    """Those of ``records`` that belong into a profile: pinned, instructions, preferences, the newest of each first.
+    """Those of ``records`` that belong in a profile: pinned, instructions, preferences, the newest of each first.
 
-    Never what only a tool, a document or the web has said.
+    What only a tool, a document or the web has said never does.
     """
 
     def rank(record: MemoryRecord) -> int:
@@ -90,10 +90,11 @@ def profile_of(
     per_category: int | None = None,
     counter: Counter = text_tokens,
 ) -> Profile:
-    """The profile of those of ``records`` that belong into one, in at most ``max_tokens``.
+    """The profile of those of ``records`` that belong in one, in at most ``max_tokens``.
 
-    Of each category at most ``per_category``, by `standing_first`, and no sentence twice. What is long is cut before
-    anything is left out. Days are those of ``zone``. The same records give the same profile, whatever their order.
+    It shows at most ``per_category`` of each category, chosen in the order of `standing_first`, and no text twice. Long
+    texts are cut before any is left out. Dates are in ``zone``. The same records give the same profile, whatever their
+    order.
     """
     chosen: dict[str, MemoryRecord] = {}
     counts: dict[MemoryCategory, int] = {}

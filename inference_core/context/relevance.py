@@ -1,7 +1,7 @@
 """Leaves out what is unlikely to be needed for the question, or answers another one.
 
-`chances` and `pruned` judge by what recall found. `answering` knows short English statements about somebody else, and
-about how it was before; whatever it does not recognise stays.
+`chances` and `pruned` judge by what recall found. `answering` recognises short English statements about somebody else
+or about what held before; whatever it does not recognise stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MORE_THAN_A_GREETING: Final = 3
 """Words."""
 _FEW: Final = 5
 _MORE_THAN_OPEN: Final = 3
-"""Words with a subject."""
+"""Words that can be searched for; a question with fewer is open."""
 _SURE: Final = 0.995
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
 _BASE: Final = 0.18
@@ -70,9 +70,9 @@ _OF_SOMEBODY: Final = re.compile(
     r"January|February|March|April|May|June|July|August|September|October|November|December|"
     r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
 )
-"""Who is known, and when it was: general knowledge is seldom asked for so."""
+"""Pronouns for people and words for days, which questions about general knowledge seldom hold."""
 _NAMES: Final = re.compile(r"(?<=[^.!?:]\s)[A-Z]\w+(?:\s[A-Z]\w+)*")
-"""Words in capitals that begin no sentence."""
+"""Capitalized words that do not begin a sentence."""
 _SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
 _POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
 _NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
@@ -157,11 +157,11 @@ def is_question(query: str) -> bool:
 
 
 def is_personal(query: str | None, items: Sequence[ContextItem] = ()) -> bool:
-    """Whether ``query`` may be about the user; False for what is asked of general knowledge, in English.
+    """Whether ``query`` may be about the user; False for an English question about general knowledge.
 
     It may if it asks nothing in particular, speaks of the user, of a person by pronoun or kinship, or of a day, or
-    names what one of ``items`` names; and if it or the most relevant item is not in English, as then relevance and
-    these words say little.
+    names what one of ``items`` names; also if it or the most relevant item is not in English, as relevance and these
+    words then say little.
     """
     if query is None or not _is_in_english(query, items):
         return True
@@ -301,10 +301,10 @@ def answering(
 ) -> tuple[list[ContextItem], list[Dropped]]:
     """Splits ``items`` into those to keep and those that answer another question; returns both.
 
-    A user who asks about themselves does not get what is said of a relative, if something said of the user has as much
-    to do with the question. With ``answers_only`` they do not get what is somebody else's at all, nor what may be while
-    another item says as much about the question; and a user who asks how it is does not get what a newer statement has
-    changed.
+    If users ask about themselves, a statement about a relative is dropped if one about the user has as much to do with
+    the question. With ``answers_only``, statements about somebody else are always dropped, those perhaps about somebody
+    else if another item says as much about the question, and, if the question is about the present, those that a newer
+    statement has changed.
     """
     if not query:
         return list(items), []

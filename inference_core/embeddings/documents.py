@@ -23,7 +23,7 @@ class DocumentVectors(NamedTuple):
 
 _ENGLISH: Final = ("en", "")
 ACROSS: Final = 0.25
-"""What closeness to texts in English counts for a query in another language, beside closeness to texts that are not."""
+"""For a query in another language than English, the weight of closeness to English texts; to other texts, it is 1."""
 
 
 def embed_documents(
@@ -45,7 +45,7 @@ def embed_documents_now(embedder: Embedder, wholes: Sequence[Passage], *, with_t
 def embed_query(
     embedder: Embedder, text: str, timeout: float | None, spaces: frozenset[int], *, with_tokens: bool
 ) -> Operation[dict[int, QueryVectors]]:
-    """The vectors of a query by space, those in ``spaces``. Raises EmbeddingError or DeadlineExceeded."""
+    """The vectors of a query in each of ``spaces``, by space. Raises EmbeddingError or DeadlineExceeded."""
     encodings = yield from embedder.query(text, timeout, spaces)
     is_english = language_of(text) in _ENGLISH
     found: dict[int, QueryVectors] = {}
@@ -67,7 +67,7 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
 
 
 def _parts(wholes: Sequence[Passage]) -> list[list[Passage]]:
-    """The passages of each text, all in its language: those of one text must be in one vector space."""
+    """The passages of each text, all with the whole text's language, so that they are in one vector space."""
     return [[Passage(part, whole.language) for part in passages(whole.text)] for whole in wholes]
 
 

@@ -1,7 +1,7 @@
 """Embedder: a LangChain ``Embeddings`` object with a name for its vector space, made safe for the reply path.
 
-Vectors come back normalised and checked. A model that must be loaded loads in the background; until then, calls fail
-at once. Nothing is embedded inside a lock or a transaction.
+Vectors come back checked and normalised. A model that must be loaded is loaded in the background; until then, calls
+fail at once. Nothing is embedded inside a lock or a transaction.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _WORKERS: Final = 2
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
 _SILENCE_S: Final = 2.0
-"""A model that does not answer for this long is left alone for a while. Callers give up on vectors earlier than this,
-so asking again would only hold everybody up."""
+"""A model that does not answer for this long is not called for a while. Callers give up on vectors earlier than this,
+so that further calls would only delay everybody."""
 _WARNING_PERIOD_S: Final = 60.0
 _PARTING_S: Final = 2.0
 _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
 _loaders: WeakSet[threading.Thread] = WeakSet()
 _native_calls: set[object] = set()
-"""Running calls of models in this process."""
+"""Running calls of models loaded in this process, which are native code."""
 _fewer_calls: Final = threading.Condition()
 _TEXTS_AT_ONCE: Final = 32
 _READ_CHARS: Final = 20_000
-"""So much of a text is embedded: models read less, or refuse what is longer."""
+"""Only so many characters of a text are embedded: models read fewer, or refuse longer texts."""
 
 
 class _QueryText(NamedTuple):
@@ -60,7 +60,7 @@ _Waiting = tuple[Sequence[Passage], "Future[Encodings]"]
 
 @atexit.register
 def _finish_native_calls() -> None:
-    """Waits for native code: ending the interpreter under it aborts the process."""
+    """Waits for native code: if the interpreter ends while it runs, the process aborts."""
     for loader in list(_loaders):
         loader.join(_LOADING_S)
     with _fewer_calls:
@@ -83,9 +83,9 @@ def _native_call() -> Generator[None]:
 class Embedder:
     """Embeds texts with ``model``. ``fingerprint`` names its vector space; vectors of different spaces never mix.
 
-    ``load`` runs once, in the background, before the model can answer; None if it needs no loading. If the model was
-    loaded, or has ``runs_in_process`` or several vector spaces, a search embeds its query in its own thread, in the
-    spaces that the searched texts are in.
+    ``load`` runs once, in the background, before the model can answer; None if it needs no loading. With a ``load``, or
+    if the model has a true ``runs_in_process`` or several vector spaces, a search embeds its query in its own thread,
+    in the spaces that the searched texts are in.
     """
 
     def __init__(self, model: Embeddings, fingerprint: str, load: Callable[[], None] | None = None) -> None:
@@ -99,7 +99,7 @@ class Embedder:
         self._gives_tokens = isinstance(model, TokenEmbeddings)
         self._load = load
         self._pool = WorkerPool(_WORKERS, "embedder", hang_s=_SILENCE_S)
-        # Not at exit: engines that are closed there still embed.
+        # Not at exit: engines that are closed at exit still embed.
         weakref.finalize(self, self._pool.close).atexit = False
         self._joined = JoinedCalls(self._pool, self._embedded)
         self._ready = threading.Event()
@@ -117,7 +117,7 @@ class Embedder:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the model can answer now. After three failures in a row it is left alone for five seconds."""
+        """Whether the model can answer now. After three failures in a row, it is not called for five seconds."""
         return self._ready.is_set() and self.failure is None and time.monotonic() >= self._paused_until
 
     @property
@@ -126,7 +126,7 @@ class Embedder:
         return self._ready.is_set() and self.failure is None
 
     def when_loaded(self, call: Callable[[], None]) -> None:
-        """Runs ``call`` once loading has finished or failed, in any thread; now if it already has."""
+        """Runs ``call``, in any thread, when loading has finished or failed; at once if it already has."""
         with self._lock:
             if not self._ready.is_set():
                 self._when_loaded.append(call)
@@ -162,7 +162,7 @@ class Embedder:
     def expect(self, dimensions: int, refusal: str) -> None:
         """Refuses vectors of any other number of ``dimensions``, with the message ``refusal``.
 
-        Raises EmbeddingMismatch at once if the model is known to make others, else with its first vectors.
+        Raises EmbeddingMismatch at once if the model has already made others; else its first vectors may raise it.
         """
         self._expected = (dimensions, refusal)
         if self.dimensions not in (None, dimensions):
@@ -176,7 +176,7 @@ class Embedder:
     def query(
         self, text: str, timeout: float | None = None, spaces: frozenset[int] = frozenset()
     ) -> Operation[Encodings]:
-        """The encoding of a query in each of ``spaces``; of a model with only one, that.
+        """The encoding of a query in each of ``spaces``; a single one if the model has only one space.
 
         Raises EmbeddingError or DeadlineExceeded.
         """
@@ -185,7 +185,7 @@ class Embedder:
         return self._asked(asked, submit, timeout)
 
     def embed_now(self, passages: Sequence[Passage]) -> Encodings:
-        """The encodings of ``passages``, in the caller's thread. An answer ends the pause after failures.
+        """The encodings of ``passages``, made in the caller's thread. Success ends the pause after failures.
 
         Raises EmbeddingError.
         """
@@ -206,7 +206,8 @@ class Embedder:
     ) -> Operation[Encodings]:
         """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
-        LangChain's default coroutine runs on the event loop's shared executor, and none gives token vectors.
+        LangChain's default coroutine is not used: it runs on the event loop's shared executor. Models that give token
+        vectors are not awaited either, as no coroutine gives these.
         """
         if not self.is_ready:
             loading = "The embedding model is being loaded"
@@ -322,7 +323,7 @@ def _readable(passages: Sequence[Passage]) -> list[Passage]:
 
 
 class _Silence:
-    """How long the model has not answered: the time since its last answer during which any caller waited.
+    """How long the model has been silent: the time since its last answer in which any caller waited.
 
     A coroutine ends when its caller gives up, so a single call's duration says nothing about the model.
     """
@@ -334,7 +335,7 @@ class _Silence:
         self._at = 0.0
 
     def note(self, waiting: int, *, is_answered: bool = False) -> float:
-        """Adds ``waiting`` callers from now on. Returns the seconds without an answer."""
+        """Adds ``waiting`` to the number of waiting callers. Returns the seconds without an answer."""
         with self._lock:
             now = time.monotonic()
             self._seconds = 0.0 if is_answered else self._seconds + (now - self._at if self._waiting else 0.0)
@@ -344,9 +345,9 @@ class _Silence:
 
 
 class JoinedCalls:
-    """Calls ``embed`` on ``pool`` for everybody who waits, with at most 32 texts of several callers at once.
+    """Joins the texts of waiting callers, up to 32, into one call of ``embed`` on ``pool``.
 
-    A model embeds a batch much faster than its texts one by one.
+    A model embeds a batch much faster than its texts one by one. The texts of one caller are never split.
     """
 
     def __init__(self, pool: WorkerPool, embed: Callable[[list[Passage]], Encodings]) -> None:
@@ -358,7 +359,7 @@ class JoinedCalls:
     def submit(self, texts: Sequence[Passage]) -> Future[Encodings]:
         """The encoding of each text, or the model's EmbeddingError. Raises StoreUnavailable if every worker hangs."""
         future: Future[Encodings] = Future()
-        with self._lock:  # held meanwhile: whoever serves finds the texts
+        with self._lock:  # a worker that starts at once must wait until the texts are there
             self._pool.submit(self._serve)
             self._waiting.append((texts, future))
         return future
@@ -377,7 +378,7 @@ class JoinedCalls:
             self._answer(taken)
 
     def _answer(self, taken: Sequence[_Waiting]) -> None:
-        """One call for all. If it fails, one call for each caller, so that a text the model refuses harms no other."""
+        """One call for all. If it fails, one for each caller, so that a text that the model refuses fails no other."""
         try:
             encodings = iter(self._embed([text for texts, _ in taken for text in texts]))
         except (EmbeddingError, EmbeddingMismatch) as error:

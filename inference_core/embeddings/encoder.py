@@ -1,4 +1,4 @@
-"""What the models of this package have in common: an encoder in ONNX Runtime that gives a vector for each token."""
+"""What the local models have in common: an encoder in ONNX Runtime that outputs a vector for each token."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from inference_core.errors import EmbeddingError, MissingExtra
 from inference_core.retrieval.vectors import PLAIN
 
 TOKENS_AT_ONCE: Final = 256
-"""A model takes about 0.1 MB of memory for each token of a call, and is not faster with more of them."""
+"""Tokens in a batch. Each takes about 0.1 MB of memory, and larger batches are not faster."""
 MAX_CHARACTERS: Final = 20_000
 """Text beyond this many characters is not read: the time and memory that a text takes grow with its length."""
 
 
 class Tokens(NamedTuple):
-    """A text as a model reads it: the numbers of all its tokens, with the marks of start and end.
+    """A text as a model reads it: the ids of all its tokens, with the start and end tokens.
 
-    ``pieces`` names those from ``first`` on, except for the mark of the end.
+    ``pieces`` has the texts of the tokens from the index ``first`` on, without the end token.
     """
 
     numbers: Sequence[int]
@@ -42,15 +42,16 @@ class Tokens(NamedTuple):
 
 
 Tokenize = Callable[[str, list[str]], list[Tokens]]
-"""The tokens of each text of valid Unicode after a prefix, as many as the model reads."""
+"""From a prefix and texts of valid Unicode to the tokens of each text after the prefix, as many as the model reads."""
 
 
 class EncoderEmbeddings(Embeddings):
-    """A model that `load` or the first use loads. Safe for threads. A text's vector is the mean of its tokens' vectors.
+    """A model that `load` or the first use loads. Thread-safe. A text's vector is the mean of its tokens' vectors.
 
-    ``_passage`` and ``_query`` are what the model wants before a text, ``_space`` is where its vectors are.
-    ``_projection_file``, made by `scripts/fit_projection.py`, holds the axes (width, dimensions) that are kept of token
-    vectors, and what all vectors have in common, which is subtracted: it carries no meaning (Mu and Viswanath 2018).
+    ``_passage`` and ``_query`` are the prefixes that the model expects before a text, ``_space`` is the vector space.
+    ``_projection_file``, made by `scripts/fit_projection.py`, holds the axes (width, dimensions) onto which token
+    vectors are projected, and the means of all vectors, which are subtracted because what all vectors have in common
+    carries no meaning (Mu and Viswanath 2018).
     """
 
     _projection_file: ClassVar[str]
@@ -68,10 +69,10 @@ class EncoderEmbeddings(Embeddings):
 
     @abstractmethod
     def _open(self) -> tuple[Any, Tokenize]:
-        """The model's session and its tokenizer. Raises EmbeddingError for a file with another content."""
+        """The model's session and its tokenizer. Raises EmbeddingError for a file that is not the expected one."""
 
     def load(self) -> None:
-        """Loads the model; later calls return at once. Raises EmbeddingError for a file with another content."""
+        """Loads the model; later calls return at once. Raises EmbeddingError for an unexpected file, like `_open`."""
         with self._lock:
             if self._session is None:
                 content = files("inference_core.embeddings").joinpath(self._projection_file).read_bytes()
@@ -100,7 +101,7 @@ class EncoderEmbeddings(Embeddings):
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """What may stand before a text."""
+        """The prefixes that the model expects before texts and queries."""
         return frozenset({self._passage, self._query})
 
     def original(self, text: str, prefix: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -112,7 +113,7 @@ class EncoderEmbeddings(Embeddings):
     def _encoded(self, prefix: str, texts: list[str]) -> list[TextEncoding]:
         read = self._read(prefix, texts)
         found: dict[int, TextEncoding] = {}
-        batches: list[list[int]] = []  # positions, the shortest first, with few enough padded tokens a batch
+        batches: list[list[int]] = []  # positions, shortest texts first, so that little is padding
         for at in sorted(range(len(read)), key=lambda at: len(read[at].numbers)):
             if not batches or (len(batches[-1]) + 1) * len(read[at].numbers) > TOKENS_AT_ONCE:
                 batches.append([])
@@ -137,7 +138,7 @@ class EncoderEmbeddings(Embeddings):
         return self._tokens(prefix, [text[:MAX_CHARACTERS].encode(errors="replace").decode() for text in texts])
 
     def _states(self, batch: Sequence[Tokens]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The token vectors (texts, longest text's tokens, width) and the mask of those that exist."""
+        """The token vectors (texts, tokens of the longest, width) and the mask (texts, tokens), 0 for padding."""
         numbers = np.zeros((len(batch), max(len(one.numbers) for one in batch)), np.int64)
         mask = np.zeros_like(numbers)
         for row, one in enumerate(batch):
@@ -150,7 +151,7 @@ class EncoderEmbeddings(Embeddings):
 def open_session(model: Path | bytes) -> Any:
     """A session of a model, with at most four threads, which sleep while there is nothing to do.
 
-    A file takes less memory than its content, of which ONNX Runtime would keep a copy.
+    Prefer a path: of a model given as bytes, ONNX Runtime keeps a copy in memory.
     """
     import onnxruntime  # noqa: PLC0415 - an extra, and slow to import
 
@@ -158,7 +159,7 @@ def open_session(model: Path | bytes) -> Any:
     options.intra_op_num_threads = min(4, os.cpu_count() or 1)
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.enable_cpu_mem_arena = False  # both would keep the memory of the largest batch
+    options.enable_cpu_mem_arena = False  # this and the next would keep the memory of the largest batch
     options.enable_mem_pattern = False
     source = str(model) if isinstance(model, Path) else model
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
@@ -167,7 +168,7 @@ def open_session(model: Path | bytes) -> Any:
 
 
 def _give_memory_back() -> None:
-    """Returns freed memory to the system: 100 MB that only loading MiniLM needed, 50 MB after long texts."""
+    """Returns freed memory to the system: 100 MB after loading MiniLM, 50 MB after long texts."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries than glibc have none
         if trim:
@@ -204,7 +205,7 @@ def checked_content(path: Path, sha256: str, extra: str) -> bytes:
 
 
 def check_file(path: Path, sha256: str, extra: str) -> None:
-    """Checks a file that is too large to be kept in memory. Raises what `checked_content` does."""
+    """Checks a file that is too large to keep in memory. Raises the errors of `checked_content`."""
     try:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -214,7 +215,7 @@ def check_file(path: Path, sha256: str, extra: str) -> None:
 
 
 def cache_folder() -> Path:
-    """Where this package keeps files that it can make again. Raises OSError for a user without a home folder."""
+    """The folder for files that this package can recreate. Raises OSError for a user without a home folder."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (given if given.is_absolute() else Path.home() / ".cache") / "inference-core"
@@ -223,7 +224,7 @@ def cache_folder() -> Path:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Writes a file that only this user can read; others see the whole of it or nothing. Raises OSError."""
+    """Writes a file that only this user can read, atomically: no process sees a part of it. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(dir=path.parent)
     try:

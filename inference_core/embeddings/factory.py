@@ -1,4 +1,4 @@
-"""The Embedder for what a user writes: ``"local"``, ``"openai:text-embedding-3-small"``, an object, or None."""
+"""Makes the Embedder that a setting names: ``"local"``, ``"openai:text-embedding-3-small"``, an object, or None."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _said_lexical: Final = threading.Event()
 """Whether this process has logged that it has no embedding model."""
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
 _LOCAL: Final = ("local-by-language", "local", "local-multilingual")
-"""In the order in which "auto" takes them."""
+"""The local models, in the order in which "auto" prefers them."""
 _FORMER: Final = "local-multilingual:use-multilingual-3:"
-"""In the fingerprints of a model, alone or by language, that this package once had."""
+"""Part of the fingerprints of a model, alone or by language, that earlier versions of this package had."""
 EmbeddingsSpec = Embeddings | Embedder | EmbeddingsFunc | AEmbeddingsFunc | str | None
 """``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-multilingual"``:
 a hundred languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
@@ -34,9 +34,9 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
     """The embedder for ``spec``; None for no vectors.
 
     ``"auto"`` prefers the model that made a store's vectors, whose fingerprint is ``known``. If this package no longer
-    has that model, "auto" is none until the store is embedded anew, and says so.
+    has that model, the result is None, with a warning, until the store is embedded anew.
 
-    Raises MissingExtra if a package it needs is not installed, ConfigurationError if ``spec`` is unknown.
+    Raises MissingExtra if a package that it needs is not installed, ConfigurationError if ``spec`` is unknown.
     """
     if spec is None or isinstance(spec, Embedder):
         return spec
@@ -74,7 +74,7 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
 
 
 def is_former(fingerprint: str | None) -> bool:
-    """Whether the model of that name was part of this package once and is no longer."""
+    """Whether ``fingerprint`` is that of a model which this package no longer has."""
     return _FORMER in (fingerprint or "")
 
 
@@ -102,7 +102,7 @@ def _provider(spec: str) -> Embedder:
         )
     options: dict[str, Any] = {"dimensions": int(dimensions)} if dimensions else {}
     if name.startswith("openai:"):
-        # Else it counts tokens, for which it loads a file from the internet. Texts come here in passages of 90 words.
+        # Else it downloads a file to count tokens. There is no need: passages have at most 90 words.
         options["check_embedding_ctx_length"] = False
 
     def refusal(error: Exception) -> ConfigurationError:
@@ -118,7 +118,10 @@ def _provider(spec: str) -> Embedder:
 
 
 def _fingerprint(model: Embeddings) -> str:
-    """Class or function, model name and dimensions. Wrap models that share all three in Embedder, with own names."""
+    """Class or function, model name and dimensions.
+
+    Models that share all three must be wrapped in an Embedder with a fingerprint of their own.
+    """
     name = next(
         (value for field in ("model", "model_name") if isinstance(value := getattr(model, field, None), str)), ""
     )
@@ -128,13 +131,13 @@ def _fingerprint(model: Embeddings) -> str:
 
 
 def _name_of(kind: Any) -> str:
-    """The name of a class or function; of an object that can be called, that of its class."""
+    """The qualified name of a class or function; for another callable object, that of its class."""
     named: Any = kind if hasattr(kind, "__qualname__") else cast("Any", type(kind))
     return f"{named.__module__}.{named.__qualname__}"
 
 
 class _Awaited(Embeddings):
-    """An async embedding function, also for threads without an event loop."""
+    """An async embedding function, usable also from threads without an event loop."""
 
     def __init__(self, function: AEmbeddingsFunc) -> None:
         self._function = function

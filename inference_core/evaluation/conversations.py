@@ -17,12 +17,12 @@ from inference_core.retrieval.languages import language_of
 
 T = TypeVar("T")
 UNKNOWN: Final = "unknown"
-"""The language of a text without a sign of it."""
+"""The language of a text that gives no sign of its language."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
-    """One message: it becomes one memory. ``at`` is when it was said, aware; None where the data do not say."""
+    """One message, which becomes one memory. ``at`` (aware) is when it was said; None if the data do not tell."""
 
     id: str
     session: str | None
@@ -38,7 +38,7 @@ class ConversationTurn:
         return self.text if self.speaker is None else f"{self.speaker}: {self.text}"
 
     def message(self, conversation_id: str) -> ConversationMessage:
-        """The turn as a message to ingest; its session's name includes the conversation's, so that these do not mix."""
+        """The turn as a message to ingest. Session names include the conversation's id, so that sessions do not mix."""
         return ConversationMessage(
             session_id=conversation_id if self.session is None else f"{conversation_id}/{self.session}",
             role=Role.ASSISTANT if self.origin is Origin.AGENT else Role.USER,
@@ -53,11 +53,11 @@ class ConversationTurn:
 class ConversationQuestion:
     """A question, its answer if one is given, its category, and the ids of the turns that answer it.
 
-    ``names_evidence``: whether the data name any turn for it, known or not; also what has an answer may name none.
+    ``names_evidence``: whether the data name any turn for it, known or not; a question with an answer may name none.
     ``in_overall``: whether its category belongs to the data set's headline figure. ``superseded``: those turns of the
-    evidence that a later one has updated. ``harmful`` turns mislead whoever answers, ``useless`` ones only take room.
-    ``language`` is that of the question, with that of its evidence if it is another one: "en → pl". ``rubric``: what an
-    answer should say or do, point by point. ``unanswerable``: the right answer is that nobody said so.
+    evidence that a later one has updated. ``harmful`` turns mislead the answer, ``useless`` ones only take up space.
+    ``language`` is that of the question, followed by that of its evidence if they differ: "en → pl". ``rubric``: what
+    an answer should say or do, point by point. ``unanswerable``: the right answer is that nobody said so.
     """
 
     text: str
@@ -100,9 +100,9 @@ def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
 def conversation_of(
     name: str, turns: Iterable[ConversationTurn], questions: Iterable[ConversationQuestion], unreadable: int = 0
 ) -> Conversation:
-    """The conversation, where the questions' evidence is all that the data name, with the languages of the questions.
+    """The conversation, with the evidence of its questions resolved to turns, and their languages detected.
 
-    Ids without a turn are dropped and counted, with those that were ``unreadable``.
+    Evidence ids without a turn are dropped and counted, in addition to those that were ``unreadable``.
     """
     kept = tuple(turns)
     known = {turn.id: turn.text for turn in kept}

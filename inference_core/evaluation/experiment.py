@@ -1,4 +1,4 @@
-"""Asks a system all questions about all conversations, measures the rankings, and sums up the results.
+"""Asks a system all questions about all conversations, measures the rankings, and summarizes the results.
 
 The measures of a ranking are from 0 to 1 and need at least one relevant id. A repeated id counts once, at its first
 place.
@@ -21,12 +21,12 @@ from inference_core.evaluation.conversations import Conversation, ConversationQu
 from inference_core.evaluation.systems import Advance, Recall, System
 
 DEPTH: Final = 20
-"""How many hits are asked for and looked at."""
+"""How many hits are requested and scored."""
 MEASURES: Final = ("R@5", "R@10", "R@20", "any@10", "all@10", "MRR", "nDCG@10")
 HEADLINE: Final = ("R@5", "R@10", "MRR")
 """The measures that are given with their intervals."""
 NOISE: Final = ("harmful", "useless")
-"""The kinds of memories that a question had better not find."""
+"""The kinds of memories that a recall should not return."""
 SESSIONS: Final = 5
 _SHOWN: Final = 5
 _JUDGED: Final = 10
@@ -38,12 +38,12 @@ _BINS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcome:
-    """How one question went; ``scores`` is empty if it has no usable evidence.
+    """The results of one question; ``scores`` is empty if it has no usable evidence.
 
     ``session_any`` is None where there are no sessions, ``relevance`` (of the best hit) without a hit or if the system
-    does not say. ``judged``: the relevance of the first ten hits, and whether they are evidence. ``latency_ms`` is that
-    of the recall call alone. ``noise`` has the place, from 1, of each memory of each kind of `NOISE` (None: not found),
-    beside that of the first evidence.
+    gives none. ``judged``: the relevance of the first ten hits, and whether they are evidence. ``latency_ms`` is that
+    of the recall call alone. ``noise`` pairs, for each kind of `NOISE`, the place of each such memory (from 1; None:
+    not found) with that of the first evidence.
     """
 
     conversation: str
@@ -67,7 +67,7 @@ class NoiseFigures:
 
     @classmethod
     def of(cls, places: Sequence[tuple[int | None, int | None]]) -> NoiseFigures:
-        """The shares of ``places``, each beside that of the first right hit, where both were found."""
+        """The shares of ``places``, each paired with that of the first right hit (None: not found, so it is below)."""
         found = [(place, right or place + 1) for place, right in places if place is not None]
         return cls(
             len(places),
@@ -90,7 +90,7 @@ class Relevance:
 class Figures:
     """Mean measures of some questions, how many there are, and the 95 % interval of R@10 over conversations.
 
-    ``intervals`` are those of `HEADLINE`, over conversations or, where these are of one, over questions.
+    ``intervals`` are those of `HEADLINE`: over conversations or, if all questions are about one, over questions.
     """
 
     questions: int
@@ -103,8 +103,8 @@ class Figures:
 class RetrievalSummary:
     """What an experiment found. Fractions are from 0 to 1, latencies in milliseconds; None where nothing was counted.
 
-    ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these nobody can answer by the data.
-    ``calibration_error`` is that of the hits' relevance as the chance of being evidence. ``first`` is the share of
+    ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these have no answer in the data.
+    ``calibration_error`` is that of a hit's relevance as the probability that it is evidence. ``first`` is the share of
     questions whose first hit is evidence; ``noise`` is by the kinds of `NOISE` that the data name.
     """
 
@@ -126,7 +126,9 @@ class RetrievalSummary:
 async def run_experiment(
     conversations: Sequence[Conversation], system: System, advance: Advance
 ) -> list[QuestionOutcome]:
-    """Ingests and asks one conversation after the other; the system is closed then. Raises what the system raises.
+    """Ingests each conversation and asks its questions, one after the other, then closes the system.
+
+    Raises what the system raises.
 
     The first question about a conversation may have to build its index; its latency counts like all others.
     """
@@ -141,7 +143,7 @@ async def run_experiment(
 
 
 async def asked(conversation: Conversation, question: ConversationQuestion, recall: Recall) -> QuestionOutcome:
-    """How one question goes."""
+    """Asks one question, and measures the hits against its evidence."""
     started = perf_counter()
     hits = await recall(question.text, DEPTH)
     took = (perf_counter() - started) * 1_000
@@ -169,7 +171,7 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
     """The figures of ``outcomes``: over all whose category is part of the headline, and by category."""
     counted = [outcome for outcome in outcomes if outcome.scores]
     headline = [outcome for outcome in counted if outcome.question.in_overall]
-    # What names evidence is measured against that, even if it only misleads, as in LoCoMo's adversarial questions.
+    # A question that names evidence is scored by it, even if it only misleads, as in LoCoMo's adversarial questions.
     unanswerable = [one for one in outcomes if one.question.unanswerable and not one.question.names_evidence]
     best = [outcome.relevance for outcome in unanswerable if outcome.relevance is not None]
     latencies = [outcome.latency_ms for outcome in outcomes]
@@ -279,10 +281,10 @@ def confidence_interval(groups: Sequence[Sequence[float]]) -> tuple[float, float
 
 
 def calibration_error(judged: Sequence[tuple[float, bool]]) -> float | None:
-    """Expected calibration error of probabilities (0 to 1) of what then was true or not; None without any.
+    """Expected calibration error of pairs of a probability (0 to 1) and whether it came true; None without pairs.
 
-    In ten bins of equal width the mean distance between the probability and the share of true ones, weighted by size
-    (Naeini, Cooper and Hauskrecht 2015).
+    The gap between mean probability and share of true ones in each of ten bins of equal width, averaged with the bins'
+    sizes as weights (Naeini, Cooper and Hauskrecht 2015).
     """
     bins: dict[int, list[tuple[float, bool]]] = {}
     for probability, is_true in judged:

@@ -9,7 +9,7 @@
   ``created_at``, ``source``) and ``queries`` (``query``, ``relevant``: ids, none if nothing is relevant, ``answer``,
   ``kind``, ``harmful`` and ``useless``: ids).
 
-Malformed evidence is read leniently; what cannot be resolved is counted.
+Malformed evidence is read leniently; ids that cannot be resolved are counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 _FORM: Final = '{"query": "…", "relevant": ["an id, or a distinct part of the content"], "kind": "…"}'
 _SHOWN: Final = 60
 ADVERSARIAL: Final = "5"
-"""LoCoMo's category of questions that attribute something to the wrong speaker; reported beside the headline."""
+"""LoCoMo's category of questions that attribute something to the wrong speaker; not part of the headline figure."""
 _ATOMIC: Final = "a file of saved memories, an object with 'users', each with 'user_id', 'memories' and 'queries'"
 _BEAM_CHAT: Final = "a BEAM chat, a list of batches with 'turns' of messages that have 'id', 'role' and 'content'"
 _BEAM_QUESTIONS: Final = "a file of BEAM questions, an object of lists by ability, each entry with a 'question'"
@@ -59,8 +59,8 @@ _AGENTS: Final = frozenset({"assistant", "agent", "ai", "bot"})
 def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = None) -> list[Conversation]:
     """The conversations of a data set, at most ``limit`` of the ``split``: all, first-half or second-half.
 
-    The halves follow the order of the conversations, the first one gets the odd one; any other split is the name of a
-    folder of BEAM. Raises InvalidInput for an unknown name or split, or if nothing is left or can be read.
+    The halves keep the order of the conversations; of an odd number, the first half gets one more. Any other split is
+    the name of a folder of BEAM. Raises InvalidInput for an unknown name or split, or if no question can be read.
     """
     if name not in DATASETS:
         raise InvalidInput(f"Unknown data set {name!r}; known: {', '.join(DATASETS)}")
@@ -106,7 +106,7 @@ def load_atomic(path: Path) -> list[Conversation]:
                 name, text = str(memory["id"]), str(memory["content"])
                 source = MemorySource.from_value(memory.get("source") or {})
                 if source.trust is Trust.EXTERNAL and get_category_for_type(kind) is MemoryCategory.PROCEDURAL:
-                    kind = MemoryType.FACTS.value  # as which such a text has to be saved
+                    kind = MemoryType.FACTS.value  # such a text can only be saved as a fact
                 turns.append(ConversationTurn(name, None, at, None, text, source.origin, kind))
             questions: list[ConversationQuestion] = []
             for query in user["queries"]:
@@ -259,9 +259,9 @@ def load_locomo(path: Path) -> list[Conversation]:
 
 
 def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> Conversation:
-    """The user's memories, and the questions in ``path``, one JSON object a line.
+    """The user's memories as a conversation, with the questions in ``path``, one JSON object per line.
 
-    Raises InvalidInput, with the line, for what is no such object, and for evidence that is in no memory or several.
+    Raises InvalidInput, naming the line, for anything else there, and for evidence that is in no memory or in several.
     """
     memories, _ = service.sync.list_memories(user, limit=None)
     if not memories:
@@ -278,7 +278,7 @@ def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> 
                 at=datetime.fromisoformat(happened) if happened else memory.created_at,
                 speaker=None,
                 text=memory.content,
-                # What was allowed once, is so again.
+                # The store has accepted these memories once: with this origin, another system accepts them too.
                 origin=Origin.AGENT if origin is Origin.AGENT else Origin.APPLICATION,
                 memory_type=str(value["memory_type"]),
             )
@@ -287,7 +287,7 @@ def questions_about(service: AgentMemoryStoreService, user: str, path: Path) -> 
 
 
 def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -> list[Conversation]:
-    """All that was said in ``place``, in any of FORMATS, as one conversation, and the questions in ``path``.
+    """All messages in ``place``, in any of FORMATS, as one conversation, with the questions in ``path``.
 
     Raises InvalidInput as `load_transcript` and `questions_about` do.
     """
@@ -336,7 +336,7 @@ def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Conversati
 
 
 def _id_of(where: str, part: str, turns: Sequence[ConversationTurn]) -> str:
-    """The id of the turn that ``part`` means: its id, or text that is in it alone."""
+    """The id of the turn that ``part`` means: by its id, or by text that no other turn contains."""
     if any(turn.id == part for turn in turns):
         return part
     wanted = _plain(part)

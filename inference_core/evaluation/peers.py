@@ -1,6 +1,6 @@
 """Other memory packages as systems, if they are installed: mem0 and langmem, without a language model.
 
-Both get what all systems get: each turn as one memory, with its day, under the same local embedding model.
+Both get what all systems get: each turn as one memory, with its day, embedded by the same local model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUIET: Final = {"MEM0_TELEMETRY": "False", "ANONYMIZED_TELEMETRY": "False"}
 
 
 def _module(name: str, package: str) -> Any:
-    """The module. Raises ConfigurationError, with the line that installs it."""
+    """Imports the module ``name``. Raises ConfigurationError with the command that installs ``package``."""
     os.environ.update(_QUIET)
     try:
         return import_module(name)
@@ -35,7 +35,7 @@ def _module(name: str, package: str) -> Any:
 class Mem0(System):
     """mem0 with ``infer=False`` over local Qdrant: every turn is stored as it is. Raises ConfigurationError.
 
-    It is in ``place``, or in a temporary folder, which `close` deletes.
+    Its files are in ``place``, or in a temporary folder, which `close` deletes.
     """
 
     def __init__(self, model: Embeddings, place: str | None = None) -> None:
@@ -61,14 +61,14 @@ class Mem0(System):
             advance()
 
         async def recall(query: str, k: int) -> list[RecalledTurn]:
-            # By default it drops whatever is below a similarity of 0.1.
+            # By default, mem0 drops results with a similarity below 0.1.
             found = await asyncio.to_thread(self.memory.search, query, top_k=k, filters=user, threshold=0.0)
             return [RecalledTurn(one["metadata"]["turn"]) for one in found["results"]]
 
         return recall
 
     def close(self) -> None:
-        """Closes the database and deletes it."""
+        """Closes the database, and deletes it unless it is in a ``place``."""
         self.memory.vector_store.client.close()
         self._folder.cleanup()
 
@@ -81,7 +81,7 @@ class LangMem(System):
         self._model = model
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Puts every turn as the tool that manages memories does."""
+        """Stores every turn in the form that langmem's memory-managing tool uses."""
         store = InMemoryStore(index={"dims": _DIMENSIONS, "embed": self._model})
         for turn in conversation.turns:
             await asyncio.to_thread(store.put, ("memories",), turn.id, {"content": dated(turn)})

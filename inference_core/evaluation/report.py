@@ -1,4 +1,4 @@
-"""What was measured, of one system or several beside each other, as Markdown, as JSON data, and as a picture."""
+"""Reports of measurements, of one system or several side by side, as Markdown, as JSON data, and as pictures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RetrievalReport:
-    """What was measured on what, and what came out."""
+    """The retrieval results of one system on a split of a data set."""
 
     dataset: str
     system: str
@@ -75,7 +75,7 @@ class RetrievalReport:
         }
 
     def to_markdown(self) -> str:
-        """The report as a Markdown table with a few lines below it, in percent."""
+        """The report as Markdown, in percent: tables with a list of further results below."""
         rows = {"**overall**": self.summary.overall, **self.summary.by_category}
         table = [["category", "questions", *MEASURES, "R@10, 95 % interval"], ["---", *["---:"] * (len(MEASURES) + 2)]]
         for name, figures in rows.items():
@@ -114,7 +114,7 @@ class RetrievalReport:
         return "\n".join([heading, "", *lines, "", *notes, ""])
 
     def plot(self, path: Path) -> None:
-        """Writes R@10 by category, with the intervals, as a picture; the ending of ``path`` names its format.
+        """Writes R@10 by category, with the intervals, as a picture in the format that the suffix of ``path`` names.
 
         Raises MissingExtra without matplotlib, InvalidInput if the file cannot be written or its format is unknown.
         """
@@ -145,7 +145,7 @@ class SystemComparison:
         return {"runs": [report.to_json() for report in self.reports]}
 
     def to_markdown(self) -> str:
-        """The systems beside each other: overall, by category, by language and, where the data name some, noise."""
+        """The systems side by side: overall, by category, by language and, if the data name any, by kind of noise."""
         first = self.reports[0]
         lines = [f"{first.dataset} ({first.split}); percent, with 95 % intervals", ""]
         lines += [_row(["system", *HEADLINE, "p50"]), _row(["---", *["---:"] * (len(HEADLINE) + 1)])]
@@ -219,7 +219,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReport:
-    """What came out with one system. ``prices`` are dollars per million tokens in and out, by model."""
+    """The answers with one system, as judged. ``prices`` are dollars per million tokens in and out, by model."""
 
     system: str
     model: str
@@ -242,7 +242,7 @@ class AnswerReport:
         return [one.score for one in self.outcomes if one.score is not None and chosen(one)]
 
     def than(self, other: AnswerReport) -> tuple[float, tuple[float, float] | None] | None:
-        """How much better than ``other`` on the questions that both judged, with its interval (by question)."""
+        """The mean gain over ``other`` on the headline questions judged in both, with its interval (by question)."""
         theirs = {(one.conversation, one.question): one.score for one in other.outcomes if one.question.in_overall}
         pairs = [(one.score, theirs.get((one.conversation, one.question))) for one in self.outcomes]
         gaps = [mine - their for mine, their in pairs if mine is not None and their is not None]
@@ -298,7 +298,7 @@ class AnswerReport:
         return lines
 
     def answers(self) -> list[dict[str, Any]]:
-        """Each question with its answer and verdict, to be read."""
+        """Each question with its answer and verdicts as JSON data, for people to read."""
         return [
             {
                 "conversation": one.conversation,
@@ -317,7 +317,7 @@ class AnswerReport:
 
 
 def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge | None) -> str:
-    """The systems beside each other, as Markdown: what is right, the gain over the first, tokens and cost."""
+    """The systems side by side, as Markdown: the share of right answers, the gain over the first, tokens and cost."""
     first = reports[0]
     by = "words alone (token F1)" if judge is None else f"judge {judge.name} ({judge.source}), {first.judge_model}"
     lines = [f"{dataset}: answers of {first.model}; {by}; percent, with 95 % intervals", ""]

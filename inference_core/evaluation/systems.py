@@ -1,4 +1,4 @@
-"""The systems that are measured: this package's memory as a user sets it up, and others to compare it with."""
+"""The systems that are measured: this package's memory, set up as a user would, and others to compare it with."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ V = TypeVar("V")
 _LOG = logging.getLogger(__name__)
 MAX_CONTENT_BYTES: Final = 1_000_000
 _CONCURRENT_SAVES: Final = 4
-"""More would wait for their vectors longer than a save does."""
+"""With more at once, vectors would take longer than a save waits for them."""
 _EMBEDDED_AT_ONCE: Final = 32
 _BACKFILL_S: Final = 600.0
 _POLL_S: Final = 0.02
@@ -53,12 +53,12 @@ _PROVIDERS: Final = {
     "flashrank": (_COMMUNITY, "FlashrankRerank", "top_n", "langchain-community flashrank"),
     "jina": (_COMMUNITY, "JinaRerank", "top_n", "langchain-community"),
 }
-"""The module and class of each provider's compressor, its option for how many texts it keeps, and its packages."""
+"""For each provider: module and class of its compressor, its option for how many texts to keep, packages to install."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecalledTurn:
-    """A recalled turn; ``relevance`` is how sure the system is of it, None if it does not say."""
+    """A recalled turn; ``relevance`` is the system's confidence in it, None if the system gives none."""
 
     id: str
     relevance: float | None = None
@@ -77,7 +77,7 @@ class System(ABC):
 
     @abstractmethod
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Remembers every turn; what is returned recalls from this conversation alone."""
+        """Remembers every turn; returns a function that recalls from this conversation alone."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Frees what the system holds."""
@@ -126,7 +126,7 @@ class MemoryService(System):
         self._service = AgentMemoryStoreService(self._store, max_content_bytes=MAX_CONTENT_BYTES, timeout=None)
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Saves the turns and recalls from them."""
+        """Saves the turns as memories of a user with the conversation's id."""
         recalled = await self.remember(conversation.id, conversation.turns, advance)
 
         async def recall(query: str, k: int) -> list[RecalledTurn]:
@@ -135,9 +135,9 @@ class MemoryService(System):
         return recall
 
     async def remember(self, user_id: str, turns: Sequence[ConversationTurn], advance: Advance) -> RecallMemories:
-        """Saves the turns in their order, a window of them at the same time, and waits until all have vectors.
+        """Saves the turns in their order, a few at a time, and waits until all have vectors.
 
-        A save takes its time when it starts, so creation times keep the order of the turns.
+        A save reads the clock when it starts, so creation times keep the order of the turns.
         """
         embedder = self._store.engine.embedder
         if embedder is not None:
@@ -172,12 +172,12 @@ class MemoryService(System):
         return recall
 
     def close(self) -> None:
-        """Closes the store and deletes its file."""
+        """Closes the store, and deletes its file unless it is in a ``place``."""
         self._opened.close()
 
 
 class LangGraphInMemory(System):
-    """LangGraph's InMemoryStore with the local model over ``[date] speaker: text``: what there is without this package.
+    """LangGraph's InMemoryStore with the local model over ``[date] speaker: text``: the baseline without this package.
 
     Raises MissingExtra without the ``local`` extra.
     """
@@ -200,7 +200,7 @@ class LangGraphInMemory(System):
 
 
 class Dense(System):
-    """Exact cosine between the question and the plain content. Raises MissingExtra, ConfigurationError."""
+    """Exact search by cosine between question and plain content. Raises MissingExtra, ConfigurationError."""
 
     def __init__(self, embeddings: EmbeddingsSpec) -> None:
         self._model = _model(embeddings, "dense")
@@ -257,12 +257,12 @@ class BM25(System):
 
 
 def _peer(name: str) -> System:
-    """The system of that class over the local model, as its import needs what it wraps."""
+    """The system of that class in `peers`, with the local model; imported late, since `peers` imports this module."""
     return getattr(import_module("inference_core.evaluation.peers"), name)(_model("local", name.lower()))
 
 
 def _model(spec: EmbeddingsSpec, system: str) -> Embeddings:
-    """The model that ``spec`` names. Raises MissingExtra if ``system`` cannot have one."""
+    """The model that ``spec`` names. Raises MissingExtra, naming ``system``, if there is none."""
     embedder = make_embedder(spec)
     if embedder is None:
         raise MissingExtra(f"The system {system!r}", "local")
@@ -270,13 +270,13 @@ def _model(spec: EmbeddingsSpec, system: str) -> Embeddings:
 
 
 def _vectors(embed: Callable[[T], V], given: T) -> V:
-    """What the model makes of ``given``. Raises EmbeddingError for whatever it raises."""
+    """What ``embed``, a method of the model, returns for ``given``. Raises EmbeddingError for whatever it raises."""
     with raised_as(lambda error: EmbeddingError(f"The embedding model failed: {error}")):
         return embed(given)
 
 
 def _best(turns: Sequence[ConversationTurn], scores: NDArray[np.floating[Any]], k: int) -> list[RecalledTurn]:
-    """The ``k`` turns of the highest scores; of equal ones the earliest."""
+    """The ``k`` turns with the highest scores, the best first; of equal ones the earliest first."""
     return [RecalledTurn(turns[int(at)].id) for at in np.argsort(-scores, kind="stable")[:k]]
 
 
@@ -286,13 +286,13 @@ def dated(turn: ConversationTurn) -> str:
 
 
 class OwnStore(System):
-    """Recalls from a store as it is; the service should count no recalls."""
+    """Recalls from a store as it is. Pass a service that counts no recalls, so that measuring changes nothing."""
 
     def __init__(self, service: AgentMemoryStoreService) -> None:
         self._service = service
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Everything is stored already."""
+        """Stores nothing, since everything is stored already."""
         for _ in conversation.turns:
             advance()
 
@@ -304,9 +304,10 @@ class OwnStore(System):
 
 
 def make_reranker(name: str) -> Reranker | BaseDocumentCompressor:
-    """The re-ranker that ``name`` stands for. A class or function of yours is called without arguments.
+    """The re-ranker of a ``name`` such as ``cohere:model``, or ``module:name`` for one of your own.
 
-    Raises ConfigurationError, which says what to install or to write.
+    A class or function of yours is called without arguments. Raises ConfigurationError, which says what to install or
+    to write.
     """
     home, _, wanted = name.partition(":")
     module, attribute, kept, packages = _PROVIDERS.get(home, (home, wanted, "", ""))

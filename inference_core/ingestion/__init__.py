@@ -1,4 +1,4 @@
-"""What was said elsewhere becomes memory: conversations from files, word for word."""
+"""How conversations become memories: by a worker that empties the outbox, or word for word from files."""
 
 from __future__ import annotations
 

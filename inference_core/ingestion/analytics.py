@@ -38,9 +38,9 @@ class NamedUsage:
 class MemoryStatistics:
     """Statistics of a user's memories.
 
-    ``by_age``, ``by_week`` and ``by_month`` count by when they were stored. ``over`` no longer hold; ``used`` were
+    ``by_age``, ``by_week`` and ``by_month`` count by the time of storage. ``over`` no longer hold; ``used`` were
     recalled, ``never_used`` never were, and the first few of both are named; ``forgotten`` can be restored. Of jobs:
-    what they added, reinforced (duplicates avoided) and superseded, and what the models took for that.
+    what they added, reinforced (duplicates avoided) and superseded, and the model calls and tokens that this took.
     """
 
     memories: int
@@ -83,8 +83,8 @@ class MemoryStatistics:
 def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -> Operation[MemoryStatistics]:
     """The statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError.
 
-    With ``newest``, only so many of the newest memories and jobs are read, and the database counts how many memories
-    (by type), forgotten ones and jobs there are; all other figures are of those that were read.
+    With ``newest``, only that many of the newest memories and jobs are read. The database then counts all memories (by
+    type), forgotten ones and jobs; the other figures cover only what was read.
     """
     scopes = scope.namespaces.read_scopes(user_id)
     rows = yield from scope.engine.scan(scopes, accepts=is_known, limit=newest)
@@ -129,7 +129,7 @@ def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -
             **summed,
         )
 
-    # On a worker: of a user with many memories it would keep a server's event loop busy for a second.
+    # On a worker thread: for a user with many memories it would block a server's event loop for a second.
     return (yield from scope.engine.pool.call(summed_up))
 
 

@@ -1,7 +1,7 @@
 """Consolidation: a candidate is added, reinforces a memory, or supersedes one.
 
-Nothing is overwritten: a superseded memory keeps its text and gets an end, a repeated one counts it. The job records
-every effect, so that it can be undone.
+Nothing is overwritten: a superseded memory keeps its text and gets an end, a reinforced one counts the repetition. The
+job records every effect, so that it can be undone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TAG_CHARACTERS: Final = 32
 class MemoryChanges:
     """What a job does: the new state of each changed memory by scope and id, and the problems of refused candidates.
 
-    ``before``: the earlier counts of the memories that it reinforced.
+    ``before``: the earlier counts of the memories that it reinforced. ``pending``: the writes for memories that wait.
     """
 
     job_id: str
@@ -86,7 +86,7 @@ class MemoryChanges:
         count = record.extra_metadata.get(REINFORCED)
         times = (count if isinstance(count, int) else 0) + 1
         seen = {REINFORCED: times, LAST_SEEN: repetition.created_at.isoformat(), LAST_JOB: self.job_id}
-        # A page that repeats what the user said must not make it newer than what the user has said since.
+        # A web page that repeats the user must not date the memory later than what the user has said since.
         tellers = (record, repetition) if repetition.trust >= min(record.trust, Trust.INFERRED) else (record,)
         said = [moment for one in tellers if (moment := moment_field(one.extra_metadata, SAID))]
         seen |= {SAID: max(said).isoformat()} if said else {}
@@ -96,8 +96,8 @@ class MemoryChanges:
     def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
         """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
 
-        A memory that is pinned, over, better founded or said later than ``record``, or ``successor`` itself does not
-        end. If ``record`` is the one that is over, because ``target`` was said later, the two are only linked.
+        Does nothing if ``target`` is ``successor``, is pinned, no longer holds, was said later, or is not external but
+        ``record`` is. If ``record`` has ended because ``target`` was said later, the two are only linked.
         """
         now = record.created_at
         if target.id == successor.id:
@@ -120,9 +120,9 @@ class MemoryChanges:
             self.superseded.append(target.id)
 
     def propose(self, scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord]) -> Operation[None]:
-        """Has ``record`` wait for the user, unless that was done or decided before. Raises StoreError."""
+        """Has ``record`` wait for the user, unless it waits already or was decided before. Raises StoreError."""
         if record.superseded_by is not None:
-            return  # what is over already would be confirmed for nothing
+            return  # it has ended already: there is no point in confirming it
         decision, _, writes = yield from proposal(scope, record, ends)
         self.pending |= {(write.namespace, write.key): write for write in writes}
         if decision is Decision.NO:
@@ -138,7 +138,7 @@ class MemoryChanges:
 def offered_for(
     scope: MemoryScope, user_id: str, messages: Sequence[ConversationMessage]
 ) -> Operation[list[KnownMemory]]:
-    """The memories most relevant to ``messages``, then the newest others. Raises StoreError."""
+    """The memories to offer for ``messages``: the most relevant, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
     found = yield from recall(
         replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
@@ -198,9 +198,9 @@ def consolidated(
 
 
 def _is_earlier(record: MemoryRecord, target: MemoryRecord) -> bool:
-    """Whether ``record`` was said before ``target`` was, as far as both are dated, and is not a repetition of it.
+    """Whether ``record`` was said before ``target``, if both are dated, and is not a repetition of it.
 
-    Messages are not always processed in the order in which they were said: old exports, and what is tried again.
+    Messages are not always processed in the order in which they were said: exports may be old, and some are retried.
     """
     said, since = (moment_field(one.extra_metadata, SAID) for one in (record, target))
     is_dated = said is not None and since is not None and said < since
@@ -208,7 +208,7 @@ def _is_earlier(record: MemoryRecord, target: MemoryRecord) -> bool:
 
 
 def _outlived(record: MemoryRecord, later: MemoryRecord) -> MemoryRecord:
-    """``record`` as superseded by what was said ``later``, unless that is less trusted."""
+    """``record`` as superseded by ``later``, which was said after it, unless only ``later`` is external."""
     if later.trust < min(record.trust, Trust.INFERRED):
         return record
     return replace(ended(record, later), updated_at=record.updated_at)
@@ -217,7 +217,7 @@ def _outlived(record: MemoryRecord, later: MemoryRecord) -> MemoryRecord:
 def _targeted(
     candidate: Candidate, target: MemoryRecord | None, outranks: Callable[[MemoryRecord], bool], now: datetime
 ) -> tuple[MemoryRecord | None, list[MemoryRecord]]:
-    """The memory that ``candidate`` repeats, if it does, and those whose place it takes: ``target``, or none."""
+    """The memory that ``candidate`` repeats, and those that it replaces; both are ``target`` or nothing."""
     if target is None:
         return None, []
     is_same = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
@@ -229,10 +229,10 @@ def _targeted(
 def _placed(
     scope: MemoryScope, record: MemoryRecord, changes: MemoryChanges, outranks: Callable[[MemoryRecord], bool]
 ) -> Operation[tuple[MemoryRecord, bool, dict[str, MemoryRecord]]]:
-    """The memory that says what ``record`` does, and True; else ``record`` under an id that is free, and False.
+    """The memory that says what ``record`` does, and True; else ``record`` under a free id, and False.
 
-    Those that say the same and that it ``outranks`` do not count: they are last, by id. What was superseded, is over,
-    or was given another text since, stays as it is.
+    Memories that say the same but that ``record`` ``outranks`` do not count: the third value has them by id. A memory
+    that was superseded, has ended or was given another text stays as it is, and ``record`` gets another id.
     """
     now = record.created_at
     lower: dict[str, MemoryRecord] = {}
@@ -256,10 +256,10 @@ def _placed(
 def _outranks(
     record: MemoryRecord, candidate: Candidate, messages: Sequence[ConversationMessage], old: MemoryRecord
 ) -> bool:
-    """Whether ``record`` takes the place of ``old``, which says the same: only a page did, and now the user does.
+    """Whether ``record`` replaces ``old``, which says the same: it came from outside, and now the user says so too.
 
-    If it were counted instead, a page could occupy a fact: what the user states would stay as it was, without trust. An
-    assistant that repeats what it has recalled vouches for nothing, so the words are compared with those of ``old``.
+    If ``record`` only counted as a repetition, a web page could occupy a fact: what the user states later would stay
+    untrusted. An assistant that repeats what it has recalled vouches for nothing, so ``old`` counts as outside text.
     """
     is_lower = old.trust == Trust.EXTERNAL < record.trust
     return is_lower and not _grounding(candidate, messages, [old.content]).is_external(candidate.content)
@@ -283,7 +283,7 @@ def _record(
     said = [message.at for message in sources if message.at]
     metadata: dict[str, Any] = {
         JOB: job_id,
-        # A clock that goes wrong must not keep what is said after it from superseding this.
+        # A wrong clock must not date this in the future, where nothing said later could supersede it.
         SAID: min(max(said), now).isoformat() if said else None,
         "state": candidate.state and mended(candidate.state),
         "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
@@ -309,19 +309,19 @@ def _record(
         valid_from=checked_moment(candidate.valid_from, "valid_from") or min(said, default=None),
         valid_to=checked_moment(candidate.valid_to, "valid_to"),
     )
-    put_of(record)  # raises here what would fail only when written
+    put_of(record)  # raises now what would otherwise fail only at the write
     return record
 
 
 def _grounding(candidate: Candidate, messages: Sequence[ConversationMessage], others: Iterable[str] = ()) -> Grounding:
-    """The user's words in the messages that ``candidate`` names, or in all if it names none, and those from outside."""
+    """The user's words in the messages that ``candidate`` names (all if it names none), and the words from outside."""
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]
     return Grounding(traces, others, sources=[message for message in named or traces if message.role is Role.USER])
 
 
 def _source(candidate: Candidate, messages: Sequence[ConversationMessage]) -> MemorySource:
-    """The source of a candidate; a tool if it is drawn mostly from tool output or pasted text."""
+    """The source of a candidate; of origin TOOL if the candidate may come from tool output or pasted text."""
     traces = list(traced(messages))
     named = [message for message in traces if message.id in candidate.message_ids]
     from_tools = [message for message in traces if message.origin is Origin.TOOL]

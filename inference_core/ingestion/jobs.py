@@ -1,4 +1,4 @@
-"""Jobs: notes of what work on messages did to a user's memories, and undoing it."""
+"""Jobs: notes of how work on messages changed a user's memories, and how to undo that."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds the notes."""
 _MAX_PROBLEMS: Final = 200
 _OF_MESSAGES: Final = 3
-"""Labels of a partition's messages: user, outbox and agent; tasks, leases and what waits for a summary have more."""
+"""How many labels the namespace of a partition's messages has; tasks, leases and sources of summaries have more."""
 
 
 def job_put(
     scope: MemoryScope, user_id: UserId, session_id: str | None, changes: MemoryChanges, extraction: Extraction
 ) -> Put:
-    """The write that notes what a job did; it fails if the job has a note."""
+    """The write that notes what a job did; it fails if the job has a note already."""
     places = {record.id: list(record.namespace) for record in changes.changed.values()}
     value: dict[str, Any] = {
         "session": session_name(session_id),
@@ -55,7 +55,7 @@ def job_put(
 
 
 def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Operation[bool]:
-    """Whether the job has changed memories. Raises StoreError."""
+    """Whether the job has a note, so its changes are written. Raises StoreError."""
     (row,) = yield from scope.engine.get([(_jobs(user_id), job_id)])
     return row is not None
 
@@ -78,9 +78,9 @@ def count_jobs(scope: MemoryScope, user_id: UserId) -> Operation[int]:
 def undo(
     scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None
 ) -> Operation[int]:
-    """Undoes one job, or all that happened in one session; how many memories were removed.
+    """Undoes one job, or all that happened in one session; returns how many memories were removed.
 
-    Like `undo_changes`. Raises InvalidInput unless exactly one of both is given, StoreError.
+    Like `undo_changes`. Raises InvalidInput unless exactly one of the two is given, StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
@@ -106,10 +106,11 @@ def undo_changes(
     changed or deleted is restored, also where a tool did it; what was approved or rejected waits again. Later changes
     by others stay, and a pinned memory is never removed. ``since`` is inclusive, ``until`` is not.
 
-    With a session and neither an agent nor a time, the session's waiting and dead messages go too, also from the
-    ``outboxes`` in other databases, and the memories of its messages word for word; with a session or a job, so does
-    what waits for the user's confirmation. ``dry_run`` only reports. Earlier states are kept for the service's
-    ``deleted_days``. Raises InvalidInput if nothing is given, Held if the user has a legal hold, StoreError.
+    With a session and neither an agent nor a time, the session's waiting and dead messages are removed too, also from
+    the ``outboxes`` in other databases, and so are memories that hold its messages word for word. With a session or a
+    job, and neither an agent nor a time, its memories that wait for confirmation are removed as well. ``dry_run`` only
+    reports. Earlier states are kept for the service's ``deleted_days``. Raises InvalidInput if no criterion is given,
+    Held if the user has a legal hold, StoreError.
     """
     is_whole = all(given is None for given in (agent, since, until))
     if is_whole and job_id is None and session_id is None:
@@ -140,7 +141,7 @@ def undo_changes(
         return is_whole and (memory.id in added or (is_said and bool(sessions & {memory.session_id, source.thread_id})))
 
     if session_id is not None and is_whole and not dry_run:
-        # Elsewhere first: a worker makes memories of what waits there, and these are to be undone here.
+        # The outboxes first: a worker may still make memories of what waits there, and those are undone below.
         places = [replace(scope, engine=engine) for engine in (*outboxes, scope.engine)]
         yield from _drop_waiting(places, user_id, session_id)
     also = [Remove(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
@@ -166,10 +167,11 @@ def undo_changes(
 
 
 def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: str) -> Operation[None]:
-    """Removes the session's messages, and its summary that is due, from the outbox, the dead letters and the kept ones.
+    """Removes the session's messages and scheduled summary from the outbox, the dead letters and the kept messages.
 
-    What waited leaves its mark, so that it is not taken in again. A worker that has claimed them finds them gone, and
-    writes nothing; with an outbox elsewhere, it may just have written memories. Raises StoreError.
+    What waited leaves its mark, so that it is not taken in again. A worker that has claimed the messages finds them
+    gone, and writes nothing; if the outbox is in another database, it may just have written memories. Raises
+    StoreError.
     """
     session = session_name(session_id)
     for scope in places:

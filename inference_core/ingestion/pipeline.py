@@ -39,7 +39,7 @@ from inference_core.stores.backend import Check, Write
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
 _FULL_S: Final = 900.0
-"""So long the messages of a user whose memory is full wait until it is tried again."""
+"""How long the messages of a user whose memory is full wait for the next attempt."""
 _ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
@@ -56,8 +56,8 @@ class Extractor(Protocol):
 class BatchOutcome(str, Enum):
     """The outcome of an attempt to work on a partition.
 
-    ALONE: not tried, because a worker died while it had these messages. Try again while this worker does nothing else:
-    if it dies too, no other messages are affected.
+    ALONE: not tried, because a worker died while it worked on these messages. Try again while this worker does nothing
+    else: if it dies too, no other messages are affected.
     """
 
     NOTHING = "nothing"
@@ -71,7 +71,7 @@ class BatchOutcome(str, Enum):
 class BatchReport:
     """The messages that left the outbox in an attempt, how many of them are dead letters, and whether more is due now.
 
-    ``periodic`` counts pieces of periodic work instead of messages; ``dead`` counts those that died, too.
+    For periodic work, ``periodic`` counts pieces of work instead of ``messages``; ``dead`` counts either kind.
     """
 
     outcome: BatchOutcome
@@ -101,7 +101,7 @@ class MessageWork:
         return consolidated(scope, claim.partition.user_id, extraction.candidates, messages, claim.job_id)
 
     def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
-        """The messages leave the outbox. Raises StoreError."""
+        """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""
         del extraction
         following = yield from self._periodic.following(scope, self._outbox, claim)
         return [*self._outbox.completion_writes(claim), *following]
@@ -110,9 +110,9 @@ class MessageWork:
 class Pipeline:
     """Makes memories of the messages in ``outbox``, by default the outbox in the store of ``scope``.
 
-    ``process`` may be called by any number of workers and machines at once. If the outbox is in another database, the
-    memories are written first, with a note of the job, so that a repetition changes nothing. ``periodic`` is the other
-    work of workers; by default none.
+    Any number of workers, on any number of machines, may call ``process`` at once. If the outbox is in another
+    database, the memories are written first, with a note of the job, so that a repetition changes nothing. ``periodic``
+    is the workers' other work; by default none.
     """
 
     def __init__(
@@ -131,17 +131,18 @@ class Pipeline:
         self._tasks = self.periodic.works(self.outbox)
 
     def partitions(self) -> Operation[list[tuple[Partition, int]]]:
-        """Those that may have something to do now, each with the version to give to `process`."""
+        """The partitions that may have work to do now, each with its ``seen`` for `process`."""
         found = yield from self.outbox.partitions()
         return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
 
     def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[BatchReport]:
         """Works on one batch of ``partition``. Raises StoreError; the claimed messages are then retried later.
 
-        ``alone``: the caller does nothing else meanwhile. Messages that a worker had when it died are tried only so.
+        ``seen`` is the version of the row that lists ``partition``. ``alone``: the caller does nothing else meanwhile;
+        only then are messages tried that a worker was working on when it died.
         """
         fence: Sequence[Check] = ()
-        if self.outbox.engine is not self.scope.engine:  # else the claim's own says whether the user was erased since
+        if self.outbox.engine is not self.scope.engine:  # else the claim's fence tells if the user was erased since
             fence = yield from self.scope.engine.fenced([encode_label(partition.user_id)])
         found = yield from self.outbox.next_batch(partition, seen)
         if found is None:
@@ -182,7 +183,7 @@ class Pipeline:
                 claim = yield from self.outbox.keep(claim, extraction)
             yield from self._apply(scope, work, claim, extraction, fence)
         except QuotaExceeded as error:
-            # What was extracted is kept, so that no model is asked again when there is room.
+            # The extraction, if it was made, is kept: no model is asked again once there is room.
             yield from self.outbox.release(claim, _FULL_S)
             _LOG.warning("Messages of one user wait for %d s: %s", _FULL_S, error)
             return BatchReport(BatchOutcome.LATER)
@@ -203,7 +204,7 @@ class Pipeline:
         try:
             dead = yield from self.outbox.failed(claim, reason)
         except VersionConflict:
-            # Periodic work was put off meanwhile, so this is new work; or another worker has the lease by now.
+            # Periodic work was put off meanwhile, which makes it new work; or another worker has the lease by now.
             yield from self.outbox.release(claim)
             return BatchReport(BatchOutcome.LATER)
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
@@ -217,7 +218,7 @@ class Pipeline:
         extraction: Extraction,
         fence: Sequence[Check],
     ) -> Operation[None]:
-        """Writes what the extraction says and takes the batch out of the outbox, atomically where possible."""
+        """Applies the extraction and removes the batch from the outbox; atomically if both are in one database."""
         user, name = claim.partition.user_id, claim.partition.task or "consolidate"
         source = MemorySource(origin=Origin.AGENT, thread_id=session_name(claim.batch[0].message.session_id))
         for attempt in range(1, _ATTEMPTS + 1):
@@ -234,7 +235,7 @@ class Pipeline:
                 if self.outbox.engine is scope.engine:
                     yield from scope.write([*settled, *writes], name, source=source, job=claim.job_id)
                 else:
-                    # Memories and the note first: after a crash in between the note says that they are written.
+                    # Memories and the note first: after a crash in between, the note tells that they are written.
                     yield from scope.write([*writes, *fence], name, source=source, job=claim.job_id)
                     yield from self.outbox.engine.write(settled)
             except VersionConflict:
@@ -251,7 +252,7 @@ def _report(claim: Claim, outcome: BatchOutcome, count: int, *, has_more: bool) 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Counts the pieces of periodic work that were done, and those that failed: they are retried later, or died."""
+    """Counts pieces of periodic work: those done, and those that failed, to be retried later or dead letters now."""
 
     done: int = 0
     failed: int = 0
@@ -265,14 +266,14 @@ def insights_to_do(pipeline: Pipeline, user_id: str) -> Operation[tuple[Beliefs,
 
 
 def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Operation[Done]:
-    """Summarizes these sessions of the user, which are over. Raises StoreError; a session that fails waits."""
+    """Summarizes these sessions of the user, which are over. Raises StoreError; one that fails is retried later."""
     partition = Partition.of(user_id, pipeline.scope.namespaces)
     works = [session_work(partition, session_name(session) or "") for session in sessions]
     return (yield from _done_now(pipeline, works))
 
 
 def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Operation[Done]:
-    """Makes and ends higher-level memories of the user. Raises StoreError; what fails waits."""
+    """Makes and ends higher-level memories of the user now. Raises StoreError; what fails is retried later."""
     return (yield from _done_now(pipeline, [insight_work(user_id)]))
 
 

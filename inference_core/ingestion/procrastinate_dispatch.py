@@ -1,7 +1,7 @@
 """Dispatcher: Procrastinate, on the database of the outbox, notifies workers at once that a user's messages wait.
 
-It only notifies; the outbox stays the record, and its leases keep workers apart. A lost job is made good within a
-minute, when workers are called to all that waits; one that comes twice does nothing. Needs the extra ``procrastinate``.
+It only notifies: the outbox stays the record, and its leases keep workers apart. A lost job matters for at most a
+minute, until workers are notified again of all that waits; a duplicate does nothing. Needs the extra ``procrastinate``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _EACH_MINUTE: Final = "* * * * *"
 
 
 class Dispatcher:
-    """Notifies workers over the PostgreSQL database at ``url``, whose tables `set_up` makes once.
+    """Notifies workers over the PostgreSQL database at ``url``, whose tables `set_up` creates once.
 
     Agents call `dispatch`: ``CaptureMiddleware(..., works=False, dispatch=dispatcher.dispatch)``. It is safe to call
-    from any thread and raises Procrastinate's ConnectorException. Processes that work call `work`.
+    from any thread and raises Procrastinate's ConnectorException. Worker processes call `work`.
     """
 
     def __init__(self, url: str) -> None:
@@ -34,7 +34,7 @@ class Dispatcher:
         self._caller = App(connector=SyncPsycopgConnector(conninfo=url)).open()
 
     def set_up(self) -> None:
-        """Makes Procrastinate's tables if they are missing. Do not call it from several processes at once."""
+        """Creates Procrastinate's tables if they are missing. Do not call it from several processes at once."""
         if not self._caller.check_connection():
             self._caller.schema_manager.apply_schema()
 
@@ -46,7 +46,7 @@ class Dispatcher:
             job.defer(**partition.to_value())
 
     async def work(self, worker: Worker, **options: Any) -> None:
-        """Works with ``worker``, one user after the other, until cancelled; run one process per core.
+        """Runs ``worker`` on the notified partitions, one at a time, until cancelled; run one process per core.
 
         ``options`` are those of Procrastinate's ``run_worker_async``.
         """

@@ -1,7 +1,7 @@
-"""Undo: what a session, a job, an agent or a time has changed is as it was before, whatever operation did it.
+"""Undo: reverts what a session, a job or an agent has changed, or all changes of a period, whatever operation did them.
 
-The audit events say which rows were changed, the versions what they were. A row's state is built anew from before the
-first change that is undone, with the later changes of others on top, field by field.
+The audit events say which rows were changed, the kept versions what they held. A row is rebuilt from its state before
+the first change that is undone, with the later changes by others applied on top, field by field.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _MISSING: Final = object()
 
 @dataclass(slots=True)
 class UndoReport:
-    """Ids of memories: removed, since they were not there before; brought back or changed back.
+    """Ids of memories. ``removed`` did not exist before; ``restored`` were brought back or changed back.
 
-    ``kept`` are pinned ones that were not there before and stay. ``lost`` are those whose earlier state is not kept
-    any more; they stay as they are. ``waiting`` are those that wait for the user's confirmation again, since the
-    decision about them is taken back.
+    ``kept`` did not exist before either, but are pinned and stay. ``lost`` stay as they are, because their earlier
+    state is no longer kept. ``waiting`` wait for the user's confirmation again, since the decision about them was
+    undone.
     """
 
     removed: list[str] = field(default_factory=list[str])
@@ -61,12 +61,11 @@ def undo_events(
     dry_run: bool = False,
     also: Sequence[Write] = (),
 ) -> Operation[UndoReport]:
-    """Takes back the chosen events, in one transaction with the writes ``also``: changes, decisions and earlier undos.
+    """Undoes the chosen events (changes, decisions and earlier undos) in one transaction with the writes ``also``.
 
-    What an undo that is not chosen has taken back is passed over.
-
-    A memory goes as well if ``drops`` is true of what it would be again. ``dry_run`` only reports. Raises
-    VersionConflict if others keep changing the memories, StoreError.
+    Events that an undo outside of the choice has already undone are skipped. A memory is removed, too, if ``drops`` is
+    true of the state to which it would return. ``dry_run`` only reports. Raises VersionConflict if others keep changing
+    the memories, StoreError.
     """
     return retried(partial(_undone, scope, user_id, is_chosen, drops, dry_run=dry_run, also=also))
 
@@ -101,7 +100,7 @@ def _undone(
         try:
             target = _target(key, history, chosen, passed_over, states, current[key])
         except LookupError:
-            if not holds_pending(key[0]):  # what waited goes on as it was decided
+            if not holds_pending(key[0]):  # else the decision stands
                 report.lost.append(key[1])
             continue
         targets[key] = target if target and _holds(_row(key, target, current[key]), scope, drops) else None
@@ -117,7 +116,7 @@ def _undone(
         write.key for write in writes if isinstance(write, Put) and holds_pending(write.namespace) and write.kind
     )
     report.lost = list(dict.fromkeys(report.lost))
-    # An undo of a time that holds an earlier undo of it finds nothing left to do.
+    # If a period includes an earlier undo of itself, undoing it again finds nothing left to do.
     is_new = not chosen <= _taken_back(events, ()) | {event.id for event in events if event.operation == UNDO}
     if dry_run or not (writes or also or is_new):
         return report
@@ -128,7 +127,7 @@ def _undone(
     # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
     batch: list[Write] = [*checks, *(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
-    # What was deleted before under the ids of the memories that go stays in the archive.
+    # A removal takes the archived row of the same id along unless the batch names it, so these checks keep it.
     aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in gone]
     archived = yield from scope.engine.get([key for key in aside if key not in targets])
     batch += [Check(namespace=row.namespace, key=row.key, expected=row.version) for row in archived if row]
@@ -146,7 +145,7 @@ def _undone(
 
 
 def _taken_back(events: Sequence[AuditEvent], chosen: Collection[str]) -> set[str]:
-    """What undos have taken back, but for undos that are ``chosen``, or are taken back themselves."""
+    """The ids of events that undos have undone, except for undos that are ``chosen`` or were undone themselves."""
     found: set[str] = set()
     for event in reversed(events):
         if event.id not in chosen and event.id not in found:
@@ -169,9 +168,9 @@ def _histories(
 def _unforgotten(
     scope: MemoryScope, user_id: UserId, events: Sequence[AuditEvent], chosen: Collection[str], keys: Collection[str]
 ) -> Operation[bool]:
-    """Restores what a policy has forgotten after the first of the ``chosen`` events; whether there was any.
+    """Restores what a policy has forgotten of the memories ``keys``, and of those linked with them.
 
-    Of the memories ``keys``, and of those linked with them.
+    Only what was forgotten after the first of the ``chosen`` events. Returns whether anything was restored.
     """
     first = next((at for at, event in enumerate(events) if event.id in chosen), len(events))
     gone = [event for event in events[first:] if event.operation == "forget" and event.id not in chosen]
@@ -202,9 +201,10 @@ def _staying(
     current: Mapping[Key, Row | None],
     histories: Mapping[Key, Sequence[tuple[AuditEvent, Changed]]],
 ) -> dict[Key, Row]:
-    """The pinned memories that would go: no undo removes what somebody has pinned.
+    """The pinned memories that would be removed: no undo removes what somebody has pinned.
 
-    One that was approved, and not changed since, is pinned only because what it replaced was, which is back now.
+    Except for one that was approved and not changed since: it is pinned only because the memory that it replaced was,
+    and that one is back now.
     """
     there = {key for (place, key), target in targets.items() if target and holds_memories(place)}
     going = {key: current[key] for key, target in targets.items() if not target and key[1] not in there}
@@ -217,7 +217,7 @@ def _staying(
 
 
 def _holds(row: Row, scope: MemoryScope, drops: Callable[[MemoryRecord], bool]) -> bool:
-    """Whether ``row`` may be there again: its time has not come, and it holds no memory that goes as well."""
+    """Whether ``row`` may be there again: it has not expired, and holds no memory that ``drops`` removes."""
     if row.expiry and row.expiry.at <= scope.clock.now():
         return False
     return not (holds_memories(row.namespace) and is_known(row) and drops(record_of(row)))
@@ -239,7 +239,7 @@ def _target(
     for at in range(len(ids) - 1, -1, -1):
         undone = [ids.index(one) for one in history[at][0].undone if one in ids]
         if at > start and undone and ids[at] not in skipped:
-            # An undo came later and stays: what it has taken back may be earlier.
+            # An undo came later and stays: what it has undone may be earlier.
             start = min(start, *undone)
             skipped.add(ids[at])
 
@@ -247,7 +247,7 @@ def _target(
         version = history[at][1].before
         if version == 0 or (version is None and place == PENDING):
             return None
-        return states[place, -1 if version is None else version]  # of what has expired no state is kept
+        return states[place, -1 if version is None else version]  # KeyError: no state is kept of what has expired
 
     if place == USAGE:  # recalls are counted without events
         return before(start)
@@ -267,13 +267,13 @@ def _target(
         old = new and before(at)
         if new is None or old is None or place == PENDING:  # of what waits, the last decision counts
             target = new
-        elif target is not None:  # else what was not there before goes, also if it was changed since
+        elif target is not None:  # else it did not exist before, and goes even if it was changed since
             target = replace(new, value=_merged(target.value, old.value, new.value))
     return target
 
 
 def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``target`` with what differs between ``old`` and ``new``."""
+    """``target`` with the differences from ``old`` to ``new`` applied, field by field."""
     merged = dict(target)
     for name in {**old, **new}:
         was, is_now = old.get(name, _MISSING), new.get(name, _MISSING)
@@ -296,7 +296,7 @@ def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str,
 
 
 def _write(key: Key, target: State | None, row: Row | None) -> Put | Remove | None:
-    """The write that makes ``target`` of the row at ``key``; None if it is so."""
+    """The write that turns the row at ``key`` into ``target``; None if the row is that already."""
     if target is None:
         return Remove(namespace=key[0], key=key[1], expected=row.version) if row else None
     if row and replace(target, version=0, kind="") == replace(State.of(row), version=0, kind=""):
@@ -321,7 +321,8 @@ def relinked(
 ) -> Operation[list[Put]]:
     """The writes that close the gap that the rows ``gone`` leave in chains of memories that superseded each other.
 
-    What they superseded is superseded by what came later, or holds again. ``again`` are rows as they are to be.
+    What they superseded is superseded by what came later, or holds again. ``again`` are restored rows in their new
+    state.
     """
     removed = {record.id: record for record in (record_of(row) for row in gone if is_known(row))}
     linked = {key for one in removed.values() for key in (*one.supersedes, one.superseded_by) if key}
@@ -335,13 +336,13 @@ def relinked(
             last = removed[last.superseded_by]
         successor = now.get(last.superseded_by or "")
         if successor is not None and last.id not in there[successor.id].supersedes:
-            successor = None  # it is as it was before it superseded anything of these
+            successor = None  # it was restored to before it superseded any of these
         freed = [key for key in one.supersedes if key in current and current[key].superseded_by == one.id]
         for key in freed:
             was = there[key]
             if successor is not None:
                 now[key] = replace(was, superseded_by=successor.id, valid_to=last.valid_to)
-            elif was.superseded_by == one.id:  # it is as it was before it was superseded
+            elif was.superseded_by == one.id:  # it becomes what it was before it was superseded
                 metadata = {name: value for name, value in was.extra_metadata.items() if name != WOULD_END}
                 end = moment_field(was.extra_metadata, WOULD_END)
                 now[key] = replace(was, superseded_by=None, valid_to=end, extra_metadata=metadata)

@@ -1,4 +1,4 @@
-"""Messages become memories word for word, or wait for a worker, each once, however often that is interrupted.
+"""Stores messages word for word as memories, or hands them to a worker; each only once, however often a run stops.
 
 A batch of memories is written atomically with a mark for each message. The marks stay when memories are edited, moved
 or deleted, so that another run neither reverts nor restores them; purging the user removes them.
@@ -75,7 +75,7 @@ class Drafts:
     def of(self, message: ConversationMessage) -> Draft | None:
         """The draft of ``message``; None if it has no text.
 
-        The author's name goes before the text unless it takes half the room; a text that is too long is split.
+        The author's name precedes the text unless it takes half of the content limit; a text that is too long is split.
         """
         try:
             text = self._scope.engine.guard.text(canonical_text(mended(message.text), max_bytes=_NO_LIMIT))
@@ -99,7 +99,7 @@ class Drafts:
     def write(
         self, drafts: Sequence[Draft], embed: Callable[[list[Put]], list[Put]] | None = None
     ) -> Operation[tuple[int, list[Put]]]:
-        """Writes those of ``drafts`` without a mark, each once, with their marks: how many, and their memories.
+        """Writes those of ``drafts`` without a mark, each once, with marks; returns how many, and their memories.
 
         ``embed`` adds vectors; without it they are added in the background. Raises VersionConflict if another writer
         was faster, StoreError.
@@ -117,15 +117,15 @@ class Drafts:
     def stored_or_offered(
         self, drafts: Sequence[Draft]
     ) -> Operation[tuple[list[str], list[MemoryRecord], list[Write]]]:
-        """The keys of those of ``drafts`` that can be done, their memories, and the writes that have others wait.
+        """The keys of ``drafts`` that can be marked, the memories to store, and the writes that let others wait.
 
-        What the user did not state waits if its category is to be confirmed. Where the user has rejected it, or too
-        much waits, the message is left out, without a mark, so that it can be offered again. Raises StoreError.
+        What the user did not state waits if its category is to be confirmed. If the user has rejected it, or too much
+        waits, its message gets no mark, so that it can be offered again. Raises StoreError.
         """
         scope = self._scope
         keys: list[str] = []
         records: list[MemoryRecord] = []
-        waiting: dict[str, list[Write]] = {}  # two of the same words wait once
+        waiting: dict[str, list[Write]] = {}  # memories with the same words wait only once
         for draft in drafts:
             for one in draft.records:
                 if decide(one.source, one.category, None, scope.confirm) is Decision.YES:
@@ -165,8 +165,8 @@ class IngestReport:
     """What became of the messages so far. ``written`` counts memories; a long message makes several.
 
     ``already_there`` are messages of an earlier run, even if their memories were deleted since; ``waiting`` are
-    memories that wait for the user, of categories to confirm. ``without_vector`` are
-    memories for which the embedding model failed; they get their vectors in the background once it works.
+    memories, of categories to confirm, that wait for the user. ``without_vector`` are memories for which the embedding
+    model failed; they get their vectors in the background once it works.
     """
 
     messages: int = 0
@@ -185,11 +185,11 @@ class IngestReport:
 
 
 def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Iterator[IngestReport]:
-    """Writes the messages of ``transcript``; yields the same report after each batch, which is durable then.
+    """Writes the messages of ``transcript``; yields the same report after each batch, which is then durable.
 
-    A memory is an episodic interaction of the message's session, dated when it was said; text beyond the content limit
-    goes into several. Whoever stops early keeps what was written, and the next run goes on behind it. If a message
-    cannot be read, what came before it is written first. Raises InvalidInput, StoreError.
+    A memory is an episodic interaction of the message's session, dated when it was said; a message beyond the content
+    limit becomes several. A caller that stops early keeps what was written, and the next run continues from there. If a
+    message cannot be read, what came before it is written first. Raises InvalidInput, StoreError.
     """
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
@@ -213,7 +213,7 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
 
 
 def hand_over(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Iterator[IngestReport]:
-    """Puts the messages of ``transcript`` into the outbox, each once, for a worker to make memories of.
+    """Puts the messages of ``transcript`` into the outbox, each once; a worker makes memories of them.
 
     Yields the same report after each batch, whose ``written`` counts messages. Raises InvalidInput, StoreError.
     """
@@ -236,8 +236,8 @@ def hand_over(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> It
 class _Embedder:
     """Embeds memories before they are written, in the caller's thread.
 
-    The engine gives up on the vectors of a write after a second, which is right for a reply and wrong for thousands of
-    texts in a row.
+    The engine gives up on the vectors of a write after a second: right for a reply, wrong for thousands of texts in a
+    row.
     """
 
     def __init__(self, engine: StoreEngine) -> None:
@@ -245,7 +245,7 @@ class _Embedder:
         self._failures = 0
 
     def embedded(self, puts: list[Put]) -> list[Put]:
-        """``puts`` with their vectors; without, if the model fails. After three failures in a row it is not asked."""
+        """``puts`` with their vectors; without, if the model fails. After three failures in a row it stops asking."""
         embedder = self._engine.embedder
         if embedder is None or self._failures >= _MAX_FAILURES:
             return puts
@@ -264,7 +264,7 @@ class _Embedder:
 
 
 def _batches(transcript: Transcript, drafts: Drafts, report: IngestReport) -> Iterator[list[Draft]]:
-    """The messages' drafts in batches. If a message cannot be read, those before it come first, then the error."""
+    """The messages' drafts in batches. If a message cannot be read, yields those before it, then raises the error."""
     batch: list[Draft] = []
     size = 0
     try:

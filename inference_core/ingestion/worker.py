@@ -1,7 +1,7 @@
-"""Worker: empties the outbox in the background, in this process or in one of its own.
+"""Worker: empties the outbox in the background, in this process or in a separate one.
 
-It decides when. `pipeline.py` does the work, and decides what happens if the process is killed or the user is erased
-in between.
+The worker decides when to work. `pipeline.py` does the work, and decides what happens if the process is killed or the
+user is erased in between.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARTING_S: Final = 10.0
 
 @dataclass(slots=True)
 class Progress:
-    """Counts what a worker has done: batches, messages in them, those that died, failed attempts, periodic work."""
+    """What a worker has done: batches, messages that left the outbox, dead letters, failed attempts, periodic work."""
 
     batches: int = 0
     messages: int = 0
@@ -46,7 +46,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Lap:
-    """A pass over the partitions: those under way, those to be worked on alone, whether another pass is due."""
+    """A pass over the partitions: those in progress, those to work on alone, and whether another pass is due."""
 
     under_way: set[Partition] = field(default_factory=set[Partition])
     alone: list[tuple[Partition, int]] = field(default_factory=list[tuple[Partition, int]])
@@ -101,7 +101,7 @@ class Worker:
 
     def drain(self) -> Progress:
         """Processes all messages that are due now. Raises StoreError if the outbox cannot be read."""
-        # A model may take minutes: its calls hang no more than they say.
+        # A model may take minutes, and its calls have their own timeout: the pool never takes a long one for hung.
         pool = WorkerPool(self._threads, "memory-worker", hang_s=math.inf)
         try:
             while self._pass(pool):
@@ -115,7 +115,7 @@ class Worker:
         return [partition for partition, _ in run(self._pipeline.partitions())]
 
     def work_on(self, partition: Partition) -> None:
-        """Works on ``partition`` alone, until nothing of it is left that can be done now.
+        """Works on ``partition`` alone, until it has nothing left to do now.
 
         Raises StoreError if the outbox cannot be read.
         """
@@ -140,7 +140,7 @@ class Worker:
             self._changed.notify_all()
 
     def note(self, partition: Partition, count: int) -> None:
-        """Notes that ``count`` messages were put in; wakes the worker once a whole batch of ``partition`` waits."""
+        """Notes ``count`` new messages of ``partition``; wakes the worker once a full batch of them waits."""
         with self._changed:
             waiting = self._noted.get(partition, 0) + count
             self._noted[partition] = waiting
@@ -161,51 +161,51 @@ class Worker:
 
     def _work(self) -> None:
         while not self._closed.is_set():
-            # Whatever failed, it may work at the next look; and nobody would miss a worker thread that has ended.
+            # Whatever failed may work at the next check, and nobody would notice that the thread has ended.
             with only_warned(_LOG, "The outbox cannot be read: %s"):
                 self.drain()
             if self._chore and not self._closed.is_set():
                 with only_warned(_LOG, "A worker's chore failed: %s"):
                     self._chore()
             with self._changed:
-                # `_pass` may have cleared the flag with which close() woke this thread, so `_closed` is asked as well.
+                # `_pass` may have cleared the flag by which close() wakes this thread, so check `_closed` as well.
                 self._changed.wait_for(lambda: self._is_woken or self._closed.is_set(), self._interval_s)
                 self._is_woken = False
 
     def _pass(self, pool: WorkerPool) -> bool:
-        """Works on all partitions, also on those that come in meanwhile; whether to look once more.
+        """Works on all partitions, including those that come in meanwhile; returns whether to make another pass.
 
-        Each goes on by itself, so that a slow one holds a thread, but no other partition.
+        Each partition goes on by itself: a slow one occupies a thread, but no other partition waits for it.
         """
         lap = _Lap()
         try:
             while not self._rests and not lap.alone:
-                with self._changed:  # before the look: what is put in during it is not missed
+                with self._changed:  # before reading the outbox, so that nothing put in meanwhile is missed
                     noted, self._noted = self._noted, {}
                     self._is_woken = False
                 for found in run(self._pipeline.partitions()):
                     with self._changed:
                         is_new = found[0] not in lap.under_way
-                        # Its last batch may have been read before this message was put in.
+                        # The partition's last batch may have been read before this message was put in.
                         lap.has_more |= not is_new and found[0] in noted
                         if is_new:
-                            pool.submit(partial(self._go_on, pool, lap, found))  # which waits for this lock at its end
+                            pool.submit(partial(self._go_on, pool, lap, found))  # which needs this lock to end
                             lap.under_way.add(found[0])
                 with self._changed:  # until all is done, or it is time to look for other partitions
                     self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
                     if not lap.under_way:
                         break
         finally:
-            # Also if the outbox cannot be read: the next lap, and whoever closes the worker, must find nothing running.
+            # Even if the outbox cannot be read: nothing may still run when the next pass begins or the worker closes.
             with self._changed:
                 self._changed.wait_for(lambda: not lap.under_way)
-        # Last, while this worker has nothing else in hand: a message that killed another worker may kill it.
+        # Last, while this worker has nothing else in progress: a message that killed another worker may kill it too.
         for found in lap.alone:
             lap.has_more |= self._tried(found, alone=True).has_more
         return lap.has_more
 
     def _go_on(self, pool: WorkerPool, lap: _Lap, found: tuple[Partition, int]) -> None:
-        """Works on one batch of a partition, then submits its next one, behind all others."""
+        """Works on one batch of a partition, then queues its next batch behind those of all other partitions."""
         partition, _ = found
         report = self._tried(found, alone=False)
         goes_on = False
@@ -226,7 +226,7 @@ class Worker:
                 self._changed.notify_all()
 
     def _tried(self, found: tuple[Partition, int], *, alone: bool) -> BatchReport:
-        """Works on one batch of a partition; what fails because of the store is worked on again later."""
+        """Works on one batch of a partition. An error is only logged; the batch is retried later."""
         if self._rests:
             return BatchReport(BatchOutcome.LATER)
         report = BatchReport(BatchOutcome.LATER)

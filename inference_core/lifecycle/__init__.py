@@ -1,1 +1,1 @@
-"""What becomes of memories with time: forgetting and restoring them, and which of them are used."""
+"""The life of stored memories: forgetting and restoring them, retention, the erasure of users, and repairs."""

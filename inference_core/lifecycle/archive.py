@@ -1,4 +1,4 @@
-"""The archive: where forgotten and deleted memories lie until they are restored or erased; no recall reads it."""
+"""The archive keeps forgotten and deleted memories until they are restored or erased; no recall reads it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PORTION: Final = 100
 
 @dataclass(slots=True)
 class RestoreReport:
-    """Ids of memories that are back, whose id another memory has by now, and that are not in the archive."""
+    """Ids of memories: ``restored``, ``taken`` by another memory meanwhile, or ``missing`` from the archive."""
 
     restored: list[str] = field(default_factory=list[str])
     taken: list[str] = field(default_factory=list[str])
@@ -43,7 +43,7 @@ class RestoreReport:
 
 
 def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMemory]]:
-    """The user's memories that can be restored, of all agents, the last forgotten first. Raises StoreError."""
+    """The user's memories that can be restored, of all agents, the latest forgotten first. Raises StoreError."""
     now = scope.clock.now()
     places = yield from archives(scope.engine, user_id)
     rows = yield from scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
@@ -77,14 +77,14 @@ def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | Non
 def restore_archived(
     scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None, *, deleted: bool = True
 ) -> Operation[RestoreReport]:
-    """Like `restore`; without what somebody ``deleted``, if that is False."""
+    """Like `restore`; with ``deleted`` False, restores forgotten memories only, none that somebody deleted."""
     engine, now = scope.engine, scope.clock.now()
 
     def is_wanted(row: Row) -> bool:
         return is_archived(row, now) and (deleted or forgotten_of(row).reason != DELETED)
 
     def put_back(portion: Sequence[Row], known: dict[Key, Document]) -> Operation[list[Key]]:
-        """Puts back those that are still archived and whose places are free; the archive's keys of those."""
+        """Puts back those that are still archived and whose ids are free; returns their keys in the archive."""
         keys = [(row.namespace, row.key) for row in portion]
         found = yield from engine.get(keys)
         places = yield from engine.get([(memory_namespace(namespace), key) for namespace, key in keys])
@@ -112,7 +112,7 @@ def restore_archived(
             back = yield from retried(partial(put_back, portion, known))
             report.restored += [key for _, key in back]
             report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
-    finally:  # the portions before one that fails are restored, too
+    finally:  # portions before one that failed were restored, and may need vectors
         engine.embed_later()
     there = {*report.restored, *report.taken}
     report.missing = [one for one in dict.fromkeys(memory_ids or ()) if one not in there]
@@ -126,13 +126,13 @@ def archives(engine: StoreEngine, user_id: UserId) -> Operation[list[Namespace]]
 
 
 def documents(engine: StoreEngine, keys: Collection[Key]) -> Operation[dict[Key, Document]]:
-    """What indexes know of the rows of ``keys``, with their vectors."""
+    """The indexed texts of the rows at ``keys``, with their vectors; rows without an indexed text are left out."""
 
     def read() -> dict[Key, Document]:
         backend, wanted = engine.backend, set(keys)
         found: dict[Key, Document] = {}
         for scope in dict.fromkeys(namespace for namespace, _ in keys):
-            backend.heads([scope])  # makes the mirror of a foreign store read it, which changes() answers from
+            backend.heads([scope])  # refreshes the mirror of another library's store, from which changes() reads
             for change in backend.changes(scope, 0):
                 if change.document and (scope, change.key) in wanted:
                     found[scope, change.key] = change.document

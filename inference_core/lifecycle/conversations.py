@@ -1,7 +1,7 @@
-"""Whose the conversations of an application are: by their ids, and by those that a user's data has named.
+"""Which user owns a conversation of an application: by its thread id, or because the user's data names that id.
 
-A checkpointer knows threads and no users. So an erasure notes in its ledger which threads the user's data named, each
-by an HMAC: later ones, and replays after a restore, find them there although that data is gone.
+A checkpointer knows threads, but no users. So an erasure notes in its ledger which threads the user's data named, each
+by an HMAC: later erasures, and replays after a restore, find them there although that data is gone.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ class Threads(Protocol):
     name: str
 
     def there(self) -> Mapping[str, float]:
-        """All threads, and when each began, in seconds since 1970."""
+        """The ids of all threads, and when each began, in seconds since 1970."""
         ...
 
     def erase(self, threads: Sequence[str]) -> list[str]:
-        """Removes them; in words, where their bytes may still be."""
+        """Removes these threads; returns sentences that say where their bytes may still be."""
         ...
 
     def files(self) -> list[Path]:
-        """The files that hold them."""
+        """The files that hold the threads."""
         ...
 
 
 class ThreadOwners:
-    """Which threads are of users whom ``ledger`` calls ``subjects``: `thread_label` made their ids, or it names them.
+    """Tells which threads belong to ``subjects``, users by their names in ``ledger``.
 
-    ``marks`` are names, in the ledger's words, of threads of the only subject that it may not know of yet.
+    `thread_label` made the ids of these threads, or the ledger lists them. ``marks`` are the ledger's names of further
+    threads, of the only subject.
     """
 
     def __init__(self, ledger: Ledger, subjects: Iterable[str], marks: Iterable[str] = ()) -> None:
@@ -50,14 +51,14 @@ class ThreadOwners:
                 self.marks |= dict.fromkeys(entry.get("threads", ()), entry["subject"])
 
     def among(self, threads: Iterable[str]) -> dict[str, str]:
-        """Those of ``threads`` that are theirs, with their subjects."""
+        """Those of ``threads`` that belong to the subjects, each with its subject."""
         owners = ((thread, self._by_name(thread) or self._by_mark(thread)) for thread in threads)
         return {thread: owner for thread, owner in owners if owner}
 
     def shared(self, stores: Iterable[Backend], found: Mapping[str, str]) -> set[str]:
         """Those of ``found`` that the rows of other users name as well, unless their ids say whose they are.
 
-        Nobody talks in a space, or for all users.
+        Rows of spaces, and those that belong to no user, do not count: no conversation is theirs.
         """
         named = {thread for thread in found if not self._by_name(thread)}
         shared = set[str]()
@@ -81,7 +82,7 @@ class ThreadOwners:
 
 
 def threads_named(row: Row) -> set[str]:
-    """The ids of threads that a row names: a receipt, a memory, an audit event, or a message, by its session."""
+    """The thread ids that a row names: a receipt, a memory, an audit event, or a message, by its session."""
     named = [row.value.get(name) for name in ("thread_id", "session_id", "session")]
     for field in ("source", "actor"):
         of = row.value.get(field)

@@ -1,6 +1,6 @@
-"""Copies of a store: it notes those that leave it, as backups and exports do, so that an erasure names them.
+"""Copies of a store: it notes its backups and exports, so that an erasure can name them.
 
-Those that are made for a moment are removed also if the process that made them was killed.
+Temporary copies are removed by a later process if the one that made them was killed.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _MASK: Final = "…"
 SHORTEST: Final = 8
 """Characters of an id or a text that an erasure searches files for: shorter ones may be anybody's."""
 _LETTER: Final = rf"[^\W_{UNSPACED}]"
-"""A letter or digit that makes one word with those beside it."""
+"""A letter or digit of a script that puts spaces between words."""
 _DATE: Final = r"(?<!\d)\d{4}-\d\d-\d\d(?!\d)"
 _PREFIX: Final = "inference-core-"
 _LOCK: Final = "in-use"
 _YOUNG_S: Final = 60.0
-"""Whoever has just made a folder may not have taken its lock yet."""
+"""`sweep` spares younger folders: the process that makes one may not have taken its lock yet."""
 
 
 def note_copy(store: Backend, kind: str, path: Path, user_ids: Sequence[str] = ()) -> None:
-    """Notes that ``path`` is a ``kind`` of copy of ``store``: of these users, or of all. Raises StoreError.
+    """Notes in ``store`` that ``path`` is a copy of it, of these users or of all. Raises StoreError.
 
-    Users are noted by a keyed digest, and the name of the file is masked when one of them is erased.
+    Users are noted by a keyed digest. Erasing one of them masks the user's id in the path.
     """
     if store.capabilities.writable:
         marks = _marks(store, map(encode_label, user_ids))
@@ -61,7 +61,7 @@ def copies_with(store: Backend, user_id: str) -> list[str]:
 
 
 def forget_in_copies(store: Backend, user_id: str) -> None:
-    """Removes what notes of copies tell of the user: copies of that user alone, and the id in the names of others."""
+    """Takes the user out of the notes: drops copies of this user alone, and masks the id in the paths of others."""
     if not (known := _known(store)) and not store.get_meta(COPIES_META):
         return
     (mark,), left = _marks(store, [encode_label(user_id)]), list[dict[str, Any]]()
@@ -73,7 +73,7 @@ def forget_in_copies(store: Backend, user_id: str) -> None:
 
 
 def know_copies_of(source: Backend, target: Backend, user_ids: Sequence[str] = ()) -> None:
-    """Notes in ``target`` the copies of ``source``, for its users or ``user_ids``, who are in it from now on.
+    """Notes the copies of ``source`` in ``target`` too, into which its users, or ``user_ids``, are copied.
 
     Raises InvalidId, StoreError.
     """
@@ -95,7 +95,7 @@ def know_copies_of(source: Backend, target: Backend, user_ids: Sequence[str] = (
 
 
 def _known(store: Backend) -> list[dict[str, Any]]:
-    """The copies that are noted, but for those that were deleted: their folder is here, and they are not."""
+    """The noted copies, without deleted ones: those whose folder exists here, and they do not."""
     known: list[dict[str, Any]] = json.loads(store.get_meta(COPIES_META) or "[]")
     return [one for one in known if _may_be_there(Path(one["path"]))]
 
@@ -105,7 +105,7 @@ def _may_be_there(path: Path) -> bool:
         return True
     if _MASK not in path.name:
         return path.exists()
-    # Its name is not known any more: as long as a file might be it, it counts.
+    # A masked name is no longer known: the copy counts as long as any file matches it.
     return any(path.parent.glob(glob.escape(path.name).replace(_MASK, "*")))
 
 
@@ -115,17 +115,17 @@ def _keep(store: Backend, copies: Sequence[dict[str, Any]]) -> None:
 
 def _marks(store: Backend, labels: Iterable[str]) -> list[str]:
     if not (labels := list(labels)):
-        return []  # without a need, no store gets a key: a copy of another one takes over that one's
+        return []  # make no key needlessly: a store without one takes over that of a store copied into it
     key = content_key_of(store)
     return [hmac.new(key, label.encode(), hashlib.sha256).hexdigest() for label in labels]
 
 
 def masked(path: str, user_id: str) -> str:
-    """``path`` without the user's id; a short one is masked where it stands alone, and not in a date."""
+    """``path`` with the user's id masked; a short id only where it stands alone, and not in a date."""
     for name in (user_id, encode_label(user_id)):
         if len(name) >= SHORTEST:  # an erasure searches files for it, within words as well
             path = path.replace(name, _MASK)
-        else:  # it may be a part of anything, and a path that names nothing any more is of no use to other users
+        else:  # it may be a part of any word; masked there, the path would no longer name the copy for other users
             alone = rf"(?<!{_LETTER}){re.escape(name)}(?!{_LETTER})"
             path = re.sub(rf"({_DATE})|{alone}", lambda found: found[1] or _MASK, path)
     return path
@@ -133,7 +133,7 @@ def masked(path: str, user_id: str) -> str:
 
 @contextmanager
 def own_folder(kind: str) -> Generator[Path]:
-    """A folder among the temporary files for copies of a store; those of processes that were killed go."""
+    """A temporary folder for copies of a store, removed at the end; also removes those that killed processes left."""
     sweep()
     with (
         tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-") as place,
@@ -144,7 +144,7 @@ def own_folder(kind: str) -> Generator[Path]:
 
 
 def sweep() -> None:
-    """Removes the folders of `own_folder` that are nobody's any more."""
+    """Removes this account's folders of `own_folder` whose process has ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # it is another account's, or has just gone
             made = (folder / _LOCK).stat(follow_symlinks=False)
@@ -158,7 +158,10 @@ def sweep() -> None:
 
 @contextmanager
 def alone_at(path: Path) -> Generator[None]:
-    """Lets one process at a time restore to ``path``, removes what one that was killed left. Raises InvalidInput."""
+    """Lets one process at a time restore to ``path``; removes what a killed one left.
+
+    Raises InvalidInput if another process is restoring there.
+    """
     marker = path.with_name(f"{path.name}.restoring")
     with closing(FileLock(marker)) as lock:
         if not lock.take():

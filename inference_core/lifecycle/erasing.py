@@ -1,8 +1,8 @@
 """erase(): removes everything of a user from stores, checks that it is gone, byte by byte where it can, and says so.
 
-Fence, then remove, then reclaim, then verify, then the receipt. The fence keeps out whoever began to write before:
-workers in the midst of an extraction, saves that wait, imports. An erasure that was interrupted is completed by the
-next call with the same ledger, which gives the same counts.
+The order is: fence, remove, reclaim, verify, write the receipt. The fence refuses writes that began earlier: workers in
+the middle of an extraction, waiting saves, imports. An interrupted erasure is completed by the next call with the same
+ledger, which gives the same counts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NO_OUTBOX: Final = "messages that wait in an outbox in another database, if you 
 RUNNING: Final = "what turns under way save at their end, through other checkpointers than those of open_checkpointer"
 _MOST_TRACES: Final = 64
 _TRACE: Final = 40
-"""Characters of a text that are searched for in files; shorter than `SHORTEST` they may be anybody's."""
+"""Characters of a text that are searched for in files; fewer than `SHORTEST` may be anybody's."""
 _SAID: Final = ("content", "text")
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?")
 _SOUGHT: Final = ("named", "traces")
@@ -66,7 +66,7 @@ class _Found:
         self.rows: Counter[str] = Counter()
         self.threads: set[str] = set()
         self.also: list[Key] = []
-        """Rows of others' namespaces that name the user, and those that may have."""
+        """Rows outside the user's namespaces that name the user, or may have done so."""
         self.traces: list[str] = []
         seen, chance = 0, random.Random(0)  # noqa: S311 - which texts are searched for is no secret
         label, agents = encode_label(user_id), {None}
@@ -88,7 +88,7 @@ class _Found:
                 if name and isinstance(one, Row) and one.value.get(name) == user_id:
                     self.rows[LISTED] += 1
                     self.also.append((one.namespace, one.key))
-        # The key of a row that is gone is a hash of the user's id.
+        # A store keeps the keys of removed rows. These keys are hashes of the user's id, so they are erased too.
         for agent, scoped, task in product(agents, (True, False), (None, SESSIONS, INSIGHTS)):
             self.also.append(Partition(user_id, agent, scoped, task).place)
 
@@ -108,7 +108,7 @@ def erase(
 ) -> ErasureReceipt:
     """Removes everything of a user from ``stores``, checks that it is gone, and returns the receipt.
 
-    Safe to repeat, and safe beside readers and writers, who get UserErased for this user meanwhile.
+    Safe to repeat, and safe beside readers and writers; meanwhile, writes for this user raise UserErased.
 
     Args:
         stores: The store of memories, and that of the outbox if it is another one.
@@ -117,15 +117,15 @@ def erase(
         threads: The conversations of the application; those of the user are removed too.
         by: Who removes the user, for the receipt.
         reason: Why, for the receipt.
-        fully: Also reclaims space by means that block everybody else meanwhile.
+        fully: Also reclaims space in ways that block all other users of the store meanwhile.
         dry_run: Changes nothing; the receipt says what there is.
         replay_of: The id of the erasure that this one repeats on a restored store.
         audit_key: What the stores were opened with, if their audit trails have a key of yours.
 
     Raises:
-        InvalidId: ``user_id`` is no user, but a space for example.
+        InvalidId: ``user_id`` is not a user's id, but a space, for example.
         Held: The user has a legal hold; nothing was removed.
-        StoreError: A store failed; call it again with the same ledger.
+        StoreError: A store failed; call this again with the same ledger.
     """
     if isinstance(user_id, Space):
         raise InvalidId("A space is no user: to remove it, delete its memories and revoke its roles")
@@ -145,11 +145,11 @@ def erase(
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
     known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
-    # Nothing in the files of an encrypted store can be found by its text, which a plan would hold in clear.
+    # Texts cannot be found in the files of an encrypted store, and a plan would hold them in clear: so it has none.
     open_stores = [not isinstance(getattr(store, "beneath", store), SealedBackend) for store in stores]
     fresh = (trace for one, is_open in zip(found, open_stores, strict=True) if is_open for trace in one.traces)
     known["traces"] = [*known.get("traces", ()), *fresh][: 2 * _MOST_TRACES]
-    # The user's id is searched for in any case; so a plan holds none.
+    # The user's id is searched for in any case, so a plan need not contain it.
     named = {name for name in named if user_id not in name and label not in name}
     known |= {"named": sorted({*known.get("named", ()), *named}), "threads": sorted(owners.marks)}
     not_ours = (
@@ -158,7 +158,7 @@ def erase(
         *([NO_OUTBOX] if len(stores) == 1 else []),
     )
     files: dict[str, int] = {}
-    # The ledger keeps the receipt: so it has no label of a user, which `thread_label` sets before a colon.
+    # The ledger keeps the receipt, so it must not show a user's label, which `thread_label` puts before a colon.
     shown = [masked(thread[thread.find(":") + 1 :], user_id) for thread in sorted(shared)]
     remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(shown))] if shared else []
     left = counts
@@ -201,12 +201,12 @@ def erase(
         replay_of=replay_of,
     )
     if not dry_run:
-        # In this order: the receipt lasts before writers are let in again, and the plan goes last: until then, a
-        # repeated call has the same id, and adds no second receipt.
+        # In this order: the receipt is on disk before writers are let in again. The plan is removed last: until then,
+        # a repeated call has the same id, and adds no second receipt.
         ledger.append(receipt)
         for fence in fences:
             fence.take_down(label)
-        if receipt.left:  # the next call has to search for this, which it cannot find any more
+        if receipt.left:  # the next call has to search for these, but can no longer find them in the store
             _write_plan(plan, {name: known[name] for name in _SOUGHT})
         else:
             plan.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ def erase(
 
 
 def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: bool) -> list[Fences]:
-    """Keeps out writers of the user. Raises Held for one with a legal hold, also if that has begun just now."""
+    """Puts up the user's fence in each store. Raises Held for a legal hold, also for one that began meanwhile."""
     fences = [fences_of(store) for store in stores]
     for store in stores:
         cast("Holding", store).check(label)
@@ -225,7 +225,7 @@ def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: b
         try:
             for store in stores:
                 cast("Holding", store).check(label)
-        except Held:  # it began in between; no other one can begin now
+        except Held:  # it began between the first check and the fence; behind the fence, none can begin
             for fence in fences:
                 fence.take_down(label)
             raise
@@ -233,10 +233,10 @@ def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: b
 
 
 def _end_trail(journal: Journal, label: str) -> None:
-    """Seals that the key of the user's events ends. The fence keeps out who would seal something after it."""
+    """Seals the end of the key of the user's audit events. The fence keeps out seals that would follow it."""
     for _ in range(_TRIES):
         (outcome,) = journal.backend.apply([end_key(journal, label)])
-        if not isinstance(outcome, VersionConflict):  # else a sealer was faster, who began before
+        if not isinstance(outcome, VersionConflict):  # else a sealer that began before was faster
             if isinstance(outcome, Exception):
                 raise outcome
             return
@@ -254,7 +254,7 @@ def _remove(store: Backend, label: str, also: Sequence[Key], audit_key: bytes | 
 
 
 def _removed_again(place: Threads, owners: ThreadOwners, shared: set[str]) -> int:
-    """Removes conversations of which a turn under way has just saved something; how many of them are left."""
+    """Removes conversations that a turn under way has saved again; returns how many are left."""
     late = owners.among(place.there()).keys() - shared
     for _ in range(_TRIES if late else 0):
         place.erase(sorted(late))
@@ -265,7 +265,7 @@ def _removed_again(place: Threads, owners: ThreadOwners, shared: set[str]) -> in
 
 
 def _read_plan(plan: Path) -> dict[str, Any]:
-    """What an erasure has noted that did not end, or that ended with something left; nothing if there was none."""
+    """What an erasure noted that was interrupted, or ended with something left; empty if there was none."""
     try:
         return json.loads(plan.read_bytes())
     except (FileNotFoundError, ValueError):  # a plan is complete before anything is removed
@@ -273,7 +273,7 @@ def _read_plan(plan: Path) -> dict[str, Any]:
 
 
 def _resumed(noted: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
-    """What an erasure that did not end has noted, with what has come since; else ``fresh``, with what to search for."""
+    """What an interrupted erasure noted, with what has come since; else ``fresh``, with what to search for."""
     if "id" not in noted:
         return fresh | noted
     for name, counts in fresh["counts"].items():
@@ -290,19 +290,19 @@ def _write_plan(plan: Path, known: dict[str, Any]) -> None:
 
 
 def _trace_of(row: Row, user_id: str) -> str | None:
-    """The beginning of what a row says, by which a copy of it would be found in a file; None if that is too short."""
-    # An instant is long, but many rows have the same.
+    """The beginning of a row's text, by which a copy of it would be found in a file; None if that is too short."""
+    # A timestamp is long enough, but many rows share it.
     found = [(said, text) for said, text in _texts(row.value) if len(text) >= SHORTEST and not _INSTANT.fullmatch(text)]
-    if len(user_id) >= SHORTEST:  # that is searched for anyway; so what is noted meanwhile has no id in it
+    if len(user_id) >= SHORTEST:  # the id is searched for anyway, and a plan should not contain it
         names = (user_id, encode_label(user_id))
         found = [(is_said, text) for is_said, text in found if not any(name in text[:_TRACE] for name in names)]
-    # Hashes are long, but stand in no copy of a text; words stand there.
+    # Words are better than hashes, which are long, but appear in no copy of a text.
     _, text = max(found, key=lambda one: (one[0], " " in one[1], len(one[1])), default=(False, ""))
     return text[:_TRACE] or None
 
 
 def _texts(value: object, *, is_said: bool = False) -> Iterator[tuple[bool, str]]:
-    """The texts in a value, and whether each is what was said or remembered: its field says so."""
+    """The texts in a value, and whether each was said or remembered, which the name of its field tells."""
     if isinstance(value, str):
         yield is_said, value
     elif isinstance(value, dict):
@@ -316,7 +316,7 @@ def _texts(value: object, *, is_said: bool = False) -> Iterator[tuple[bool, str]
 def hits_in_files(
     stores: Sequence[Backend], threads: Sequence[Threads], traces: Iterable[str]
 ) -> tuple[dict[Path, int], set[str]]:
-    """How many of the traces each file still holds, but for those that others have stored, too; and these."""
+    """How many of the traces each file still holds, except those that others have stored too; and the latter."""
     # A file may hold a trace as it is, in JSON of either kind, or in lower case.
     forms = {
         one: {one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], one.lower()}

@@ -1,7 +1,7 @@
-"""`MemoryLifecycle`: forgetting moves what a policy chooses to the archive, from where it can be restored.
+"""`MemoryLifecycle`: forgetting moves the memories that a policy chooses to the archive; they can be restored.
 
-Whatever fails, a memory is in its namespace or in the archive, and the next run goes on. What is changed, pinned or
-recalled between choosing and moving stays.
+Whatever fails, each memory is in its namespace or in the archive, and the next run continues. A memory that is changed,
+pinned or (unless it has expired) recalled between choice and move stays.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PORTION: Final = 100
 _READ_AT_ONCE: Final = 2_000
 _HOUR_S: Final = 3_600.0
 Progress = Callable[[int, int], None]
-"""Is called with how many memories are done, and of how many."""
+"""Called with the number of memories done and the number of all."""
 
 
 @dataclass(slots=True)
@@ -128,12 +128,12 @@ def forget(
 def _archive(
     scope: MemoryScope, leaving: Sequence[EvictionCandidate], now: datetime, progress: Progress | None
 ) -> Operation[dict[Key, EvictionCandidate]]:
-    """Moves ``leaving`` to the archive, portion by portion; those that went."""
+    """Moves ``leaving`` to the archive, portion by portion; returns those that were moved, by key."""
     engine, done = scope.engine, 0
     gone: dict[Key, EvictionCandidate] = {}
 
     def move(portion: Sequence[EvictionCandidate], known: Mapping[Key, Document]) -> Operation[list[EvictionCandidate]]:
-        """Moves those that are as they were. Raises VersionConflict if one of them changes meanwhile."""
+        """Moves those that have not changed since. Raises VersionConflict if one changes during the move."""
         yield from engine.pool.call(engine.accesses.flush)
         rows = yield from engine.get([one.key for one in portion])
         figures = yield from engine.get(
@@ -166,7 +166,7 @@ def _archive(
 
 
 def _erase(scope: MemoryScope, portion: Sequence[Row]) -> Operation[list[str]]:
-    """Removes rows of the archive, unless they have changed; the ids of those that went."""
+    """Removes rows of the archive, unless they have changed; returns the ids of those removed."""
     rows = yield from scope.engine.get([(row.namespace, row.key) for row in portion])
     same = [row for row, old in zip(rows, portion, strict=True) if row and row.version == old.version]
     if same:
@@ -185,10 +185,10 @@ class MemoryUsage:
 
 
 def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
-    """How often each memory that this agent reads was recalled: the most used first, the oldest unused ones last.
+    """How often each memory that this agent reads was recalled.
 
-    Recalls by other processes are included within 30 seconds, once those have written them. Raises InvalidInput,
-    StoreError.
+    The most used come first, then the most recently used, then the oldest. Recalls by other processes are included
+    within 30 seconds, once those have written them. Raises InvalidInput, StoreError.
     """
     scopes = scope.namespaces.read_scopes(user_id)
     rows = yield from scope.engine.scan(scopes)
@@ -197,7 +197,7 @@ def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
 
 
 def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> list[tuple[MemoryRecord, Usage]]:
-    """``records`` with their figures, the most used first, then those used last, then the oldest."""
+    """``records`` with their usage: the most used first, then the most recently used, then the oldest."""
     found = [(record, figures.get((record.namespace, record.id), Usage())) for record in records]
     found.sort(key=lambda one: (-one[1].count, -(one[1].last.timestamp() if one[1].last else 0), one[0].created_at))
     return found
@@ -206,7 +206,7 @@ def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> lis
 def usages_beside(
     engine: StoreEngine, scopes: Sequence[Namespace], only: Sequence[Row] | None = None
 ) -> Operation[dict[Key, Usage]]:
-    """How often the memories of exactly ``scopes``, or ``only`` these, were recalled; not those that never were."""
+    """The usage of the memories in exactly ``scopes``, or of ``only`` these rows, without those never recalled."""
     yield from engine.pool.call(engine.accesses.flush)
     if only is None:
         rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
@@ -217,9 +217,9 @@ def usages_beside(
 
 
 class Rounds(Generic[T]):
-    """Has ``apply`` work on each of ``users``, at once and then every ``hours``; None: never.
+    """Runs ``apply`` for each of ``users`` at the first `run_if_due`, then once every ``hours``; None: never.
 
-    Several processes may do so at the same time.
+    Several processes may run rounds at the same time.
     """
 
     def __init__(
@@ -234,7 +234,10 @@ class Rounds(Generic[T]):
         self._due = 0.0 if hours else float("inf")
 
     def run_if_due(self) -> int:
-        """The sum of what ``apply`` returns; 0 if it is not time yet. A user whose run fails waits for the next one."""
+        """Runs a round if one is due; returns the sum of what ``apply`` returned, else 0.
+
+        A failure is logged, and its user waits for the next round.
+        """
         if time.monotonic() < self._due:
             return 0
         self._due = time.monotonic() + self._every_s

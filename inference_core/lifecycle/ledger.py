@@ -1,7 +1,7 @@
-"""The ledger: which users were erased, in a file outside of the stores, so that a restored backup is erased again.
+"""The ledger: a file outside the stores that records erased users, so that restoring a backup erases them again.
 
-The first line holds the ledger's key, each other one a receipt. Receipts name their user by an HMAC under that key: who
-has the ledger can tell whether a given id was erased, and cannot list the ids.
+The first line holds the ledger's key, each further line a receipt. A receipt names its user by an HMAC under that key:
+whoever has the ledger can tell whether a given id was erased, but cannot list the ids.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ErasureReceipt:
 
     A trace is a piece of an erased text, or an id. ``remains`` says where freed bytes may still be, ``copies`` which
     backups and exports still hold the user, ``not_ours`` what this package cannot reach. ``began`` and ``ended`` are
-    instants in ISO 8601. ``threads`` are the conversations that the user's data named, in the words of the ledger;
-    ``replay_of`` is the id of the erasure that was repeated.
+    instants in ISO 8601. ``subject`` is the user, and ``threads`` the conversations that the user's data named, under
+    their names in the ledger. ``replay_of`` is the id of the erasure that was repeated.
     """
 
     id: str
@@ -71,16 +71,16 @@ class ErasureReceipt:
         return sum(one.left for store in self.places.values() for one in store.values()) + sum(self.files.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Itself as JSON data, with a checksum over all of it."""
+        """The receipt as JSON data, with a checksum of all of it."""
         given = json.dumps(asdict(self) | {"found": self.found, "left": self.left}, ensure_ascii=False)
-        # A path or a reason may be no valid Unicode. Escaped, it can be encoded, which must not fail after a removal.
+        # A path or reason may hold lone surrogates. They are escaped, so that encoding never fails after a removal.
         content: dict[str, Any] = json.loads(_SURROGATE.sub(lambda one: rf"\\u{ord(one[0]):x}", given))
         text = json.dumps(content, ensure_ascii=False, sort_keys=True)
         return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 class Ledger:
-    """The ledger at ``path``, made when it is first written. Raises ConfigurationError if it is something else."""
+    """The ledger at ``path``, created on the first write. Raises ConfigurationError if it is not one or was changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class Ledger:
             self._read()
 
     def _read(self) -> None:
-        # Other line ends may stand within a receipt that an earlier version wrote.
+        # Not splitlines(): receipts of an earlier version may contain other line ends.
         head, *lines = self.path.read_bytes().split(b"\n")
         try:
             known = json.loads(head.decode())
@@ -114,7 +114,7 @@ class Ledger:
             )
 
     def subject(self, user_id: str) -> str:
-        """The name of the user in this ledger."""
+        """The user's name in this ledger: an HMAC of the id."""
         return hmac.digest(self._key, user_id.encode(errors="surrogatepass"), "sha256").hex()
 
     def subject_of(self, label: str) -> str | None:
@@ -124,7 +124,7 @@ class Ledger:
         return None
 
     def thread(self, thread_id: str) -> str:
-        """The name of a conversation in this ledger."""
+        """A conversation's name in this ledger: a shortened HMAC of the thread id."""
         return hmac.digest(self._key, b"thread\0" + thread_id.encode(errors="surrogatepass"), "sha256").hex()[:24]
 
     def append(self, receipt: ErasureReceipt) -> None:
@@ -133,13 +133,13 @@ class Ledger:
             return
         entry = receipt.to_json()
         self.make()
-        # Its own line, whatever a process that died has left.
+        # On a line of its own, even behind the partial line of a process that died.
         with private_file(self.path, os.O_APPEND) as file:
             file.write(f"\n{json.dumps(entry)}\n".encode())
         self.entries.append(entry)
 
     def make(self) -> None:
-        """Makes the file if it is not there: the key must last before it is used. Raises OSError."""
+        """Creates the file unless it exists: the key must be on disk before it is used. Raises OSError."""
         if not self._is_new:
             return
         self._is_new = False
@@ -149,7 +149,7 @@ class Ledger:
         with private_file(part) as file:
             file.write(json.dumps(head).encode() + b"\n")
         try:
-            os.link(part, self.path)  # a file that appears whole, and never in place of another one
+            os.link(part, self.path)  # the file appears whole, and never replaces another one
         except FileExistsError:  # another process was faster: its key counts
             self._read()
         finally:
@@ -161,6 +161,6 @@ class Ledger:
 
 
 def ledger_of(url: str) -> Path:
-    """Where the ledger of the store at ``url`` lies unless another place is given: beside its files, else here."""
+    """The default ledger of the store at ``url``: beside the store's files, else in the working directory."""
     path = parse_url(url).path
     return path.with_name(path.name + ".erasures.jsonl") if path else Path(DEFAULT)

@@ -1,9 +1,9 @@
 """Which memories a policy forgets, and why. Pure, so that a dry run and a real one agree.
 
-A memory's strength falls with the time since it was last used, the slower the more often it was recalled, after
+A memory's strength decays with the time since it was last used, more slowly the more often it was recalled, after
 Ebbinghaus (1885) and MemoryBank (Zhong et al., arXiv 2305.10250). Importance counts and recalling resets the time, as
-in Generative Agents (Park et al., arXiv 2304.03442). Two departures: recalls count by their logarithm, since what is
-injected into every prompt is recalled often; importance stretches the half-life instead of being added.
+in Generative Agents (Park et al., arXiv 2304.03442). Two departures: recalls count by their logarithm, since a memory
+that is injected into every prompt is recalled often; importance stretches the half-life instead of being added.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def parse_budget(text: str) -> dict[str, int]:
 
 
 def half_lives(record: MemoryRecord, usage: Usage, now: datetime, half_life_days: float | None) -> float:
-    """How many of its half-lives ago the memory was last recalled or written; 0 for the future.
+    """The time since the memory was last recalled or written, in its half-lives; 0 if that lies in the future.
 
-    The half-life is ``half_life_days`` for a memory of importance 0.5 that was never recalled, half of that at
-    importance 0, twice at 1, and grows by one with each doubling of its recalls plus one.
+    The half-life is ``half_life_days`` (None: 30) for a memory of importance 0.5 that was never recalled; half of that
+    at importance 0, twice at 1. It is multiplied by 1 + log2(1 + recalls).
     """
     last = max(record.updated_at, usage.last) if usage.last else record.updated_at
     stability = 2 ** (2 * record.importance - 1) * (1 + log2(1 + usage.count))
@@ -133,7 +133,7 @@ class ForgettingReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvictionCandidate:
-    """A memory to be forgotten. ``successor`` is the memory that superseded it, which must go before."""
+    """A memory to be forgotten. ``successor`` is the memory that superseded it, which must be forgotten first."""
 
     record: MemoryRecord
     usage: Usage
@@ -154,7 +154,7 @@ def key_of(record: MemoryRecord) -> Key:
 
 
 class Choice:
-    """Chooses which of all of a user's ``records`` the policy forgets; ``leaving`` has them in the order of going."""
+    """Chooses which ``records`` the policy forgets, given all of a user's; ``leaving`` has them in order of removal."""
 
     def __init__(
         self, records: Sequence[MemoryRecord], usages: Mapping[Key, Usage], policy: ForgettingPolicy, now: datetime
@@ -173,7 +173,7 @@ class Choice:
             if record.superseded_by:
                 self._ended[record.superseded_by].append(record)
         for one in (one for one in records if one.cites and key_of(one) in holding):
-            # What a memory follows from fades no faster than that memory.
+            # The memories that another one cites fade no faster than that one, as long as it holds.
             for source in (record for cited in one.cites for record in by_id.get(cited, ()) if _meet(record, one)):
                 key = key_of(source)
                 self._half_lives[key] = min(self._half_lives[key], self._half_lives[key_of(one)])
@@ -184,7 +184,7 @@ class Choice:
                 self._leave(record, ForgettingReason.FADED, f"{self._strength(record):.1%} of its strength is left")
 
         def rank(one: MemoryRecord) -> tuple[object, ...]:
-            # What does not hold any more goes before what does, then the weaker, less important and older.
+            # Memories that no longer hold go before those that do; then the weaker, less important and older first.
             key = key_of(one)
             return key in holding, -self._half_lives[key], one.importance, one.created_at, one.namespace, one.id
 
@@ -196,7 +196,7 @@ class Choice:
         return strength(self._half_lives[key_of(record)])
 
     def _keep(self, budgets: Mapping[str, int], weakest: Sequence[MemoryRecord], what: str) -> None:
-        """Lets the weakest go until ``budgets`` are kept, those of single types first."""
+        """Forgets the weakest until ``budgets`` are met, those of single types before that of all."""
         for kind, limit in sorted(budgets.items(), key=lambda one: one[0] == EVERY_TYPE):
             group = [one for one in weakest if kind in (EVERY_TYPE, one.memory_type.value)]
             sizes = {key_of(one): text_tokens(one.content) if what == "tokens" else 1 for one in group}
@@ -208,7 +208,7 @@ class Choice:
                 left -= sum(sizes.get(key, 0) for key in gone)
 
     def _leave(self, record: MemoryRecord, reason: ForgettingReason, detail: str) -> list[Key]:
-        """Lets ``record`` and its history go, unless they are pinned; the keys of what goes now."""
+        """Adds ``record`` and its history to ``leaving``, except what is pinned; returns the keys that were added."""
         gone: list[Key] = []
         waiting: list[tuple[MemoryRecord, MemoryRecord | None]] = [(record, None)]
         while waiting:
@@ -227,6 +227,6 @@ class Choice:
 
 
 def _meet(one: MemoryRecord, other: MemoryRecord) -> bool:
-    """Whether some agent reads both."""
+    """Whether any one agent can read both: they are not two agents' own."""
     owners = {record.namespace[_SHARED_LABELS:] for record in (one, other)} - {()}
     return len(owners) <= 1

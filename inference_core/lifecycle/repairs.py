@@ -1,8 +1,8 @@
-"""What is put right in all rows of a store: damaged ones are removed, secrets redacted, keys replaced.
+"""Repairs across all rows of a store: removes damaged rows, redacts secrets, and replaces encryption keys.
 
-Reads leave out a damaged row, so that it stops no other; it is named without a word of its content. A memory that a
-newer version of this package wrote is not damaged, but left out alike, since this version cannot tell what it means.
-Secrets are those from before the store redacted them; they are named by kind and id.
+Reads skip a damaged row, so that it does not block others; it is reported without its content. A memory that a newer
+version of this package wrote is not damaged, but skipped too, since this version cannot tell what it means. The secrets
+are those from before the store redacted them; they are reported by kind and id.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.redacting import redacted
 
 Progress = Callable[[int, int], None]
-"""Is called with how many rows are done, and of how many."""
+"""Called with the number of rows done and the number of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A row that cannot be read: whose it is, if that is known, where it is, and why.
 
-    ``is_newer``: it is sound, and was written by a newer version. ``keeps_row``: only its index entry is damaged, which
+    ``is_newer``: it is intact, but a newer version wrote it. ``keeps_row``: only its index entry is damaged, which
     `mend` rebuilds.
     """
 
@@ -56,7 +56,7 @@ class Damage:
 
 
 def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progress | None = None) -> Iterator[Damage]:
-    """What cannot be read of these users or of all; reads every row. Raises InvalidId, StoreError."""
+    """The rows of these users, or of all, that cannot be read; reads every row. Raises InvalidId, StoreError."""
     for found in _inspected(backend, user_ids, progress):
         if isinstance(found, Unreadable):
             user, place = user_of(found.root), "/".join((found.namespace or ())[1:])
@@ -69,9 +69,9 @@ def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progre
 
 
 def mend(backend: Backend, damages: Iterable[Damage]) -> int:
-    """Removes ``damages``; of rows of which only the index entry is damaged, rebuilds that.
+    """Removes the rows of ``damages``; where only the index entry is damaged, rebuilds that.
 
-    Returns how many were still as they were found. Raises Held for a user with a legal hold, StoreError.
+    Rows that have changed since stay; returns how many had not. Raises Held for a user with a legal hold, StoreError.
     """
     journal, cause = Journal(backend), Cause(at=datetime.now(UTC), operation="repair")
     mended, backend = 0, journal.backend
@@ -90,9 +90,9 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
 
 
 def reindexed(backend: Backend, row: Row) -> Put:
-    """``row`` with a text that waits for its vector: the one that was indexed, or a memory's if that is damaged too."""
+    """A write of ``row`` whose text gets a new vector later: the indexed text or, if damaged, the memory's own."""
     change = None
-    with suppress(SealError):  # of what was sealed, no part of a damaged text can be read
+    with suppress(SealError):  # a damaged text that was encrypted cannot be read even in part
         change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
     if change and change.document:
         document, kind = change.document._replace(model="", vector=None, tokens=None), change.kind
@@ -149,7 +149,10 @@ class Exposed:
 def find_secrets(
     backend: Backend, guard: Guard, user_ids: Sequence[str] = (), progress: Progress | None = None
 ) -> Iterator[Exposed]:
-    """The rows of these users, or of all, with what ``guard`` finds; reads every row. Raises InvalidId, StoreError."""
+    """The rows of these users, or of all, in which ``guard`` finds secrets; reads every row.
+
+    Raises InvalidId, StoreError.
+    """
     for found in _inspected(backend, user_ids, progress):
         if isinstance(found, Row) and (kinds := guard.kinds(guard.told(found.value))):
             label, *place = found.namespace
@@ -158,10 +161,9 @@ def find_secrets(
 
 
 def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
-    """Redacts ``exposed`` in place, as a new version; items of applications stay. How many were as they were found.
+    """Redacts ``exposed`` in place, each as a new version; returns how many. Applications' items and changed rows stay.
 
-    Texts that change lose their vectors; whoever opens the store next with its model makes them anew. Raises
-    StoreError.
+    Texts that change lose their vectors until the store is next opened with its embedding model. Raises StoreError.
     """
     done, journal = 0, Journal(backend)
     for one in exposed:
@@ -191,7 +193,7 @@ def _inspected(backend: Backend, user_ids: Sequence[str], progress: Progress | N
 
 @dataclass(frozen=True, slots=True)
 class KeyStatus:
-    """How many users a store has rows of, for how many of these all keys were destroyed, and a rotation has begun."""
+    """How many users have rows in a store; of how many all keys are ``destroyed``, or a rotation is unfinished."""
 
     users: int
     destroyed: int
@@ -200,9 +202,9 @@ class KeyStatus:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How many labels (users, and the store's own) have a new key, and how many rows were sealed anew.
+    """How many labels (users, and the store's own) have a new key, and how many rows were encrypted again.
 
-    ``is_resumed``: only those were done with which an interrupted rotation had begun.
+    ``is_resumed``: the call finished an interrupted rotation, and began no other.
     """
 
     labels: int
@@ -222,14 +224,14 @@ def rotate(
     progress: Progress | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Rotation:
-    """Seals all rows of these users or of all with new keys, then destroys the old ones.
+    """Encrypts all rows of these users, or of all, with new keys, then destroys the old ones.
 
-    May be interrupted: the next call finishes what was begun. May run beside writers, for whose last writes with the
-    old keys it waits a minute. Rows change neither version nor times. Raises InvalidId, SealError, StoreError.
+    Safe to interrupt: the next call finishes what was begun. Safe beside writers: it waits a minute for their last
+    writes with the old keys. Rows change neither version nor times. Raises InvalidId, SealError, StoreError.
     """
     ring = backend.keyring
     labels = [*_labels(backend, user_ids), *([] if user_ids else [OF_STORE])]
-    # With two live keys, a label's rotation was interrupted: it is finished before any other begins.
+    # A label with two live keys was in a rotation that was interrupted: that is finished before any other begins.
     begun = [label for label in labels if _live(backend, label) > 1]
     labels = begun or [label for label in labels if _live(backend, label)]
     for label in [] if begun else labels:

@@ -1,4 +1,4 @@
-"""replay(): erases again whom a ledger names, where a restored store or checkpointer still has them."""
+"""replay(): erases the users that a ledger names again, where a restored store or checkpointer still has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.holds import Holding, holding
 
 Progress = Callable[[int, int], None]
-"""Is called with how many steps are done, and of how many."""
+"""Called with the number of users done and the number of all."""
 
 
 def replay(
@@ -31,14 +31,14 @@ def replay(
     progress: Progress | None = None,
     audit_key: bytes | None = None,
 ) -> list[ErasureReceipt]:
-    """Erases again who was erased, where ``stores`` or ``threads`` hold a state from before: a restored backup.
+    """Erases users again where ``stores`` or ``threads`` hold a state from before their erasure: a restored backup.
 
-    The new receipts: one for the rows of a user, and one for the conversations. ``labels`` are of users who may have no
-    rows any more, because this was interrupted. A store that knows of an erasure is left alone: what it has of the user
-    came later. So are conversations that began later. An erasure that was interrupted is completed. Raises Held for who
-    has a legal hold in the store, after all others were erased; StoreError.
+    Returns the new receipts: one for the rows of a user, and one for the conversations. ``labels`` are of users who may
+    have no rows left, because an earlier call was interrupted; this one completes it. A store that knows of an erasure
+    is left alone: what it has of the user came later. So are conversations that began later. Raises Held for users with
+    a legal hold in a store, after all others were erased; StoreError.
     """
-    # What a replay has removed was there before: for what came later, the erasure itself counts.
+    # Replays do not count: what came after the erasure itself stays, also if it came before a replay.
     erased: dict[str, dict[str, Any]] = {one["subject"]: one for one in ledger.entries if not one.get("replay_of")}
     receipts: list[ErasureReceipt] = []
     holds: dict[str, tuple[str, ...]] = {}
@@ -99,7 +99,7 @@ def _conversations(
     entry: dict[str, Any],
     by: str,
 ) -> ErasureReceipt:
-    """Removes the conversations of a user whose erasure is ``entry``; the receipt, which is in the ledger."""
+    """Removes the conversations of the user whose erasure is ``entry``; returns the receipt, also in the ledger."""
     began, remains = datetime.now(UTC).isoformat(), list[str]()
     for place, ids in found:
         remains += place.erase(ids)

@@ -1,6 +1,6 @@
 """Retention: what is older than a policy allows is removed for good, by type, category and kind of row.
 
-Unlike forgetting, it looks at nothing but age: pinned memories go too, and nothing of it can be restored. A dry run
+Unlike forgetting, it considers age alone: pinned memories are removed too, and nothing can be restored. A dry run
 reports exactly what a run at the same time removes.
 """
 
@@ -44,7 +44,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "receipts": (RECEIPTS,),
     "conversations": ("short_term", "messages", "vector_store"),
 }
-"""Kinds of rows beside memories, by the second labels of their namespaces. They count from their last write on."""
+"""Kinds of rows beside memories, with the second labels of their namespaces. Their age counts from the last write."""
 _KINDS: Final = (EVERY_TYPE, *MEMORY_CATEGORIES, *MEMORY_TYPES, *BESIDE)
 _MOST_DAYS: Final = 36_500.0
 _PORTION: Final = 200
@@ -54,10 +54,10 @@ _PORTION: Final = 200
 class RetentionPolicy:
     """For how many ``days`` rows are kept: by memory type, category, ``"all"`` memories, or kind of row.
 
-    A type counts before its category, and that before ``"all"``. Kinds of rows are ``archive``, ``versions``,
-    ``receipts`` and ``conversations``. What is not named stays. Memories count from when they were stored; with the
-    ``basis`` ``last_used``, from their last change or recall; with ``valid_to``, from when they ceased to be true, and
-    those that hold stay. Raises InvalidInput.
+    A type takes precedence over its category, and that over ``"all"``. Kinds of rows are ``archive``, ``versions``,
+    ``receipts`` and ``conversations``. What is not named stays. A memory's age counts from when it was stored; with the
+    ``basis`` ``last_used``, from its last change or recall; with ``valid_to``, from when it ceased to be true, and
+    memories that still hold stay. Raises InvalidInput.
     """
 
     days: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -89,7 +89,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A row that is kept no longer: what it is, its key, since when it counts, and after how many days it goes."""
+    """A row past its retention period: its kind and key, from when its age counts, and for how many days it is kept."""
 
     kind: str
     namespace: Namespace
@@ -99,7 +99,7 @@ class Overdue:
     version: int = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Itself as JSON data; nothing of its text."""
+        """The fields as JSON data, without anything of the row's text."""
         return {"kind": self.kind, "key": self.key, "since": self.since.isoformat(), "days": self.days}
 
 
@@ -108,8 +108,8 @@ def retain(
 ) -> Operation[list[Overdue]]:
     """Removes the user's rows of all agents that are older than ``policy`` allows; returns them, the oldest first.
 
-    ``dry_run`` only returns them. What changes meanwhile stays for the next run. A memory goes with its recall counts,
-    its earlier versions and what the archive keeps of it. What a legal hold keeps stays. Raises InvalidInput,
+    ``dry_run`` only returns them. What changes meanwhile stays for the next run. A memory is removed with its recall
+    counts, its earlier versions and what the archive keeps of it. What a legal hold keeps stays. Raises InvalidInput,
     StoreError.
     """
     engine, now = scope.engine, scope.clock.now()
@@ -125,7 +125,7 @@ def retain(
     for kind, labels in BESIDE.items():
         if (days := policy.days.get(kind)) is None:
             continue
-        # An application's own items may lie in a namespace of that name; the archive and versions have memories' names.
+        # Archive and versions lie beside memories' namespaces; others of that name hold an application's own items.
         own = [name for name in names if name[1:2] and name[1] in labels]
         scopes = [name for name in own if is_sidecar(name) or kind not in ("archive", "versions")]
         for row in (yield from engine.scan(scopes)):
@@ -144,16 +144,16 @@ def retain(
 
 
 def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequence[Overdue]) -> Operation[list[Overdue]]:
-    """Removes those that are as they were; which went, also with those ``before`` them.
+    """Removes the rows that have not changed; returns them, with those that the removal of a memory took along.
 
-    Raises VersionConflict if one of them changes meanwhile.
+    That memory may be in this portion or in ``before``. Raises VersionConflict if one of them changes meanwhile.
     """
     there = yield from scope.engine.get([(one.namespace, one.key) for one in portion])
     same = [one for one, row in zip(portion, there, strict=True) if row and row.version == one.version]
     if same:
         beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
         cause = Cause(at=scope.clock.now(), operation="retention", actor=scope.actor, removed=beside)
-        # What is written between the look above and the removal is newer than the policy's reason to remove it.
+        # A row that is written after the check above may no longer be overdue: then the removal fails.
         gone = [Remove(namespace=one.namespace, key=one.key, expected=one.version) for one in same]
         yield from scope.engine.write(gone, cause)
     # What lies beside a memory has gone with it.
@@ -175,7 +175,7 @@ def owners_with_rows(scope: MemoryScope) -> Operation[list[Owner]]:
 class RetentionRounds(Rounds[Owner]):
     """Applies ``policy`` to all of the store of ``scope``, at once and then every ``hours``; never if it names nothing.
 
-    What goes leaves an audit event in the same transaction: which memories, or how many rows of each other kind.
+    Each removal writes an audit event in the same transaction: which memories, or how many rows of each other kind.
     """
 
     def __init__(self, scope: MemoryScope, policy: RetentionPolicy, hours: float = 24.0) -> None:

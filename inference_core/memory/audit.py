@@ -1,4 +1,4 @@
-"""Who changed what in a memory, and why: what every write says of itself."""
+"""Who changed what in a memory, and why: the cause that every write states, and the audit events made of it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ class Actor:
 class Cause:
     """Why a batch is written: the operation, who asked for it, and when.
 
-    ``keep_until`` is how long the earlier states of what it changes are kept; None: not at all, and those that were
-    kept of what it removes are removed too. ``job`` is the work on messages that it belongs to, and ``undone`` the
-    events that it takes back. ``is_told``: it leaves an event also if no memory gets another version.
-    ``removed`` are kinds and keys of rows that are no memories and go: the event tells how many of each kind, and a
-    commitment of the keys.
+    ``keep_until`` is how long the earlier states of what it changes are kept; None: not at all, and the earlier states
+    of what it removes are removed too. ``job`` is the work on messages that it belongs to, and ``undone`` the events
+    that it reverts. ``is_told``: an event is recorded even if no memory changes. ``removed`` lists the kind and key of
+    each removed row that is not a memory; the event states how many of each kind, with a commitment to the keys.
     """
 
     at: datetime
@@ -70,10 +69,10 @@ def actor_of(source: MemorySource, agent: str | None) -> Actor:
 class Changed:
     """One row that a write has changed: where, from which version to which, and what its value was and is.
 
-    ``place`` are the labels of its namespace after the user's. ``before`` is 0 if there was nothing and None for a row
-    that has expired, ``after`` is 0 if there is nothing any more and None for a new row, whose number goes on if its
-    key was used before. The commitments are HMACs of the values under the user's key: they prove what stood there to
-    whoever shows the value, and tell nothing by themselves.
+    ``place`` holds the labels of its namespace after the user's. ``before`` is 0 if there was no row, and None for a
+    row that has expired. ``after`` is 0 if the row is gone, and None for a new row: if its key was used before, its
+    version continues from there. The commitments are keyed hashes of the values under the user's key: with the value,
+    they prove what was stored; by themselves, they reveal nothing.
     """
 
     place: tuple[str, ...]
@@ -90,9 +89,9 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """Who has changed which memories of a user, and why; never what they say.
+    """Who changed which memories of a user, and why, without their text.
 
-    ``undone`` are the ids of the events that an undo has taken back.
+    ``undone`` holds the ids of the events that an undo reverted.
     """
 
     id: str
@@ -128,7 +127,7 @@ class AuditEvent:
 
 def event_value(of: Cause | AuditEvent, changes: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """An event as JSON data: the fields of ``of``, and ``changes`` in the form of `Changed.to_value`."""
-    # Names are sorted, as some stores give them in another order. Each save makes one: no loop over fields.
+    # Names are sorted, because some stores return them in another order. No loop over fields: every save makes one.
     value: dict[str, Any] = {"actor": of.actor.to_value(), "at": of.at.isoformat(), "changes": changes}
     if of.job:
         value["job"] = of.job

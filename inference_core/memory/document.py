@@ -18,9 +18,9 @@ from inference_core.memory.types import MemoryCategory, get_category_for_type
 
 T = TypeVar("T")
 WEAK_RELEVANCE: Final = 0.1
-"""Below it what answers the query and what has nothing to do with it look alike, so displays give no figure."""
+"""Below this relevance, hits that answer the query and hits that do not look alike, so displays give no figure."""
 LONGEST: Final = 300
-"""Characters of a text that a cell shows."""
+"""A table cell shows this many characters of a text."""
 _BAR: Final = 80
 
 
@@ -99,10 +99,10 @@ class MemoryStoreDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingMemory:
-    """A memory that waits for the user, and the memories that end if it is approved.
+    """A memory that waits for confirmation, and the memories (``ends``) that it supersedes once approved.
 
     ``document`` holds the evidence: its value's ``source`` names thread, messages and tool, its metadata the ``job``.
-    After ``expires_at`` it is gone.
+    The proposal lapses at ``expires_at``.
     """
 
     document: MemoryStoreDocument
@@ -113,7 +113,7 @@ class PendingMemory:
 
     @property
     def id(self) -> str:
-        """Its id, and that of the memory that it becomes."""
+        """The proposal's id, which the memory keeps once approved."""
         return self.document.id
 
 
@@ -189,14 +189,14 @@ class MemoryMetadata:
 
 
 class Bar(NamedTuple):
-    """A figure, drawn as a bar of its share (from 0 to 1) of the longest one."""
+    """A figure and the bar beside it; ``share`` is the bar's length, from 0 to 1 of the longest bar."""
 
     figure: str
     share: float
 
 
 def shown(cell: object) -> str:
-    """A cell as HTML: text escaped, with marks that turn or hide text visible; times to the minute."""
+    """A cell as HTML: text cut and escaped, bidirectional and invisible characters visible; times to the minute."""
     if isinstance(cell, Bar):
         width = round(_BAR * min(max(cell.share, 0.0), 1.0))
         style = f"display:inline-block;background:#4a90a4;height:.7em;width:{width}px"
@@ -210,7 +210,7 @@ def shown(cell: object) -> str:
 
 
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of ``rows``."""
+    """An HTML table of ``rows``, each cell formatted by `shown`."""
     cell = "style='text-align:left;vertical-align:top;max-width:40em;overflow-wrap:anywhere'"
     head = "".join(f"<th {cell}>{shown(one)}</th>" for one in headings)
     body = "".join("<tr>" + "".join(f"<td {cell}>{shown(one)}</td>" for one in row) + "</tr>" for row in rows)

@@ -22,7 +22,7 @@ Namespace = tuple[str, ...]
 MEMORIES_STORE_NAME: Final = "memories"
 """Last label of the flat namespace that was used before the CoALA categories."""
 MIGRATED: Final[Namespace] = ("#migrated-flat-memories",)
-"""The marks of memories that were migrated: under no user's label, so that a purge of the user does not remove them."""
+"""Namespace of the marks of migrated memories: under no user's label, so that a purge of the user keeps them."""
 MAX_ID_BYTES: Final = 512
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -32,7 +32,7 @@ _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byt
 GLOBAL: Final = "~global"
 """First label of the namespaces of memories that hold for all users."""
 _SPACE: Final = "#"
-"""First sign of a space's label, and of the labels of what belongs to no user. No user id encodes to one."""
+"""First character of a space's label, and of some labels that belong to no user. No encoded user id begins with it."""
 GRANTS: Final = "#grants"
 """First label of the namespaces that hold a user's or a group's roles in spaces."""
 _NO_SPACES: Final = frozenset({GRANTS, MIGRATED[0], "#keys", "#store"})
@@ -41,7 +41,7 @@ QUEUE_ROOT: Final = "~outbox"
 JOBS_ROOT: Final = "~jobs"
 """First label of the namespaces of the server's jobs. No user id encodes to it."""
 PORTIONS: Final = "~portions"
-"""Second label of the namespaces of what a user's jobs of the server take in and give."""
+"""Second label of the namespaces that hold the input and output of a user's jobs on the server."""
 _TEXTS: Final = frozenset(
     {"forgotten", "~versions", "~pending", "~holds", "~held", "outbox", "outbox_dead", "messages", "short_term", "jobs"}
     | {PORTIONS}
@@ -62,17 +62,17 @@ QUOTA: Final = "~quota"
 AUDIT: Final = "~audit"
 """Second label of the namespace of a user's audit events."""
 SALT: Final = "~key"
-"""The key of the row beside a user's events whose removal makes all their commitments meaningless."""
+"""Key of the row, beside a user's audit events, that salts their commitments. Without it, none can be verified."""
 HOLDS: Final = "~holds"
 """Second label of the namespace of a user's legal holds."""
 HELD: Final = "~held"
-"""Second label of the namespace of copies of what was replaced under a hold."""
+"""Second label of the namespace that keeps copies of rows replaced while under a hold."""
 SEALS: Final = "~audit-seals"
 """First label of the namespaces of the seals of audit trails. No user id encodes to it."""
 _BESIDE: Final = frozenset({USAGE, FORGOTTEN, VERSIONS, PENDING})
 
-# An erasure removes and counts what lies in every place. What lies under a user's label goes whatever its second label
-# is; `PLACES` names it in receipts. A test fails for a label of this package that is neither in PLACES nor in ROOTS.
+# An erasure removes and counts the rows under a user's label, whatever their second label (`PLACES` names them in its
+# receipt), and those of `ROOTS` that name the user. A test fails for a label of this package that is in neither.
 PLACES: Final[Mapping[str, str]] = {
     **dict.fromkeys((*MEMORY_CATEGORIES, MEMORIES_STORE_NAME), "memories"),
     FORGOTTEN: "archive",
@@ -94,7 +94,7 @@ PLACES: Final[Mapping[str, str]] = {
     "short_term": "conversations",
     "vector_store": "passages of conversations",
 }
-"""What lies in a namespace with this second label, in the words of a receipt."""
+"""What the namespaces with this second label hold, as an erasure's receipt calls it."""
 ITEMS: Final = "items of the application"
 LISTED: Final = "lists of work and of jobs, of API keys and of roles"
 ROOTS: Final[Mapping[str, str | None]] = {
@@ -112,9 +112,9 @@ ROOTS: Final[Mapping[str, str | None]] = {
 class Space:
     """The owner of memories that several users share, such as a team; pass it where a ``user_id`` is asked for.
 
-    With a ``member``, the service does what that user's role in the space allows; without one, it is the application
-    that asks, and may do everything. The user ``eng`` has nothing to do with the space ``eng``. Raises InvalidId for a
-    name that no user could have either, or that is reserved.
+    With a ``member``, the service does only what that user's role in the space allows; without one, the application
+    itself is the caller and may do everything. The user ``eng`` and the space ``eng`` are unrelated. Raises InvalidId
+    for a name that is reserved or not valid as a user id.
     """
 
     name: str
@@ -137,7 +137,7 @@ def space_in(namespace: Namespace) -> str | None:
         return None
     try:
         return decode_label(namespace[0][1:])
-    except InvalidId:  # another program's
+    except InvalidId:  # another program wrote it
         return None
 
 
@@ -155,7 +155,7 @@ def encode_label(owner: Owner, *, what: str = "user_id") -> str:
     surrogates, or has more than 512 bytes.
     """
     if isinstance(owner, Space):
-        if owner.member is not None:  # whoever comes here has not looked at the member's role
+        if owner.member is not None:  # a caller that gets here has not checked the member's role
             raise InvalidId("Only a service's methods take a space with a member")
         return _SPACE + encode_label(owner.name, what="a space's name")
     name = str(owner) if isinstance(owner, UUID) else owner
@@ -189,11 +189,14 @@ def decode_label(label: str) -> str:
 
 
 def agent_in(namespace: Namespace) -> str | None:
-    """The agent that the ``namespace`` of episodic or procedural memories belongs to; None if they are shared."""
+    """The agent that the ``namespace`` of episodic or procedural memories belongs to; None if they are shared.
+
+    A label that this package did not encode is returned as it is.
+    """
     label = next(iter(namespace[2:]), None)
     try:
         return None if label is None else decode_label(label)
-    except InvalidId:  # another program's
+    except InvalidId:  # another program wrote it
         return label
 
 
@@ -211,12 +214,12 @@ def holds_memories(namespace: Namespace) -> bool:
 
 
 def is_item(namespace: Namespace) -> bool:
-    """Whether ``namespace`` is none of this package's places for texts, but perhaps for an application's own items."""
+    """Whether ``namespace`` may hold an application's own items: it is not one where this package stores texts."""
     return not (namespace[1:2] and namespace[1] in _TEXTS) and not holds_memories(namespace)
 
 
 def sidecar_namespace(namespace: Namespace, place: str) -> Namespace:
-    """The namespace beside the memories in ``namespace`` that is called ``place``; it never holds memories itself."""
+    """The sidecar called ``place`` of the memory namespace ``namespace``; `holds_memories` is false for it."""
     return (namespace[0], place, *namespace[1:])
 
 
@@ -244,7 +247,7 @@ class MemoryNamespaceBuilder:
     """Routes users, categories and agents to namespaces (the CoALA document's scheme).
 
     Semantic memory is shared by a user's agents. Episodic and procedural memory belong to the named agent, or are
-    shared when it has no name or ``agent_scope_enabled`` is off.
+    shared when it has no name or ``agent_scope_enabled`` is off. All memories of a `Space` are shared.
     """
 
     def __init__(
@@ -262,7 +265,7 @@ class MemoryNamespaceBuilder:
 
     @property
     def is_agent_scoped(self) -> bool:
-        """Whether the agent has scopes of its own."""
+        """Whether the agent has namespaces of its own for episodic and procedural memory."""
         return self._agent_label is not None
 
     def namespace_for(self, user_id: Owner, category: MemoryCategory | str) -> Namespace:

@@ -1,6 +1,6 @@
 """Quotas: how many memories and bytes a user may have, how many writes a minute, and the same for each of their agents.
 
-What is stored is counted in one row per user, which changes in the transaction of each write, so that the limits are
+Memories and bytes are counted in one row per user, updated in the transaction of each write, so that the limits are
 exact with any number of processes. Writes a minute are counted by each process for itself.
 """
 
@@ -29,21 +29,21 @@ _MINUTE_S: Final = 60.0
 Changed = tuple[str | None, str | None]
 """A memory's stored value before and after a write; None: there is none."""
 Used = tuple[int, int]
-"""How many memories there are, and the bytes of their values: text, tags and metadata, without vectors."""
+"""How many memories there are, and the bytes of their stored values: JSON with text, tags and metadata, no vectors."""
 Counts = dict[str, Used]
-"""Of a user by the agents that saved them, and under "" of all."""
+"""What a user has, by the agent that saved it, and in total under ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a user may have, and each of their agents; None: no limit."""
+    """The maximum for a user, and for each of the user's agents; None: no limit."""
 
     user: int | None = None
     agent: int | None = None
 
     @classmethod
     def of(cls, given: int | str | None) -> Limit:
-        """What a setting means: ``5000``, or a text such as ``5000,agent=1000``. Raises ConfigurationError."""
+        """The limit that a setting states, such as ``5000`` or ``5000,agent=1000``. Raises ConfigurationError."""
         found: dict[str, int] = {}
         for part in filter(None, map(str.strip, "" if given is None else str(given).split(","))):
             name, _, number = part.rpartition("=")
@@ -59,10 +59,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits of each user: a number, or a text such as ``"5000,agent=1000"``, which limits each of their agents.
+    """The limits of each user: a number, or a text such as ``"5000,agent=1000"``, which also limits each agent.
 
-    ``max_bytes`` counts text, tags and metadata as stored, without vectors. What is deleted counts no more. Raises
-    ConfigurationError.
+    ``max_bytes`` counts text, tags and metadata as stored, without vectors. Deleted memories do not count. Raises
+    ConfigurationError for a limit that cannot be read.
     """
 
     max_memories: int | str | None = None
@@ -81,7 +81,7 @@ class Quota:
         return any(limit != Limit() for limit in self.sizes)
 
     def check(self, before: Counts, after: Counts) -> None:
-        """Raises QuotaExceeded if a write makes more of something than it may be."""
+        """Raises QuotaExceeded if a write raises a count above its limit. A count above it already may stay or fall."""
         for agent, used in after.items():
             old = before.get(agent, (0, 0))
             for kind, limit, was, now in zip(_KINDS, self.sizes, old, used, strict=True):
@@ -90,7 +90,7 @@ class Quota:
                     raise QuotaExceeded(kind, was, most, agent=agent or None)
 
     def shares(self, counts: Counts, owners: Iterable[str]) -> Iterator[tuple[float, str]]:
-        """How far each limit of these agents, and for "" of the user, is used up: from 0 to 1, and in words."""
+        """How much of each limit the agents ``owners`` (and for "" the user) have used: as a fraction, and in words."""
         for owner in owners:
             for kind, limit, used in zip(_KINDS, self.sizes, counts.get(owner, (0, 0)), strict=True):
                 if most := limit.for_owner(owner):
@@ -137,7 +137,7 @@ class Quotas:
     def spend(self, root: str, agent: str | None, now: float) -> None:
         """Counts a write at ``now`` (seconds) of the user with the label ``root``. Raises QuotaExceeded.
 
-        A bucket holds the writes of a minute and fills up evenly.
+        Uses token buckets: each holds the writes of a minute and refills evenly.
         """
         owners = [(owner, most) for owner in {"", agent or ""} if (most := self.quota.rate.for_owner(owner))]
         with self._lock:
@@ -153,7 +153,7 @@ class Quotas:
             self._buckets |= left
 
     def note(self, root: str, counts: Counts) -> None:
-        """Remembers a user's counts after a write, and logs once when they come near a limit."""
+        """Remembers a user's counts after a write, and logs a warning when they have just come near a limit."""
         with self._lock:
             if len(self._known) > _MOST_KNOWN:
                 self._known.clear()
@@ -165,7 +165,10 @@ class Quotas:
                 _LOG.warning("The memory of a user is nearly full: %s", near)
 
     def warning(self, root: str, agent: str | None) -> str | None:
-        """Of which limit the user, or ``agent``, has used 85 % or more, by the last write of this process."""
+        """The limit of which the user or ``agent`` has used most, in words, as of this process's last write.
+
+        None below 85 %.
+        """
         return self._nearest(self._known.get(root, {}), {"", agent or ""})
 
     def _nearest(self, counts: Counts, owners: Iterable[str]) -> str | None:
@@ -174,5 +177,5 @@ class Quotas:
 
 
 def counts_place(root: str) -> tuple[Namespace, str]:
-    """The row that counts what the user with the label ``root`` has."""
+    """Namespace and key of the row with the counts of the user with the label ``root``."""
     return (root, QUOTA), COUNTS

@@ -1,4 +1,4 @@
-"""Receipts: which memories one model call was given, and why: ids, versions and figures, never their content."""
+"""Receipts: which memories one model call was given, and why, as ids, versions and figures without any content."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from inference_core.memory.document import Bar, table
 _MOMENTS: Final = ("at", "until", "recalled_at")
 _DIGITS: Final = 3
 _ID: Final = 2
-"""Where the id stands in a packed line."""
+"""The index of the id in a packed line."""
 
 
 class ReceiptPlace(str, Enum):
-    """Where a memory stood in the prompt: in the profile, beside it as newer, or recalled for the turn."""
+    """Where a memory stood in the prompt: in the profile, in the news newer than it, or recalled for the turn."""
 
     PROFILE = "profile"
     NEWS = "news"
@@ -53,7 +53,7 @@ class ReceiptLine:
     doubts: tuple[str, ...] = ()
 
     def packed(self, signals: Sequence[str]) -> list[Any]:
-        """The line by position, as it is stored: figures rounded, the values of ``signals`` without their names."""
+        """The line as a list, as it is stored: figures rounded, the shares in the order of the names ``signals``."""
         shares = [_rounded(self.signals.get(name, 0.0)) for name in signals] if self.signals else None
         figures: list[Any] = [_rounded(self.score), _rounded(self.relevance), shares, self.old, self.cut, self.group]
         figures.append(list(self.doubts) or None)
@@ -63,7 +63,7 @@ class ReceiptLine:
 
     @classmethod
     def unpacked(cls, signals: Sequence[str], fields: Sequence[Any]) -> ReceiptLine:
-        """The line of `packed`. Raises TypeError, ValueError or IndexError for anything else."""
+        """The line of a `packed` result. Raises TypeError, ValueError or IndexError for anything else."""
         place, rank, memory_id, version, *figures = fields
         score, relevance, shares, old, cut, group, doubts = [*figures, *[None] * 7][:7]
         return cls(
@@ -153,7 +153,7 @@ class Receipt:
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Receipt:
-        """The receipt of `to_value`. Raises TypeError, ValueError or LookupError for anything else."""
+        """The receipt of a `to_value` result. Raises TypeError, ValueError or LookupError for anything else."""
         if "lines" in value:  # written before lines were packed
             older: list[dict[str, Any]] = [{**line, "place": ReceiptPlace(line["place"])} for line in value["lines"]]
             lines = tuple(ReceiptLine(**line) for line in older)
@@ -178,7 +178,7 @@ def evidence(lines: Sequence[ReceiptLine], dropped: Sequence[ReceiptDrop]) -> di
 
 
 def tells(value: Mapping[str, Any], memory_id: str) -> bool:
-    """Whether the stored receipt ``value`` names a memory; much quicker than to parse the receipt."""
+    """Whether the model was given ``memory_id``, by the stored receipt ``value``; much faster than parsing it."""
     with suppress(TypeError, LookupError):  # a row that is no receipt names nothing
         older = [line["id"] for line in value.get("lines", ())]
         return memory_id in older or any(line[_ID] == memory_id for line in value.get("told", ()))

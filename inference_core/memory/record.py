@@ -33,7 +33,7 @@ WOULD_END: Final = "would_end"
 INDEXED_FIELDS: Final = ["content", "topic"]
 """The fields of a memory that recall searches."""
 MAX_NAMES: Final = 64
-"""Only this many names of a record are read."""
+"""Of a memory's entities, tags and related ids, only this many each are read."""
 MAX_NAME_CHARACTERS: Final = 64
 _TRIPLE: Final = 3
 
@@ -197,12 +197,15 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "superseded"
     if end is not None and end <= as_of:
         return "over"
-    is_expired = expiry is not None and expiry <= now  # by now: what is gone cannot be asked for any more
+    is_expired = expiry is not None and expiry <= now  # now, not as_of: an expired memory can no longer be read
     return "expired" if is_expired else None
 
 
 def ended(old: MemoryRecord, new: MemoryRecord, successor_id: str | None = None) -> MemoryRecord:
-    """``old`` as superseded by ``new``, from when that holds; or by the memory that states ``new`` already."""
+    """``old``, superseded by ``new`` and valid only until ``new`` holds.
+
+    ``successor_id`` names another memory that already states what ``new`` says and supersedes ``old`` in its place.
+    """
     end = {} if old.valid_to is None else {WOULD_END: old.valid_to.isoformat()}
     return replace(
         old,
@@ -214,7 +217,10 @@ def ended(old: MemoryRecord, new: MemoryRecord, successor_id: str | None = None)
 
 
 class MemoryLink(NamedTuple):
-    """The entity a memory shares with ``memory_id``, or with the query if ``memory_id`` is None."""
+    """What links a memory to the memory ``memory_id``, or to the query if ``memory_id`` is None.
+
+    ``entity`` is the entity, tag or rare word that both share, or "supersedes".
+    """
 
     entity: str
     memory_id: str | None = None
@@ -228,7 +234,7 @@ class MemoryLink(NamedTuple):
 def turn_session_of(value: Mapping[str, Any]) -> str | None:
     """The session that a memory is a turn of, by its stored value; None for semantic and procedural memories.
 
-    What happened belongs to its session. What was learned does not: the memory next to it says nothing about it.
+    An event belongs to its session. What was learned does not: neighbouring memories say nothing about it.
     """
     is_turn = value.get("memory_category") == MemoryCategory.EPISODIC.value
     return text_field(value, "session_id") if is_turn else None
@@ -237,7 +243,7 @@ def turn_session_of(value: Mapping[str, Any]) -> str | None:
 def entities_of(value: Mapping[str, Any]) -> list[str]:
     """The entities in a memory's stored value: those it lists, and both ends of its relations."""
     metadata = mapping_field(value, "extra_metadata")
-    if not metadata:  # of most memories; recall asks this of each of the best
+    if not metadata:  # true of most memories, and recall calls this for each of its best hits
         return []
     entities = _items(metadata, "entities")
     named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]

@@ -1,7 +1,7 @@
 """Guard: whether a store redacts secrets in texts, rejects the texts, or stores them as they are.
 
-Every write passes a guard, and every text whose hash becomes an id, before a model or the embedder sees it. What was
-found is named by its kind alone.
+Every write, and every text whose hash becomes an id, passes a guard before a model or the embedder sees it. What is
+found is reported by kind alone, never by value.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ T = TypeVar("T")
 Policy = Literal["redact", "reject", "off"]
 POLICIES: Final = ("redact", "reject", "off")
 _IDENTIFIERS: Final = frozenset({"session_id", "session"})
-"""Fields at the top of a stored value that applications choose, and find it by; they must not put secrets there."""
+"""Top-level fields of a stored value that applications set and search by; not redacted, so put no secrets there."""
 
 
 class Redactor(Protocol):
     """Finds what this package does not, for example with Presidio or LangChain's detectors.
 
-    Is called from several threads at once, for every text that is stored, and should take milliseconds.
+    It is called from several threads at once, for every text that is stored, and should take milliseconds.
     """
 
     def find(self, text: str) -> Iterable[tuple[int, int, str]]:
-        """What is to be left out of ``text``: where it begins and ends, and a name of its kind."""
+        """The parts of ``text`` to redact, each as its start, its end (exclusive) and the name of its kind."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What is done with credentials (``secrets``), personal data (``pii``), and with what ``redactor`` finds.
+    """The policies for credentials (``secrets``) and personal data (``pii``), and a ``redactor`` of your own.
 
-    The last is redacted, whatever the others say. Raises ConfigurationError for an unknown policy.
+    What ``redactor`` finds is always redacted, whatever the policies. Raises ConfigurationError for an unknown policy.
     """
 
     secrets: Policy = "redact"
@@ -80,11 +80,11 @@ class Guard:
         return without(text, found) if found else text
 
     def value(self, value: T) -> T:
-        """JSON data with all its texts, names of fields included, likewise; ``value`` itself if nothing is found."""
+        """JSON data with all its texts redacted, names of fields included; ``value`` itself if nothing is found."""
         return _walked(value, self.text, self._is_assigned)
 
     def stored(self, encoded: str) -> str:
-        """The JSON text of a row's value likewise; its top-level identifiers stay."""
+        """The JSON text of a row's value, redacted except for its top-level identifiers."""
         value: Any = json.loads(encoded)
         if not isinstance(value, dict):
             return encoded
@@ -97,7 +97,7 @@ class Guard:
 
     @staticmethod
     def told(value: Mapping[str, Any]) -> dict[str, Any]:
-        """A row's ``value`` without the identifiers at its top."""
+        """The part of a row's ``value`` that is searched: all but its top-level identifiers."""
         return {name: part for name, part in value.items() if name not in _IDENTIFIERS}
 
     def record(self, record: MemoryRecord) -> MemoryRecord:
@@ -135,7 +135,7 @@ class Guard:
         return tuple(found)
 
     def refuse(self, *values: Any) -> None:
-        """Raises SecretFound if JSON data holds what a policy rejects; the error names kinds and no values."""
+        """Raises SecretFound, which names kinds and no values, if JSON data holds what a policy rejects."""
         if "reject" not in (self.secrets, self.pii):
             return
         strict = replace(
@@ -152,16 +152,16 @@ class Guard:
 
 
 DEFAULT_GUARD: Final = Guard()
-"""What a store has unless it is given another."""
+"""The guard of a store that is given none."""
 
 
 def told_error(error: BaseException) -> str:
-    """What ``error``, one of a model's provider, says in a line: without the key that it may quote."""
+    """The message of a model provider's ``error`` on one line, without credentials: providers may quote the API key."""
     return in_one_line(Exception(DEFAULT_GUARD.text(str(error))))
 
 
 def _walked(value: Any, change: Callable[[str], str], is_assigned_to: Callable[[str, str], bool]) -> Any:
-    """JSON data with its texts changed; the very same where nothing changes."""
+    """JSON data with its texts changed; parts in which nothing changes are the same objects as before."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list | tuple):
@@ -174,7 +174,7 @@ def _walked(value: Any, change: Callable[[str], str], is_assigned_to: Callable[[
     changed: dict[str, Any] = {}
     topic = fields.get("topic")
     for name, part in fields.items():
-        said = topic if name == "content" and isinstance(topic, str) else name  # a topic says what a content is
+        said = topic if name == "content" and isinstance(topic, str) else name  # a topic names its content
         if isinstance(part, str) and is_assigned_to(said, part):
             changed[change(name)] = "[redacted: secret_key]"
         else:

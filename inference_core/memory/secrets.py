@@ -1,7 +1,7 @@
 """Finds credentials, payment cards and, if asked for, personal data in texts; ``secrets.toml`` has the formats.
 
-A text is first searched for the formats' literals. Only where one stands, its expression is tried, and all expressions
-take time linear in the text's length.
+A text is first searched for the formats' literals. A format's expression is tried only where its literal is found, and
+all expressions take time linear in the text's length.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from math import log2
 from typing import Any, Final, NamedTuple
 
 _SHORTEST: Final = 8
-"""No shorter text holds a secret that can be told from other words."""
+"""In a shorter text, no secret can be told from other words."""
 _LONG_TOKEN: Final = 32
 _MOST_SHOWN: Final = 4_000
-"""Characters of a value that an error searches for credentials before it shows the first ones."""
+"""Before an error shows the start of a value, this many of its characters are searched for credentials."""
 _HIDDEN: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
 _PLAIN: Final = {**_HIDDEN, **{wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}}
 """Invisible characters go, and full-width forms become ASCII, as a model reads them."""
@@ -39,7 +39,7 @@ _IN_IBAN: Final = re.compile("[a-z]{2}[0-9]{2} ")
 """What stands before the digits of an IBAN."""
 _CARD_DIGITS: Final = range(13, 20)
 _NEAR: Final = 48
-"""Characters before and after a number in which a card's words count."""
+"""A word such as "card" counts within this many characters before or after a number."""
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _VALUE: Final = re.compile(
     r"(?:[_ -](?:prod|production|dev|staging|test|live|value|[0-9]{1,2}))?[\"'`\\]{0,3}\s{0,3}"
@@ -52,7 +52,7 @@ _PASSWORD: Final = 6
 _KEY: Final = 12
 _MIXED_KEY: Final = 20
 _BITS: Final = 2.8
-"""Bits a character of a key has at least; words and repetitions have fewer."""
+"""The entropy of a key, in bits per character, is above this; that of words and repetitions is below."""
 
 
 class Finding(NamedTuple):
@@ -65,7 +65,10 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of credentials that begin with ``trigger``, behind what ``before`` matches."""
+    """A format of credentials: what ``before`` matches, the literal ``trigger``, and what ``follows`` matches.
+
+    ``before`` and ``follows`` are regular expressions. If one has a group ``secret``, only that part is the secret.
+    """
 
     kind: str
     trigger: str
@@ -81,11 +84,12 @@ class Format:
 
 
 class Formats(NamedTuple):
-    """The data of ``secrets.toml``, its credentials by a character that their triggers hold.
+    """The data of ``secrets.toml``, compiled.
 
-    A text without a character is not searched for the triggers that contain it; ``any_unmarked`` finds the triggers
-    that contain none of these characters. ``words`` are what passwords and keys are assigned to, such as "api_key".
-    ``stems`` are parts of them: for each the words that contain it, the longest first, and its place in the word.
+    ``by_mark`` groups the formats by a mark, such as "_", in their triggers: a text without the mark is not searched
+    for them. ``unmarked`` are the formats without such a mark; ``any_unmarked`` matches any of their triggers.
+    ``words`` are names to which passwords and keys are assigned, such as "api_key". ``stems`` maps a part of such words
+    to the words that contain it, longest first, each with the part's offset in the word.
     """
 
     by_mark: tuple[tuple[str, tuple[Format, ...]], ...]
@@ -107,7 +111,7 @@ def credentials_in(text: str) -> list[Finding]:
 
 
 def without(text: str, found: Iterable[Finding]) -> str:
-    """``text`` with ``[redacted: kind]`` in the place of each of ``found``, which are in its order."""
+    """``text`` with ``[redacted: kind]`` in place of each of ``found``, which are in order and do not overlap."""
     parts: list[str] = []
     at = 0
     for one in found:
@@ -117,13 +121,16 @@ def without(text: str, found: Iterable[Finding]) -> str:
 
 
 def quoted(value: object) -> str:
-    """``value`` as an error shows what a caller gave: its representation, without credentials, cut to 80 characters."""
+    """The representation of ``value`` for an error message: credentials redacted, then cut to 80 characters."""
     text = repr(value)[:_MOST_SHOWN]
     return without(text, credentials_in(text))[:80]
 
 
 def personal_in(text: str) -> list[Finding]:
-    """The e-mail addresses, phone numbers, IBANs, IP addresses and social security numbers in ``text``, likewise."""
+    """The e-mail addresses, phone numbers, IBANs, IP addresses and social security numbers in ``text``.
+
+    In their order, without overlaps.
+    """
     return _placed(text, _personal)
 
 
@@ -137,7 +144,7 @@ def is_assigned(name: str, value: str) -> bool:
 
 
 def merged(found: Iterable[Finding]) -> list[Finding]:
-    """``found`` in the order of the text; of those that overlap one, with the kind of the first."""
+    """``found`` in the order of the text; findings that overlap become one, with the kind of the first."""
     joined: list[Finding] = []
     for one in sorted(found, key=lambda one: (one.start, -one.end)):
         if joined and one.start < joined[-1].end:
@@ -181,14 +188,14 @@ def formats() -> Formats:
 
 @cache
 def _compiled(one: Format) -> re.Pattern[str]:
-    """The expression of ``one``; it starts with the literal, as ``re`` then finds its places quickly."""
+    """The expression of ``one``. It starts with the literal, because ``re`` searches for a literal prefix quickly."""
     trigger = re.escape(one.trigger)
     place = f"(?<=(?P<lead>{one.before}){trigger})" if one.before else f"(?<![A-Za-z0-9]{trigger})"
     return re.compile(f"{trigger}{place}(?:{one.follows})(?![A-Za-z0-9])")
 
 
 def _placed(text: str, find: Callable[[str], Iterator[Finding]]) -> list[Finding]:
-    """What ``find`` finds in ``text`` as it is read, at its places in ``text`` as it is written."""
+    """What ``find`` finds in ``text`` as a model reads it (see `_PLAIN`), at the positions in ``text`` itself."""
     if text.isascii():
         return merged(find(text))
     plain = text.translate(_PLAIN)
@@ -220,7 +227,7 @@ def _credentials(text: str) -> Iterator[Finding]:
 
 
 def _lower(text: str) -> str:
-    """``text`` in small letters, each in its place: of all characters, only İ becomes two in lower case."""
+    """``text`` in lower case, with every character at its position: only İ would become two characters."""
     return text.replace("İ", "i").lower()
 
 
@@ -254,9 +261,9 @@ def _personal(text: str) -> Iterator[Finding]:
 
 
 def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
-    """Whether ``value`` may be a password or key: it is no word, date, address or placeholder, and a key looks random.
+    """Whether ``value`` may be a password or key: it is no word, date, URL or placeholder, and a key looks random.
 
-    A password has a letter and a digit or sign, or is a number; people choose no better ones.
+    For a password, a digit, or a letter and a sign, is enough: people choose weak ones.
     """
     lower = value.lower()
     if "://" in value or _DATE.match(value) or any(one in lower for one in known.placeholders):
@@ -269,7 +276,7 @@ def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
 
 
 def _is_mixed(text: str) -> bool:
-    """Whether ``text`` has capitals, small letters and digits."""
+    """Whether ``text`` has upper-case letters, lower-case letters and digits."""
     return text.lower() != text != text.upper() and any(map(str.isdecimal, text))
 
 
@@ -280,7 +287,7 @@ def _bits(text: str) -> float:
 
 
 def _is_card(found: re.Match[str], lower: str, words: Iterable[str]) -> bool:
-    """Whether a number is a payment card's: by issuer and check digit, and grouped as on a card or beside its words."""
+    """Whether a number is a payment card's: by issuer and check digit, and grouped as on a card or near a card word."""
     digits = re.sub("[ -]", "", found[0])
     if (
         len(digits) not in _CARD_DIGITS

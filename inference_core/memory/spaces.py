@@ -1,4 +1,4 @@
-"""Roles in spaces: what each allows, where they are stored, and which were read lately."""
+"""Roles in spaces: what each allows, where they are stored, and a cache of those read recently."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import GRANTS, Namespace, encode_label
 
 REFRESH_S: Final = 5.0
-"""A role that another process takes away ends at most this many seconds later."""
+"""A role that another process revokes ends at most this many seconds later."""
 _REMEMBERED: Final = 10_000
 _PSEUDONYM: Final = 24
 
 
 class SpaceRole(IntEnum):
-    """What a member may do in a space; each may do what those before it may.
+    """What a member may do in a space; each role includes those before it.
 
-    READ: recall and list. PROPOSE: also save what then waits for an admin's approval. WRITE: also save facts at once,
-    change and delete them. ADMIN: also whatever guides an agent (preferences, instructions, workflows, skills), pins,
-    the review of proposals, and the grants.
+    READ: recall and list. PROPOSE: also save memories, which then wait for an admin's approval. WRITE: also save facts
+    at once, change and delete them. ADMIN: also write what guides an agent (preferences, instructions, workflows,
+    skills), pin memories, review proposals, and grant roles.
     """
 
     READ = 1
@@ -34,10 +34,11 @@ class SpaceRole(IntEnum):
 
 
 class Spaces:
-    """Turns spaces on. ``groups_of`` names the groups of a user, by which roles may be granted too.
+    """Turns spaces on, and caches the roles of users for ``refresh_seconds``.
 
-    It is called with the id of a user whose identity is certain, at most once in ``refresh_seconds``; what it raises
-    closes all spaces to that user. A role that another process revokes ends after ``refresh_seconds`` at the latest.
+    ``groups_of`` returns the groups of a user, to which roles may be granted too. It is called only with the id of an
+    authenticated user, and only if the cache does not have that user's roles. If it raises, the call that needed the
+    roles fails. A role that another process revokes ends after ``refresh_seconds`` at the latest.
     """
 
     def __init__(
@@ -49,18 +50,18 @@ class Spaces:
         self._lock = threading.Lock()
 
     def homes(self, key: bytes, user_id: str) -> list[Namespace]:
-        """Where the roles of the user and of the user's groups lie, in the store with this ``key``."""
+        """The namespaces that hold the roles of the user and of the user's groups, in the store with this ``key``."""
         groups = () if self._groups_of is None else self._groups_of(user_id)
         return [home_of(key, user=user_id), *(home_of(key, group=group) for group in dict.fromkeys(groups))]
 
     def known(self, store: object, user_id: str, now: datetime) -> dict[str, SpaceRole] | None:
-        """The user's roles by space, if they were read lately from this ``store``."""
+        """The user's roles by space; None unless they were read from this ``store`` within the refresh period."""
         with self._lock:
             known = self._known.get(store, {}).get(user_id)
         return known[1] if known and known[0] <= now < known[0] + self._fresh_for else None
 
     def learn(self, store: object, user_id: str, now: datetime, roles: dict[str, SpaceRole]) -> None:
-        """Notes the user's roles, as they are ``now`` in this ``store``."""
+        """Caches the user's roles as read ``now`` from this ``store``."""
         with self._lock:
             known = self._known.setdefault(store, {})
             if len(known) >= _REMEMBERED:
@@ -68,7 +69,7 @@ class Spaces:
             known[user_id] = (now, roles)
 
     def forget(self) -> None:
-        """Reads all roles anew: some were granted or revoked."""
+        """Empties the cache, because roles were granted or revoked."""
         with self._lock:
             self._known.clear()
 
@@ -76,7 +77,7 @@ class Spaces:
 def home_of(key: bytes, user: str | None = None, group: str | None = None) -> Namespace:
     """The namespace of a user's or a group's roles; its label is a pseudonym under the store's ``key``.
 
-    Raises InvalidInput unless one of them is named, InvalidId.
+    Raises InvalidInput unless exactly one of them is given, InvalidId for a name that is not valid.
     """
     if (user is None) == (group is None):
         raise InvalidInput("Name a user or a group")
@@ -85,5 +86,5 @@ def home_of(key: bytes, user: str | None = None, group: str | None = None) -> Na
 
 
 def pseudonym(key: bytes, name: str) -> str:
-    """What stands for ``name`` where it must not be read, in the store with this ``key``."""
+    """The pseudonym of ``name`` in the store with this ``key``: the first 24 hex digits of an HMAC-SHA-256."""
     return hmac.digest(key, name.encode(), "sha256").hex()[:_PSEUDONYM]

@@ -41,11 +41,11 @@ SAME: Final = "same"
 REMOVED: Final = "removed"
 ADDED: Final = "added"
 _UNCHANGED: Final = 12
-"""So many unchanged words in a row are shown; of more, the first and the last."""
+"""A longer run of unchanged words is cut to its first and last three."""
 _MOST_WORDS: Final = 3_000
 """Longer texts are not compared word by word, which would take seconds."""
 _MOST_PAIRS: Final = 50_000
-"""Of equal words in both texts, several times what prose has; of more, frequent words are not compared one by one."""
+"""Pairs of equal words, several times what prose has. With more of them, difflib ignores frequent words (autojunk)."""
 _FORBIDDEN_IN_IDS = frozenset("<>&\"'`")
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")
 _BYTES: Final = 16
@@ -53,7 +53,7 @@ _PORTION: Final = 256
 _lock = threading.Lock()
 _waiting: list[str] = []
 _SPACED: Final = re.compile(r"(?<![^\W_])(?:[^\W_][ \t.\-_*]{1,2}){3,}[^\W_](?![^\W_])")
-"""No letter is also a gap: with two ways to read each mark, a line of underscores would never end."""
+"""No character matches both as a letter and as a gap: else a line of underscores would backtrack exponentially."""
 _GAPS: Final = re.compile(r"[ \t.\-_*]")
 _WORD: Final = re.compile(r"[^\W\d_]+")
 _LATIN: Final = re.compile("[A-Za-z]")
@@ -78,7 +78,7 @@ def is_text(value: object) -> bool:
 
 
 def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_CONTENT_BYTES) -> str:
-    r"""``text`` as it is stored: NFC, ``\\n`` line ends, no control characters, no outer white space.
+    r"""``text`` as it is stored: NFC, ``\n`` line ends, no control characters, no outer white space.
 
     Idempotent. Letters, joiners and emoji are kept. Raises InvalidMemory if it is not a string, is blank, holds NUL or
     lone surrogates, or is longer than ``max_bytes`` of UTF-8.
@@ -107,7 +107,10 @@ def optional_text(text: object, *, what: str) -> str | None:
 
 
 def canonical_json(value: object, *, what: str, max_bytes: int | None = None) -> str:
-    """``value`` as compact JSON; raises InvalidMemory for NaN, lone surrogates, NUL, cycles and objects."""
+    """``value`` as compact JSON.
+
+    Raises InvalidMemory for NaN, lone surrogates, NUL, cycles, objects, and for what is too deep or too large.
+    """
     waiting: list[tuple[Any, int]] = [(value, 0)]
     max_parts = max_bytes or MAX_JSON_PARTS
     parts_seen = 0
@@ -170,16 +173,16 @@ def is_id(text: str) -> bool:
 
 
 def id_as_segment(memory_id: object) -> str:
-    """A memory's id as a segment of a URL's path, where any id makes one: itself, or ``~`` and its UTF-8 in base64url.
+    """A memory's id as one segment of a URL path: itself if it is safe there, else ``~`` and its UTF-8 in base64url.
 
-    Raises InvalidMemory for what is no id.
+    Raises InvalidMemory if ``memory_id`` is not a valid id.
     """
     name = canonical_id(memory_id)
     return name if _SEGMENT.match(name) else f"~{urlsafe_b64encode(name.encode()).decode().rstrip('=')}"
 
 
 def id_of_segment(segment: str) -> str:
-    """The id that a segment of a path stands for. Raises InvalidMemory for a ``~`` before what is no base64url."""
+    """The id that a segment of a path stands for. Raises InvalidMemory if what follows a ``~`` cannot be decoded."""
     if not segment.startswith("~"):
         return segment
     with suppress(ValueError):
@@ -193,7 +196,7 @@ def digest_of(what: Sequence[Any]) -> str:
 
 
 def text_tokens(text: str) -> int:
-    """A conservative estimate of tokens: four bytes of English or one Chinese character each."""
+    """A conservative estimate of tokens: one for four bytes of English, or for one Chinese character."""
     if text.isascii():
         return ceil(len(text) / 4)
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -202,7 +205,7 @@ def text_tokens(text: str) -> int:
 
 def new_id() -> str:
     """A new memory id: 128 random bits in hex, unique across processes and forks."""
-    # drawn in batches, as each draw from the system's generator is slow
+    # Drawn in batches, because each call of the system's generator is slow.
     with _lock:
         if not _waiting:
             drawn = os.urandom(_BYTES * _PORTION)
@@ -221,7 +224,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def text_field(value: Mapping[str, Any], name: str) -> str | None:
-    """The field if it is a string, else None: like the next ones, it takes an unexpected type for a missing field."""
+    """The field if it is a string, else None. In this and the next functions, a value of another type is missing."""
     found = value.get(name)
     return found if isinstance(found, str) else None
 
@@ -242,7 +245,7 @@ def mapping_field(value: Mapping[str, Any], name: str) -> dict[str, Any]:
 def copied(value: Any) -> Any:
     """A deep copy of a JSON value: rows are cached and handed to several callers."""
     if isinstance(value, dict):
-        # Most parts are strings, and the calls take most of the time.
+        # Strings, which most parts are, skip the recursive call: calls take most of the time.
         parts = cast("dict[str, Any]", value).items()
         return {name: part if type(part) is str else copied(part) for name, part in parts}
     return list(map(copied, cast("list[Any]", value))) if isinstance(value, list) else value
@@ -291,13 +294,16 @@ def word_changes(old: str, new: str) -> list[tuple[str, str]]:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The end of a message that ``name`` is not ``known``: which one may be meant; "" if none is like it."""
+    """The end of an error message about an unknown ``name``: the closest of ``known``; "" if none is close."""
     close = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), known, n=1)
     return f". Did you mean {close[0]!r}?" if close else ""
 
 
 def unmasked(text: str) -> str:
-    """``text`` without the tricks that hide words: invisible characters, look-alike letters, letters apart."""
+    """``text`` without the tricks that hide words: invisible characters, look-alike letters, spaced-out letters.
+
+    Look-alikes are replaced only in words that also have Latin letters, so that Cyrillic and Greek words stay.
+    """
     visible = "".join(one for one in text if unicodedata.category(one) != "Cf")
     joined = _SPACED.sub(lambda found: _GAPS.sub("", found[0]), visible)
     if joined.isascii():

@@ -1,4 +1,4 @@
-"""Where a memory came from, how far that is trusted, and what it may therefore become."""
+"""Where a memory came from, how far that source is trusted, and what the memory may therefore become."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inference_core.memory.text import mapping_field, text_field, texts_field
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
 
 LEFTOVERS: Final = "legacy"
-"""The key of ``extra_metadata`` under which an import keeps all that has no other place in a record."""
+"""The key of ``extra_metadata`` under which an import keeps all that fits no field of a record."""
 
 
 class Origin(str, Enum):
@@ -42,7 +42,7 @@ _TRUST = {Origin.USER: Trust.STATED, Origin.APPLICATION: Trust.STATED, Origin.AG
 
 
 class Decision(Enum):
-    """Whether a memory is stored: at once, when the user has confirmed it, or not."""
+    """Whether a memory is stored: at once, once the user has confirmed it, or not at all."""
 
     YES = "yes"
     PENDING = "pending"
@@ -53,7 +53,7 @@ class Decision(Enum):
 class MemorySource:
     """Where a memory comes from: who said it, in which thread and messages, through which tool.
 
-    ``approved_by`` is who confirmed a memory that waited for it.
+    ``approved_by`` is who confirmed a memory that had to wait for confirmation.
     """
 
     origin: Origin = Origin.APPLICATION
@@ -62,7 +62,7 @@ class MemorySource:
     tool: str | None = None
     approved_by: str | None = None
     author: str | None = None
-    """A keyed pseudonym of the user who wrote it, if it belongs to a space: an erasure has nothing to remove there."""
+    """In a space, a keyed pseudonym of the user who wrote it, so that an erasure of that user need not change it."""
 
     @property
     def trust(self) -> Trust:
@@ -96,7 +96,7 @@ class MemorySource:
 
 
 def origin_shown(source: MemorySource, trust: int) -> str:
-    """The origin with which a memory of this ``trust`` is marked for a reader; "" for none."""
+    """The origin that readers are shown for a memory of this ``trust``; "" unless it is external."""
     if trust > Trust.EXTERNAL:
         return ""
     return source.origin.value if source.trust is Trust.EXTERNAL else "external"
@@ -105,14 +105,14 @@ def origin_shown(source: MemorySource, trust: int) -> str:
 def decide(
     source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None, confirm: Collection[str] = ()
 ) -> Decision:
-    """Whether text from ``source`` may be stored as ``category``; the one place that decides it.
+    """Whether text from ``source`` may be stored as ``category``. This is the only place that decides it.
 
-    Where a text comes from is found by `agents/provenance.py` for what an agent's tools save, and by
-    `outbox/grounding.py` for what a model extracts: an agent that passes on a web page is not the source.
+    `agents/provenance.py` finds the source of what an agent's tools save, `outbox/grounding.py` that of what a model
+    extracts: an agent that passes on a web page is not the source.
 
-    What the user or the application states is stored. External text waits for the user if it is procedural or, with the
-    ``kind`` that a model chose, anything else that guides an agent, such as a preference. So does all that neither of
-    them stated, in the categories to ``confirm``.
+    What the user or the application states is stored. External text waits for the user if it is procedural or, given
+    the ``kind`` that a model chose, anything else that guides an agent, such as a preference. In the categories to
+    ``confirm``, everything waits that neither the user nor the application stated.
     """
     if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
@@ -124,7 +124,7 @@ def decide(
 
 
 def check_write(source: MemorySource, category: MemoryCategory) -> None:
-    """Raises UntrustedWrite unless text from ``source`` may be stored at once, whatever is to be confirmed."""
+    """Raises UntrustedWrite unless text from ``source`` may be stored at once, leaving aside categories to confirm."""
     if decide(source, category) is not Decision.YES:
         raise UntrustedWrite(
             f"{why_it_waits(source, category)}; save it as 'facts', or let the user or the application state the rule"
@@ -145,7 +145,7 @@ def why_it_waits(source: MemorySource, category: MemoryCategory) -> str:
 
 
 def lowered(value: Any) -> Any:
-    """A memory's stored ``value`` from outside, with no more trust than its source earns; anything else as it is."""
+    """The stored ``value`` of an imported memory, trusted no more than its source earns; anything else as it is."""
     if not isinstance(value, dict):
         return value
     fields = cast("dict[str, Any]", value)
@@ -160,9 +160,9 @@ def trust_of(value: Mapping[str, Any]) -> int:
 
 
 def no_higher(value: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """A memory's ``value`` that an import puts in the place of ``before``, trusted no more than that.
+    """The ``value`` of a memory with which an import replaces ``before``, trusted no more than that.
 
-    One that claims more is not pinned either, unless it was.
+    A value that claims more trust does not become pinned either, unless ``before`` was.
     """
     if trust_of(value) <= trust_of(before):
         return value
@@ -175,7 +175,7 @@ def guides(kind: str | None, category: str | None) -> bool:
 
 
 def as_fact(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A memory's stored ``value`` as a fact; the metadata keep the type that it had."""
+    """A memory's stored ``value``, turned into a fact; its metadata keep the type that it claimed."""
     metadata = mapping_field(value, "extra_metadata")
     claimed = {**mapping_field(metadata, LEFTOVERS), "memory_type": value.get("memory_type")}
     return {

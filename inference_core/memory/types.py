@@ -130,7 +130,7 @@ def validate_memory_category(value: str | MemoryCategory) -> str:
 
 
 def get_category_for_type(memory_type: str) -> MemoryCategory:
-    """The category a type belongs to; an unknown type belongs to semantic memory."""
+    """The category that a type belongs to; ``SEMANTIC`` for an unknown type."""
     return MEMORY_TYPE_TO_CATEGORY.get(_plain(memory_type), MemoryCategory.SEMANTIC)
 
 

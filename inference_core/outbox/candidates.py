@@ -64,8 +64,8 @@ class Candidate:
 
     ``valid_from`` and ``valid_to`` bound when it holds, as far as that was said. ``state`` (of a goal or an idea) is
     open, done or dropped. ``target`` is the id of the offered memory that ``action`` is about. ``message_ids`` are its
-    sources. ``origin`` is a tool if no user is among these and a tool is or may be, so that it never becomes a rule;
-    otherwise the agent, who wrote it down. ``cites`` are the memories that a summary or an insight is drawn from.
+    sources. ``origin`` is a tool if none of these is a user's and one is, or may be, a tool's, so that it never becomes
+    a rule; otherwise the agent, who wrote it down. ``cites`` are the memories that a summary or an insight draws on.
     """
 
     content: str

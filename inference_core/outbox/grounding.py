@@ -21,15 +21,15 @@ from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER, analyze
 from inference_core.retrieval.languages import language_of, stop_words
 
 FACT_SHARE: Final = 0.5
-"""Of the words of a fact, the user has to have said so many if text from outside is in the conversation."""
+"""The share of a fact's words that the user must have said if text from outside is in the conversation."""
 MOST: Final = 0.51
-"""The same for what a tool is told to save, where nothing but the words tells who said it."""
+"""The same for what a tool is told to save, where only the words show who said it."""
 RULE_SHARE: Final = 0.7
-"""Of the words of a rule, a preference or a procedure."""
+"""The same for a rule, a preference or a procedure."""
 _OUTSIDE_SHARE: Final = 0.25
-"""Of the words of either, only so many may be words from outside that the user has not said."""
+"""At most this share of the words of any of them may come from outside without being the user's too."""
 _ALIKE_SHARE: Final = 0.4
-"""A sentence from outside says much the same as a text if it has so many of its words."""
+"""A sentence from outside says much the same as a text if it has this share of its words."""
 _WINDOW: Final = 240
 """Letters of a text from outside that are looked at together, if it has no sentences."""
 _DECODED: Final = 200_000
@@ -38,20 +38,20 @@ _ENCODED: Final = re.compile(r"[\w+/-]{16,}={0,2}", re.ASCII)
 _ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 _LETTERS_APART: Final = re.compile(r"(?<=(?<!\S)\S) (?=\S(?!\S))")
 _SHORT: Final = 3
-"""A label of so few words cannot instruct anybody."""
+"""A label of at most this many words cannot instruct anybody."""
 _STEM: Final = 5
 """Letters of a word that are compared, so that inflection and a wrongly guessed language do not matter."""
 _END: Final = re.compile(r"\n+|(?<=[.!?\u061f\u037e;])\s+|(?<=[\u3002\uff01\uff1f])")
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e][^\w?\uff1f\u061f\u037e]*\Z")
 _LAST_CLAUSE: Final = re.compile(r"(?<![^,\uff0c\u3001\u060c])[^,\uff0c\u3001\u060c]*\Z")
-"""Like the last one, it reads on from few places: from each, a long text would be read anew."""
+"""Like `_QUESTION`, it reads on from few places only; from each place, a long text would be read anew."""
 _HIDING: Final = re.compile("[<>\\[\\]{}\U000e0000-\U000e007f]")
-"""Of a question: what a client may not show to the user."""
+"""Characters in a question that a client may not show to the user."""
 _MAX_QUESTION: Final = 300
 _SHOWN_SHARE: Final = 0.9
-"""Of the words of a text that the user confirms, the question has to show so many."""
+"""The share of a text's words that a question has to show for the user's yes to confirm the text."""
 _ABOUT_SHARE: Final = 0.5
-"""Of the words of that question, so many have to be the text's, so that the question is about it."""
+"""The share of that question's words that have to be the text's, so that the question is about it."""
 _MAX_ANSWER: Final = 6
 _YES: Final = (
     "yes yep yeah sure ok okay right correct exactly agreed ja jawohl klar genau gerne oui ouais bien si sí vale claro "
@@ -76,7 +76,7 @@ _DENIAL: Final = re.compile(
 )
 """What turns a sentence into its opposite, with words that are too frequent to be compared."""
 _ADDRESS: Final = re.compile(r"@|://|\w\.[a-z]{2,}", re.IGNORECASE)
-"""A word that says where something is sent: it alone makes an attack of the user's own words."""
+"""A word that says where something is sent: it alone can turn the user's own words into an attack."""
 _CLAUSE: Final = re.compile(r"[,:;\uff0c\uff1a\uff1b\u3001\u060c]|\s[-\u2013\u2014]\s")
 _BEFORE, _AFTER = 20, 12
 """Letters around a wish to forget that may deny it: "please don't forget", "vergiss nicht"."""
@@ -103,9 +103,9 @@ class Grounding:
 
     A model that obeys an injected text may name the user as its source. So what it says is checked against the words of
     the messages themselves; a question states nothing, but the user's "yes" to the assistant's question states what it
-    asks. Where nothing from outside is among them, nothing was injected. ``messages`` are in their order.
-    ``sources``: the users' messages whose own words count. What was pasted into the others is from outside all the
-    same: whoever obeys it would not name them.
+    asks. If nothing among them is from outside, nothing was injected. ``messages`` are in their order.
+    ``sources``: the users' messages whose own words count; None: all. What was pasted into the others still counts as
+    from outside, since a model that obeys it would not name them.
     """
 
     def __init__(
@@ -171,16 +171,16 @@ class Grounding:
         return any(_shows(one, _words(text)) for one in self._confirmed)
 
     def keeps(self, label: str) -> bool:
-        """Whether ``label`` may describe what the user said: it has more of his words than from outside."""
+        """Whether ``label`` may describe what the user said: its words are mostly the user's, not from outside."""
         words = _words(label)
         if len(words & self._outside) > len(words) / 2:
             return False
         return not self.has_outside or len(words) <= _SHORT or self._is_said(label, FACT_SHARE)
 
     def _is_said(self, text: str, share: float) -> bool:
-        """Whether two messages of the user hold enough of the words.
+        """Whether the user has confirmed ``text``, or said enough of its words in at most two messages.
 
-        More would not do: a long conversation has nearly every word somewhere.
+        More messages would prove nothing: a long conversation has nearly every word somewhere.
         """
         if self.has_confirmed(text):
             return True
@@ -210,11 +210,11 @@ class Grounding:
             (len(words & _words(part)) >= len(words) * _ALIKE_SHARE and not new.isdisjoint(_tokens(part)))
             or not addresses.isdisjoint(_tokens(part))
             for part in self._outside_parts
-            if any(token in part for token in new)  # faster than to take all parts to pieces
+            if any(token in part for token in new)  # faster than to split all parts into words
         )
 
     def _is_copied(self, text: str, words: frozenset[str]) -> bool:
-        """Whether text from outside has just these words, or a sentence of it more of them than each of the user's.
+        """Whether text from outside has these words in a row, or more of them in one sentence than the user ever has.
 
         Words of several sentences of the user, put together by somebody else, say what the user never said.
         """
@@ -230,7 +230,7 @@ class Grounding:
         return any(
             len(words & _words(sentence)) > max(most, len(words) * RULE_SHARE)
             for sentence in chain.from_iterable(map(_END.split, self._plain_outside))
-            if 2 * sum(start in sentence for start in starts) > len(starts)  # faster than to take all to pieces
+            if 2 * sum(start in sentence for start in starts) > len(starts)  # faster than to split all into words
         )
 
     @cached_property
@@ -281,7 +281,7 @@ class Grounding:
 
 
 def _stated(text: str) -> str:
-    """``text`` without its questions: of a sentence that ends in one, the last clause."""
+    """``text`` without its questions: a sentence that ends in a question mark loses its last clause."""
     return "\n".join(_LAST_CLAUSE.sub("", part) if _QUESTION.search(part) else part for part in _END.split(text))
 
 
@@ -304,7 +304,7 @@ def _shows(question: str, words: frozenset[str]) -> bool:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """What ``text`` holds for a model that decodes it: the frequent ways of hiding a sentence from a reader."""
+    """``text`` decoded in the usual ways of hiding a sentence from readers that a model can undo."""
     yield text[::-1]
     yield codecs.encode(text, "rot13")
     if "&" in text or "%" in text:
@@ -326,9 +326,9 @@ def _plain(text: str) -> str:
 
 
 def _in_a_row(plain: str) -> str:
-    """The words of `_plain` text, each between two spaces: whoever repeats them has this in their own row.
+    """The words of `_plain` text, each between spaces: a text that repeats them in a row contains this string.
 
-    Looking for it takes no longer for words that repeat, as it would with a pattern.
+    Unlike a pattern, the search for a substring takes no longer if words repeat.
     """
     return " ".join(["", *re.findall(r"\w+", plain), ""])
 

@@ -1,6 +1,6 @@
 """Message: one message of a conversation, whatever its source. Transcript: the messages of a file.
 
-Also here is what is asked of their text: which part of it the user wrote, and how to split it into memories.
+The module also answers questions about their text: which part the user wrote, and how to split it into memories.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TO_WORK_ON: Final = re.compile(
 _CODE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for code while signs of pasted text are looked for."""
 _INTRODUCES_CODE: Final = re.compile(rf"(?!.*\b{_DOCUMENT})[^\n]*:\s*{_CODE}", re.IGNORECASE)
-"""Such a sign, of no document: once the code has ended, the user speaks again."""
+"""A `_TO_WORK_ON` sign that introduces code, not a document: once the code has ended, the user speaks again."""
 _QUOTED: Final = re.compile(
     r"[:\uff1a]\s?[\"\u201c\u201e\u00ab\u300c\u2018](?=[^\n\"\u201d\u201c\u00bb\u300d\u2019]{20})"
 )
@@ -96,7 +96,7 @@ class ConversationMessage:
 class Transcript:
     """Messages in their order and how many there are at most; ``skipped`` counts by reason while they are read.
 
-    Reading may raise InvalidInput; the messages before it are complete.
+    Reading may raise InvalidInput; the messages read before that are complete.
     """
 
     messages: Iterable[ConversationMessage]
@@ -105,7 +105,7 @@ class Transcript:
 
 
 def traced(messages: Iterable[ConversationMessage]) -> Iterator[ConversationMessage]:
-    """``messages``, those of the assistant after one that `brings_outside` to their session marked ``after_tool``."""
+    """``messages``, the assistant's marked ``after_tool`` once a message of their session `brings_outside` text."""
     with_outside: set[str | None] = set()
     for message in messages:
         if message.session_id not in with_outside and brings_outside(message):
@@ -147,7 +147,7 @@ def session_label(session_id: str | None) -> str | None:
 
 
 def own_words(text: str) -> str:
-    """``text`` without code, up to the first sign of pasted text; a greeting in the first line is none."""
+    """``text`` without code, up to the first sign of pasted text; a greeting in the first line is not such a sign."""
     text = FENCE.sub(f"\n{_CODE}\n", text.replace(_CODE, ""))
     start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
     signs = [sign.start() for sign in (_PASTED.search(text, start), _QUOTED.search(text)) if sign]

@@ -29,7 +29,7 @@ from inference_core.stores.backend import Check, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 
 TASK_LEASES: Final = 10
-"""A lease of periodic work is so many times longer, as it may take many calls of a model."""
+"""A lease of periodic work is this many times longer, as the work may take many calls of a model."""
 _LEASE: Final = "lease"
 RESULT: Final = "result"
 """The row that keeps what a model extracted from a batch."""
@@ -52,7 +52,7 @@ class Attempt(NamedTuple):
 
 Tries = Mapping[str, Attempt]
 Watcher = Callable[[Partition, int], None]
-"""Is told how many messages were put in; must be quick."""
+"""Called with a partition and the number of messages that were put into it; must be quick."""
 _WATCHERS: Final[WeakKeyDictionary[StoreEngine, tuple[Watcher, ...]]] = WeakKeyDictionary()
 _LOCK: Final = Lock()
 _NEVER: Final = Attempt()
@@ -133,15 +133,15 @@ class Outbox:
         *,
         keeps: bool = False,
     ) -> Operation[int]:
-        """Puts in those of ``messages`` that never were in, durably, in one commit; how many.
+        """Puts in those of ``messages`` that were never in before, durably, in one commit; returns how many.
 
-        ``zone`` names the user's time zone. ``keeps``: the newest are kept for prompts, also after they left.
+        ``zone`` names the user's time zone. ``keeps``: copies are kept for prompts, which stay when messages leave.
         """
         now, trace = self._clock.now(), traceparent()
         marks, waiting = marks_of(partition.user_id), partition.messages
         fresh: dict[str, Waiting] = {}
         size = sum(len(message.text) for message in messages)
-        # Before a key is made of the text: the hash of a secret would tell it.
+        # Redacted before a key is made of the text, since the hash of a secret could give it away.
         clean = yield from self.engine.redacting(
             lambda: [replace(one, text=self.engine.guard.text(one.text)) for one in messages], size
         )
@@ -161,7 +161,7 @@ class Outbox:
             try:
                 versions = yield from self.engine.write(writes)
             except VersionConflict:
-                # Some are waiting or marked already, or the partition is listed otherwise than remembered.
+                # Some are waiting or marked already, or the partition's listing is not at the remembered version.
                 keys = [partition.place, *((scope, key) for scope in (marks, waiting) for key in fresh)]
                 row, *rows = yield from self.engine.get(keys)
                 self._remember(partition, row.version if row and CLOSING not in row.value else 0)
@@ -175,11 +175,11 @@ class Outbox:
         return len(fresh)
 
     def partitions(self) -> Operation[list[tuple[Partition, int]]]:
-        """Those that have messages, each with the version of the row that lists it, the longest waiting first."""
+        """The partitions with messages, each with the version of the row that lists it, the longest waiting first."""
         return [(Partition.from_value(row.value), row.version) for row in (yield from self._places(places(None)))]
 
     def due(self, tasks: Sequence[str]) -> Operation[list[tuple[Partition, int]]]:
-        """Like `partitions`, those that may have periodic work of these kinds to do now."""
+        """Like `partitions`, but those that may have periodic work of these kinds to do now."""
         rows = yield from self._places([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
         return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
@@ -200,14 +200,14 @@ class Outbox:
         lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and lease.value["until"] > now:
             return None
-        # The oldest come last. More are read than were counted, as others may come in meanwhile.
+        # Rows come newest first, so the oldest are at the end. More are read than were counted, as some may come in.
         count = yield from self.engine.count([partition.messages])
         rows = yield from self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
         waiting = [Waiting.of(row) for row in reversed(rows)]
         if not waiting:
             with suppress(VersionConflict):  # a message has come in between
-                # Whoever remembers an earlier version of the list has to look again, and then finds that it is closing.
-                # Its message lists the partition anew, so that the deletion fails: else it would lie there unseen.
+                # A `put` that remembers an earlier version of the listing fails, reads it and finds it closing. It then
+                # lists the partition anew, so that the removal fails; otherwise no worker would find its message.
                 (version,) = yield from self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
                 if not (yield from self.engine.count([partition.messages])):
                     where, key = partition.place
@@ -281,7 +281,7 @@ class Outbox:
         return [one.put(partition.messages, now), partition.listing(now, due=first)]
 
     def keep(self, claim: Claim, extraction: Extraction) -> Operation[Claim]:
-        """Keeps what a model extracted. Raises VersionConflict if another worker has the lease by now."""
+        """Keeps what a model extracted and renews the lease. Raises VersionConflict if another worker has that now."""
         until = self._lease_end(claim.partition)
         value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
@@ -311,7 +311,7 @@ class Outbox:
         return writes
 
     def failed(self, claim: Claim, reason: str) -> Operation[list[str]]:
-        """Leaves the batch for later, message by message. What was tried too often dies; the keys of the dead."""
+        """Leaves the batch for later, message by message; returns the keys of those that became dead letters."""
         now = self._clock.now()
         partition = claim.partition
         tries = dict(claim.tries)

@@ -1,4 +1,4 @@
-"""Partition: the messages or the periodic work that one worker has at a time, where they are stored, and how many."""
+"""Partition: the messages or periodic work that one worker holds at a time; and the queue's status and dead letters."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The messages of a user with an agent, worked on in their order, batch by batch.
+    """The messages of a user with an agent, processed in their order, batch by batch.
 
-    With a ``task`` the periodic work of that kind instead, each piece of it as a message that waits until it is due.
+    With a ``task``, the periodic work of that kind instead, each piece of it as a message that waits until it is due.
     """
 
     user_id: str
@@ -70,7 +70,7 @@ class Partition:
 
     @property
     def said(self) -> Namespace:
-        """Where messages are that became memories and wait for the summary of their session."""
+        """Where the messages are that have become memories and wait for the summary of their session."""
         return (*self._base, _SAID)
 
     @property
@@ -80,7 +80,7 @@ class Partition:
 
     @property
     def kept(self) -> Namespace:
-        """Where its newest messages are that an application handed over."""
+        """Where the newest messages that an application handed over are kept for prompts."""
         return (encode_label(self.user_id), KEPT, self._agent)
 
     @property
@@ -121,7 +121,7 @@ class Partition:
 
 
 def places(task: str | None) -> list[Namespace]:
-    """Where partitions are listed that have messages, or work of this kind."""
+    """The namespaces that list the partitions with messages or, given a ``task``, with work of that kind."""
     return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
 
 
@@ -207,7 +207,7 @@ def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Oper
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """How many conversations and messages wait, for how long the oldest (seconds), and how many messages died."""
+    """How many partitions and messages wait, for how long the oldest (seconds), and how many dead letters there are."""
 
     partitions: int
     waiting: int
@@ -227,7 +227,7 @@ class DeadMessage:
 
 
 def status(engine: StoreEngine, clock: Clock) -> Operation[QueueStatus]:
-    """How much waits and how much died. Raises StoreError."""
+    """How much waits, periodic work aside, and how many dead letters there are. Raises StoreError."""
     partitions = [Partition.from_value(row.value) for row in (yield from engine.scan(places(None)))]
     found = yield from engine.tally([partition.messages for partition in partitions])
     dead = yield from engine.count([DEAD_LIST])
@@ -242,12 +242,12 @@ def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[lis
 
 
 def retry(engine: StoreEngine, clock: Clock, keys: Sequence[str] | None = None) -> Operation[int]:
-    """Puts dead messages (those with ``keys``, or all) back into the outbox; how many. Raises StoreError."""
+    """Puts dead letters (those with ``keys``, or all) back into the outbox; returns how many. Raises StoreError."""
     return (yield from _removed(engine, keys, clock))
 
 
 def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Operation[int]:
-    """Removes dead messages (those with ``keys``, or all) for good; how many. Raises StoreError."""
+    """Removes dead letters (those with ``keys``, or all) for good; returns how many. Raises StoreError."""
     return (yield from _removed(engine, keys))
 
 

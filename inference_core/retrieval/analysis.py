@@ -29,14 +29,14 @@ from inference_core.retrieval.languages import (
 )
 
 ANALYZER: Final = "snowball-3"
-"""Version of this analysis. Stored terms of another version are made again from the text."""
+"""Version of this analysis. Terms stored by another version are recomputed from the text."""
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""
 MAX_TERM_CHARACTERS: Final = 64
 MAX_QUERY_CHARACTERS: Final = 2_048
-"""Of a query, text beyond this many characters is not analysed."""
+"""Text of a query beyond this many characters is not analysed."""
 MAX_QUERY_WORDS: Final = 48
-"""Of a query, this many different words are looked for: their lists of documents are read."""
+"""At most this many distinct words of a query are searched, because the postings of each one are read."""
 GUESSED_LANGUAGES: Final = ("de", "es", "fr", "it", "pt", "nl", "pl")
 """The languages tried for a query in Latin letters whose language is unknown."""
 MAX_GUESSED_WORDS: Final = 6
@@ -72,7 +72,7 @@ _WHOLE: Final = re.compile(r"[\d@+#_]")
 _NOT_STEMMED: Final = re.compile(r"[\d']")
 _stemmer: Final = cache(cast("Any", Stemmer).Stemmer)  # it has no type stubs
 _LOCK: Final = threading.Lock()
-"""A stemmer keeps the word that it works on."""
+"""Stemmers are not thread-safe: each keeps the word that it works on."""
 _CONTRACTED: Final = frozenset({"", "s", "t", "d", "m", "re", "ve", "ll"})
 _ELIDED: Final = frozenset(WORDS["elided"].split())
 _ELIDING: Final = {("ca",), ("fr",), ("it",)}
@@ -83,7 +83,7 @@ def analyze(text: str) -> list[str]:
     words, language = _words(text[:MAX_CHARACTERS])
     terms: list[str] = []
     for word in words:
-        # a run without spaces may be as long as the text, too much to keep
+        # A run without spaces may be as long as the text, which is too much for the cache.
         terms += _terms(word, language) if len(word) <= MAX_TERM_CHARACTERS else _terms.__wrapped__(word, language)
     return terms
 
@@ -95,7 +95,7 @@ def words_by_term(text: str) -> dict[str, str]:
 
 
 def query_alternatives(text: str) -> list[tuple[str, ...]]:
-    """For each distinct word of a query, the index terms it may have; a document matches with any one of them.
+    """For each distinct word of a query, its alternative index terms; a document matches with any one of them.
 
     English question words and words about the conversation are left out, unless nothing else remains. The words of a
     short query of unknown language are stemmed as in several languages.
@@ -175,7 +175,7 @@ def _forms(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _stem(word: str, language: str) -> str:
-    """The stem of a word; words with digits and apostrophes, and those of languages without a stemmer, whole."""
+    """The stem of a word; the word itself if it has a digit or apostrophe or its language has no stemmer."""
     if language not in STEMMERS or _NOT_STEMMED.search(word):
         return word
     with _LOCK:
@@ -184,7 +184,7 @@ def _stem(word: str, language: str) -> str:
 
 
 def stem_of(word: str, language: str) -> str:
-    """A folded word's stem in the language of its script or, for Latin script, in ``language``; a stop word whole."""
+    """A folded word's stem, in the language of its script or, for Latin, in ``language``; a stop word is unchanged."""
     return next(iter(_forms(word, (language,))), word)
 
 
@@ -194,10 +194,10 @@ def folded(text: str) -> str:
     Accents stay, as stemmers need them. Emoji are put between spaces; marks that only modify a letter are removed. Runs
     of more than 32 marks and punctuation characters are cut, because normalising them takes quadratic time.
     """
-    # NFKC makes three characters of an ellipsis, and up to eighteen of an Arabic ligature
+    # NFKC turns an ellipsis into three characters, and an Arabic ligature into up to eighteen.
     compatible = unicodedata.normalize("NFKC", _NOISE.sub(r"\1", text))[: _MOST_EXPANDED * len(text)]
     letters = unicodedata.normalize("NFC", compatible.casefold()).translate(_LETTERS)
-    return unicodedata.normalize("NFC", letters)  # what stood between a letter and its mark may be gone
+    return unicodedata.normalize("NFC", letters)  # again: a letter and its mark may now be adjacent
 
 
 @lru_cache(maxsize=65_536)
@@ -210,7 +210,7 @@ def without_accents(word: str) -> str:
 
 
 class _Letters(dict[int, str]):
-    """The folded form of each code point, filled in as characters occur."""
+    """The folded form of each code point, computed when the character first occurs."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)

@@ -27,8 +27,8 @@ ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "i
 """The columns that ranking reads as a whole."""
 _SMALL_TAIL: Final = 1_024
 _TAIL_SHARE: Final = 16
-"""The tail is sorted in when it reaches this fraction of the whole: searching stays cheap, and so does sorting, which
-is one pass over two sorted runs."""
+"""The tail is merged in when it exceeds this fraction (1/16) of the whole: searching it stays cheap, and so does the
+merge, one pass over two sorted runs."""
 _MAX_COUNT: Final = 255
 _REMEMBERED: Final = 64
 Found = tuple[NDArray[np.intp], Floats]
@@ -98,9 +98,9 @@ class Columns:
 class Postings:
     """The inverted index: for each term the slots that hold it, and how often. Written by one thread.
 
-    A term is known by its 64-bit hash, so that no dictionary of all words is filled when an index is built. Most
-    postings are sorted, in arrays that are replaced as a whole; what was added last waits unsorted in a tail small
-    enough to be searched as it is. A view is the sorted arrays and a length of the tail.
+    Terms are identified by their 64-bit hash, so that building an index fills no dictionary of all words. Most postings
+    are sorted, in arrays that are replaced as a whole; the latest are in an unsorted tail, which is small enough to be
+    searched in full. A view is the sorted arrays and a length of the tail.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Postings:
         self._tail_slots[start : self._tail] = np.repeat(np.array(slots, np.uint32), [len(one) for one in words])
 
     def view(self) -> PostingsView:
-        """The present state. Sorts the tail in if it has grown too long to search quickly."""
+        """The present state. First merges the tail in if it has grown too long to search quickly."""
         if self._tail > max(_SMALL_TAIL, len(self._sorted.slots) // _TAIL_SHARE):
             self._sorted = self._sorted.joined(self._tail_terms[: self._tail], self._tail_slots[: self._tail])
             # New arrays, as views may still search the old tail.
@@ -154,7 +154,7 @@ class _Sorted:
         return self.slots[own].astype(np.intp), self.counts[own].astype(np.float32)
 
     def joined(self, tail_terms: NDArray[np.int64], tail_slots: NDArray[np.uint32]) -> _Sorted:
-        """The postings with the tail sorted in. Its slots are younger, so a stable sort by term keeps them in order."""
+        """The postings with the tail merged in. Its slots are newer, so a stable sort by term keeps slots in order."""
         order = np.lexsort((tail_slots, tail_terms))
         terms, slots = tail_terms[order], tail_slots[order]
         pairs = _starts((terms[1:] != terms[:-1]) | (slots[1:] != slots[:-1]), len(terms))
@@ -172,7 +172,7 @@ class _Sorted:
 
 
 def _starts(differs: NDArray[np.bool_], size: int) -> NDArray[np.intp]:
-    """Where a new value begins among ``size`` of them; ``differs`` is whether each but the first is a new one."""
+    """Where runs of equal values start among ``size``; ``differs`` is whether each but the first starts a new run."""
     return np.concatenate([np.arange(min(size, 1)), 1 + np.flatnonzero(differs)])
 
 
@@ -203,7 +203,7 @@ class PostingsView:
                 slots, counts = np.concatenate([slots, late_slots]), np.concatenate([counts, late])
             found.append((slots, counts))
         slots, counts = found[0]
-        if len(found) > 1:  # of a slot that holds several forms, the most frequent one counts
+        if len(found) > 1:  # if a slot holds several forms, the most frequent one counts
             slots, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
             order = np.lexsort((counts, slots))
             slots, counts = slots[order], counts[order]
@@ -266,7 +266,7 @@ class SessionOrder:
         if not 0 < distance < len(values):
             return result
         target, source = (result[by:], values[:-by]) if by > 0 else (result[:by], values[distance:])
-        if distance not in self._near:  # for each turn, whether its session goes on so many turns later
+        if distance not in self._near:  # whether the turn ``distance`` later is of the same session
             self._near[distance] = (self.session[distance:] == self.session[:-distance]).astype(np.float32)
         np.multiply(source, self._near[distance], out=target)
         return result

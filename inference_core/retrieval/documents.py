@@ -1,4 +1,4 @@
-"""Documents as an index sees them, the changes it is told of, and the passages in which long texts are embedded."""
+"""Documents as an index sees them, the changes it applies, and the passages in which long texts are embedded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LONG_CHARACTERS: Final = 1_000
 """Analysing a longer text of new words takes 10 ms or more, too long for an event loop's thread."""
 Term = str | tuple[str, ...]
-"""A term of a query, or the forms in which documents may hold it."""
+"""A term of a query, or the alternative forms in which documents may contain it."""
 PASSAGE_WORDS: Final = 90
 MAX_PASSAGES: Final = 64
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?\u3002\uff01\uff1f])\s+|\n+|(?<=[\u3002\uff01\uff1f])")
@@ -62,7 +62,7 @@ class Document(NamedTuple):
 
     @property
     def is_analysed(self) -> bool:
-        """Whether it has its terms."""
+        """Whether the terms have been made; false after `soon_of` for a long text."""
         return bool(self.analyzer)
 
     def analysed(self) -> Document:
@@ -76,8 +76,8 @@ class Document(NamedTuple):
 class QueryVectors(NamedTuple):
     """A query's vector in one space, and those of its content tokens (tokens, dimensions), if the model gives them.
 
-    ``words`` are the numbers of the words that the tokens belong to, in order; if there are none, each token is a word.
-    ``weight`` is how much closeness in this space counts beside closeness in the others, from 0 to 1.
+    ``words`` holds, for each token, the number of the word that it belongs to; if empty, each token is a word.
+    ``weight``, from 0 to 1, is how much closeness in this space counts relative to the others.
     """
 
     vector: Floats
@@ -87,9 +87,9 @@ class QueryVectors(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The newest state of a key. Without a ``document`` it was deleted or, if it ``is_there``, has no text.
+    """The newest state of a key. Without a ``document``, its row has no text (``is_there``) or was deleted.
 
-    ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970. A document's tokens are left out.
+    ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970. The document comes without tokens.
     """
 
     seq: int
@@ -103,8 +103,8 @@ class Change(NamedTuple):
 def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:
     """``text`` in passages of at most ``limit`` words, so that no part of a long text is lost in an average vector.
 
-    Cut at the ends of sentences where possible. Scripts without spaces count by character, two to a word. Text beyond
-    64 passages belongs to the last of them.
+    Passages end with a sentence where possible. In scripts without spaces, two characters count as a word. The last of
+    64 passages holds all the remaining text.
     """
     if len(text) <= limit or _size(text) <= limit:
         return [text]

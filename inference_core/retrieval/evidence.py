@@ -1,4 +1,6 @@
-"""The evidence that documents answer a query, each kind on a scale on which 1 is a lot, its weights, and the relevance.
+"""The evidence that documents answer a query, the weights of each kind, and the relevance of a hit.
+
+All kinds of evidence are brought to a scale on which 1 is a lot.
 
 Functions take a `Pool` and return arrays by its positions.
 
@@ -34,7 +36,7 @@ _NO_SPREAD: Final = 1e-6
 _NEUTRAL_IMPORTANCE: Final = 0.5
 _UNKNOWN: Final = 100
 _MANY: Final = 4_000
-"""From so many on, `_UNKNOWN` more would change nothing."""
+"""Among more texts than this, `_UNKNOWN` more would change nothing."""
 
 
 # All weights of ranking, few and round. Chosen on one half of several data sets and measured on the other; see
@@ -42,7 +44,11 @@ _MANY: Final = 4_000
 
 
 class Spread(NamedTuple):
-    """The weights of one kind of evidence: the turn's own, and its surroundings' in the session."""
+    """The weights of one kind of evidence: of the turn itself (``own``) and of its surroundings in the session.
+
+    ``previous`` and ``reply`` are for the turns before and after it, ``around`` for those two turns away, ``best`` for
+    the best turns of the session.
+    """
 
     own: float = 0.0
     previous: float = 0.0
@@ -103,7 +109,7 @@ def between(first: Weights, second: Weights, share: float) -> Weights:
 
 
 def ignore_session(weights: Weights) -> Weights:
-    """``weights`` without those of surroundings and speaker, so that only the text itself counts."""
+    """``weights`` with 0 for surroundings and speaker, so that each text counts by itself."""
     return weights._replace(
         lexical=Spread(own=weights.lexical.own),
         dense=Spread(own=weights.dense.own),
@@ -161,7 +167,7 @@ def closeness(pool: Pool, queries: Mapping[int, QueryVectors]) -> Floats:
 
 
 def by_space(pool: Pool, queries: Mapping[int, QueryVectors]) -> Iterator[tuple[NDArray[np.intp] | slice, float]]:
-    """The positions of the documents in each vector space, and how much closeness in it counts.
+    """For each vector space, the positions of its documents and the weight of closeness in it (the largest is 1).
 
     Cosines of two models are on different scales, so evidence is standardised within each space.
     """
@@ -194,8 +200,8 @@ class Matches(NamedTuple):
 
     ``lexical`` is BM25 divided by its maximum, ``coverage`` the share of the query's idf that is matched. ``dense`` is
     the closeness to the query's vector, standardised. ``closeness`` is the same on an absolute scale, NaN for texts
-    without a vector: as if there were `_UNKNOWN` more texts, whose mean is 0, since few texts do not tell what all of
-    them have in common. Both are None without a query vector.
+    without a vector; it is computed as if there were `_UNKNOWN` more texts with a mean of 0, because a few texts do not
+    show what all texts have in common. Both are None without a query vector.
     """
 
     is_hit: NDArray[np.bool_]
@@ -282,7 +288,7 @@ _BY_MEANING: Final = (-2.8, 2.0, 3.5)
 _BY_TOKENS: Final = (-2.9, 1.9, 3.8, 0.3)
 """The intercept, and the weights of coverage, closeness and similarity."""
 _AMONG: Final = -0.12
-"""Of the logarithm of the number of documents: the best of many is close by chance."""
+"""The weight of the logarithm of the number of documents: the closest of many may be close by chance."""
 
 
 def relevance(signals: Signals, at: int) -> float:
@@ -291,7 +297,7 @@ def relevance(signals: Signals, at: int) -> float:
     closeness = math.nan if signals.closeness is None else signals.closeness.item(at)
     similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
     weights, among = _BY_WORDS, 0.0
-    if not math.isnan(closeness):  # that no word is shared says little, however many texts there are
+    if not math.isnan(closeness):  # the number of texts matters only for closeness, not for shared words
         weights = _BY_MEANING if math.isnan(similarity) else _BY_TOKENS
         among = _AMONG * math.log(signals.documents - 0.5)
     known = zip(weights, (1.0, coverage, closeness, similarity), strict=False)

@@ -37,7 +37,7 @@ _SPARSE_SLOTS: Final = 64
 _BYTES_PER_SLOT: Final = 250
 """An estimate: the key, its dictionary entry, and what views derive from it."""
 _OTHERS: Final = 10
-"""Coverage is counted as if there were so many more texts: in a store of one, a word that is found is not common."""
+"""Coverage counts so many more texts than there are, so that in a store of one text its words do not seem common."""
 _NO_SLOT: Final = -1
 _UNEMBEDDED: Final = 0
 
@@ -60,7 +60,7 @@ class CollectionStatistics:
     def idf(self, term: Term, others: int = 0) -> float:
         """Inverse document frequency, never negative (Robertson and Zaragoza 2009, with Lucene's + 1).
 
-        Counted as if there were ``others`` more documents, without the term.
+        It is computed as if there were ``others`` more documents without the term.
         """
         found = self.frequency[term]
         return math.log1p((self.documents + others - found + 0.5) / (found + 0.5))
@@ -70,8 +70,8 @@ class CollectionStatistics:
 class ScopeView:
     """A scope as of its write number ``seq``. Safe to share between threads.
 
-    ``keys`` and the arrays of ``columns`` have at least ``slots`` entries. ``length`` is that of all texts, in terms.
-    ``len()`` is the number of texts.
+    ``keys`` and the arrays of ``columns`` have at least ``slots`` entries. ``length`` is the total length of all texts,
+    in terms. ``len()`` is the number of texts.
     """
 
     seq: int = 0
@@ -91,7 +91,7 @@ class ScopeView:
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
         """Which slots hold a living row, with or without a text."""
-        # The writer may mark slots as dead meanwhile, with numbers above this view's.
+        # The writer may mark slots as dead at any time, but with sequence numbers above this view's.
         return self.columns.died > self.seq
 
     @cached_property
@@ -129,7 +129,7 @@ class ScopeView:
         return {}
 
     def newest_of(self, kinds: frozenset[str] | None) -> Sequence[int] | NDArray[np.intp]:
-        """The living slots of ``kinds`` (None: all), in the order of ``by_age``; kept for later turns."""
+        """The living slots of ``kinds`` (None: all), in the order of ``by_age``; cached."""
         if kinds is None:
             return self.by_age
         if kinds not in self._by_kind:
@@ -164,7 +164,7 @@ class ScopeView:
         return int(np.count_nonzero(self.alive[slots]))
 
     def holding(self, term: Term, most: int) -> list[int]:
-        """The slots of the texts that contain ``term``, at most ``most + 1`` of them."""
+        """The slots of the texts that contain ``term``: at most ``most + 1``, which tells that there are too many."""
         slots, _ = self.postings.find(term)
         living = slots[self.alive[slots]]
         return living[: most + 1].tolist()
@@ -231,7 +231,7 @@ class ScopeIndex:
             head = change.seq
             slot = added.newest.get(change.key, self._newest.get(change.key))
             if slot is not None and (slot >= self._slots or slot in added.vectors):
-                self._settle(added)  # the key comes twice
+                self._settle(added)  # this key has changed before in the same batch
             if slot is not None and self._columns.died[slot] != NEVER:
                 before, slot = slot, None
             else:
@@ -305,7 +305,7 @@ class ScopeIndex:
             self._living += len(added.slots)
             self._length += sum(map(len, added.words))
             self._slots = end
-            # After the arrays, as readers follow a key to its newest slot, and from there to the one before.
+            # After the arrays: readers follow a key to its newest slot, and from there to the one before.
             self._newest |= added.newest
         for slot, (_, mark, _) in added.vectors.items():
             self._columns.vector_marks[slot] = mark

@@ -25,17 +25,17 @@ LATIN_LANGUAGES: Final = tuple(WORDS["latin"])
 STEMMERS: Final[Mapping[str, str]] = WORDS["stemmers"]
 """The name of Snowball's stemmer by ISO 639-1 code."""
 MAX_SAMPLE: Final = 512
-"""Only this many characters at the start of a text are looked at."""
+"""Only this many characters at the start of a text are examined."""
 _SCRIPTS: Final = re.compile("|".join(f"(?P<{name}>[{letters}]+)" for name, letters in WORDS["scripts"].items()))
 _BEYOND_LATIN: Final = re.compile("[^\\x00-\u024f\u1e00-\u1eff\u2000-\u20ff]")
 _IDEOGRAPHIC: Final = frozenset({"ja", "zh", "ko", "th", "lo", "my", "km"})
 _LETTERS_A_WORD: Final = 3
-"""In scripts without spaces."""
+"""So many letters of the scripts in `_IDEOGRAPHIC` count as a word."""
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def language_of(text: str) -> str:
-    """The ISO 639-1 code of the language of ``text``; "" if unknown, "en" if several fit equally well.
+    """The ISO 639-1 code of the language of ``text``; "" if unknown, "en" if it fits as well as any other.
 
     Only the first 512 characters count. A script shared by several languages gives the most frequent one: Cyrillic
     "ru", Arabic "ar", Devanagari "hi".
@@ -86,7 +86,7 @@ def stop_words(language: str) -> frozenset[str]:
 
 @cache
 def _evidence() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """The languages that have each function word, and each letter, in their order."""
+    """For each function word, and for each letter, the languages that have it, in order."""
     also_english = set(WORDS["also_english"].split())
     by_word = _inverted({language: stop_words(language) - also_english for language in LATIN_LANGUAGES})
     return by_word, _inverted(WORDS["letters"])

@@ -27,9 +27,9 @@ class Place(NamedTuple):
 
 
 class Pool:
-    """Positions are those of ``order``; every array it returns has a value for each position.
+    """The documents of ``views`` by position in ``order``; its arrays have a value for each position.
 
-    Immutable like its views, so everything it computes serves all queries until the next write.
+    Immutable like its views, so everything that it computes is cached and serves all queries until the next write.
     """
 
     def __init__(self, views: Sequence[ScopeView]) -> None:
@@ -111,11 +111,14 @@ class Pool:
         return float(counts[space] / max(int(counts.sum()), 1))
 
     def products(self, queries: Mapping[int, Floats]) -> Floats:
-        """The largest inner product of each document's vectors and the query of their space; NaN without either."""
+        """The largest inner product of each document's vectors and the query of their space.
+
+        NaN for a document without vectors, or in a space without a query.
+        """
         return self._placed([view.products(queries) for view in self.views])
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
-        """The ``positions`` that have vectors, in their order, and the first vector of each, of whatever space."""
+        """Those of ``positions`` that have vectors, in their order, and the first vector of each, in any space."""
         size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(positions), size), np.float32)
         known = np.zeros(len(positions), np.bool_)
@@ -132,7 +135,8 @@ class Pool:
     def alike(self, places: Sequence[Place]) -> Floats:
         """How close the first vectors of documents are to each other (places, places); NaN unless in one space.
 
-        Cosines after subtracting the mean of the space, which for unrelated texts are 0 however few there are.
+        Cosines after subtracting the mean of the space, corrected so that unrelated texts are at 0 however few there
+        are.
         """
         size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(places), size), np.float32)
@@ -149,7 +153,7 @@ class Pool:
             count = max(sum(view.vectors.counts.item(space) for view in self.views if view.vectors.size == size), 1)
             centred = vectors[own] - self.mean_vector(space, size)
             centred /= np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), _TINY)
-            # The mean of n texts holds an n-th of each, so any two of them look opposed by 1 / (n - 1).
+            # The mean of n texts contains 1/n of each, so the cosine of two unrelated ones is -1 / (n - 1), not 0.
             cosines[np.ix_(own, own)] = (centred @ centred.T * (count - 1) + 1) / count
         return cosines
 
@@ -163,9 +167,9 @@ class Pool:
         return self._means[space, size]
 
     def commonness(self, sizes: Mapping[int, int]) -> Floats:
-        """The inner product of each document's vectors and the mean of its space; NaN without one.
+        """The largest inner product of each document's vectors and the mean of its space; NaN without one.
 
-        ``sizes`` are the dimensions by space.
+        ``sizes`` maps each space to its dimensions.
         """
         key = tuple(sizes.items())
         if key not in self._commonness:
@@ -179,7 +183,7 @@ class Pool:
         return _joined([view.is_of(kinds, view.order.slots) for view in self.views])
 
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Values by slot, view after view, brought into the order of positions."""
+        """The values of each view's slots, reordered by position."""
         return _joined(columns)[self.order.slots]
 
 

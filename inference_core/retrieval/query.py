@@ -1,8 +1,8 @@
 """What a search looks for, derived from the text of a query, and the names in it.
 
-Names are compared folded, without accents and possessives: "José's" is "jose"; if a query names nobody so, by their
-stems: "Anny" is "Anna" in Polish. Entities that share a name are not told apart; nothing is merged, and a link states
-the name it is based on.
+Names are compared folded, without accents and possessives: "José's" is "jose". If a query names nobody that way, stems
+are compared: "Anny" is "Anna" in Polish. Entities that share a name are not told apart; nothing is merged, and a link
+states the name that it is based on.
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ _SUFFIX: Final = re.compile(r"(?:'s|(?<=\w{3})'\w{1,4})$")
 """A possessive, or a case that follows an apostrophe: "Ida's", Turkish "Ayşe'nin"; but not "O'Brien"."""
 _UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
 _END: Final = 60
-"""A question mark among this many last characters makes a text a question."""
+"""A text with a question mark among its last so many characters is a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query's analysed terms, its vectors by space if there is a model, and what it asks for.
 
-    ``interval`` is the time that the text refers to, in seconds since 1970. ``wants_action``: it asks the agent to do
-    something rather than for knowledge. ``ignore_session``: rank texts without regard to their speaker and their
-    session.
+    ``interval`` is the time that the text refers to, in seconds since 1970. ``wants_action``: it tells the agent to do
+    something instead of asking a question. ``ignore_session``: rank texts without regard to their speaker and session.
     """
 
     terms: Sequence[Term] = ()
@@ -100,7 +99,7 @@ def author_of(text: str) -> str | None:
 
 
 def subjects_of(value: Mapping[str, object], text: str) -> dict[str, str]:
-    """Whom or what a memory is about: its speaker and its record's entities, as written, by canonical name."""
+    """Whom or what a memory is about: its speaker and its entities, from canonical name to the name as written."""
     author, entities = author_of(text), entities_of(value)
     return by_canonical([*([author] if author else []), *entities]) if author or entities else {}
 
@@ -118,24 +117,24 @@ def asks_something(text: str) -> bool:
 
 
 class Named:
-    """The names in the text of a query, as whole words; in scripts without spaces, as parts of it."""
+    """The text of a query, searched for names: whole words, or in scripts without spaces any part of it."""
 
     def __init__(self, text: str) -> None:
         self._text = text[:MAX_QUERY_CHARACTERS]
         self._words = f" {canonical_name.__wrapped__(self._text)} "
 
     def __contains__(self, name: str) -> bool:
-        """Whether the query contains the canonical ``name``. Function words are no names."""
+        """Whether the query contains the canonical ``name``. Function words do not count as names."""
         if _UNSPACED.match(name):
             return name in self._words
         return f" {name} " in self._words and is_content_token(name)
 
     def is_any(self, names: Iterable[str]) -> bool:
-        """Whether the query contains one of the canonical ``names`` in any case."""
+        """Whether the query contains one of the canonical ``names`` in any grammatical case."""
         return any(name in self or self.resembles(name) for name in names)
 
     def resembles(self, name: str) -> bool:
-        """Whether the query contains the canonical ``name`` in another case of its language. English has none."""
+        """Whether the query contains the canonical ``name`` in another grammatical case. False for English queries."""
         stems, language = self._stems
         return bool(stems) and is_content_token(name) and f" {_stemmed(name, language)} " in stems
 

@@ -1,4 +1,4 @@
-"""From evidence to an order: score fusion in two stages, the second with late interaction, and what links add to it.
+"""From evidence to a ranking: score fusion in two stages, the second with late interaction, and what links add.
 
 Each kind of evidence is brought to one scale, spread within its session, and summed by weight. Scores are fused instead
 of ranks because how much better one text matches than the next is evidence too (Bruch et al. 2023). The weights are in
@@ -114,7 +114,7 @@ class Ranking:
 
 
 class LazyRanking:
-    """First the documents of ``head``; the rest of ``pool`` is ranked only if so many are asked for."""
+    """The documents of ``head``, then the rest of ``pool``, which is ranked only if a caller reads that far."""
 
     def __init__(self, pool: Pool, head: Ranking, positions: Positions, whole: Callable[[], Ranking]) -> None:
         self._pool = pool
@@ -146,8 +146,9 @@ def rank(
 ) -> Ranking | LazyRanking:
     """The documents of ``pool`` by score, best first, with statistics over all of its views.
 
-    ``tokens_of`` returns the token vectors of the best candidates, if the query has some. Of more than `FEW` documents,
-    only sessions with a promising one of a group (default: all views) are ranked at first.
+    ``tokens_of`` is asked for the token vectors of the best candidates, if the query has token vectors. Of more than
+    `FEW` documents, only the sessions with promising ones are ranked at first: the best `PROMISING` of each of
+    ``groups``, which are sets of views (default: one group of all views).
     """
     matches = Matches.of(pool, query)
     if len(pool) <= FEW:
@@ -182,7 +183,7 @@ def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | No
 
 
 def _weights(pool: Pool, query: Query, weights: Weights, multilingual: Weights | None = None) -> Weights:
-    """The weights of a pool: between those for its two vector spaces, by the share of its texts in each."""
+    """The weights for a pool: a mix of those for its two vector spaces, by the share of its vectors in each."""
     if multilingual:
         weights = between(weights, multilingual, pool.share_in(MULTILINGUAL))
     return ignore_session(weights) if query.ignore_session else weights
@@ -215,7 +216,7 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, 
         if own is not None and dimensions_of(one) == own.shape[1]:
             usable[space_of(one)] = group
     if 2 * sum(map(len, usable.values())) < len(candidates):
-        return None  # the few that have any would be ranked by other evidence than the rest
+        return None  # the minority that has any would be ranked by other evidence than the rest
     late = np.zeros(len(pool), np.float32)
     signals.similarity = np.full(len(pool), np.nan, np.float32)
     most = max(query.vectors[space].weight for space in usable)
@@ -257,27 +258,28 @@ ABOUT: Final = 2.5
 SHARED: Final = 1.5
 """The most it gains for what it shares with one of the best."""
 UNNAMED: Final = 0.33
-"""The fraction of that it gains if the query names nobody a candidate is about."""
+"""The fraction of `SHARED` that counts if the query names nobody whom a candidate is about."""
 _SURE: Final = 4.0
-"""The name in a query is trusted fully if the best memory about that person leads all others by this score."""
+"""A name in a query is fully trusted if the best memory about that person leads all others by this much in score."""
 _HALF: Final = 12.0
 """The shared idf that gives half of `SHARED`."""
 _SAME_FACT: Final = 12.0
 MAX_WORDS: Final = 32
-"""The number of words of a memory that are followed."""
+"""The number of a memory's words by which other memories are looked up."""
 _RARE_SHARE: Final = 100
 _RARE_IN_FEW: Final = 3
 _RARE_IN_MANY: Final = 64
-"""A word is rare if it occurs in at most one of a hundred memories, or three of a few, but never in more than 64."""
+"""A word is rare if it occurs in at most 1 % of the memories; among few, in at most 3; in any case, in at most 64."""
 Bridges = dict[Place, tuple[float, str]]
 """For each document that shares something with another, how much it shares, and the name of the weightiest part."""
 
 
 @dataclass(slots=True)
 class RankingCandidate:
-    """A memory that recall may return. ``subjects`` are whom it is about; ``marks`` add its tags; by canonical name.
+    """A memory that recall may return. ``share`` is what its ``links`` add to its score.
 
-    ``share`` is what ``links`` add to its score.
+    ``subjects`` maps the canonical name of each entity that it is about to the name as written; ``marks`` adds its tags
+    to these. ``asks``: it is a question.
     """
 
     key: str
@@ -297,8 +299,8 @@ class RankingCandidate:
 def link_to_query(candidates: Sequence[RankingCandidate], named: Named) -> float:
     """Raises candidates about an entity that the query names. Returns how much further links count, 0 to 1.
 
-    If candidates about others answer as well, the query may name the wrong entity, and nothing is raised. Candidates
-    that are questions answer nothing.
+    The less they lead the candidates about others, the less they gain, down to nothing: the query may name the wrong
+    entity. Candidates that are questions answer nothing, so they neither gain nor count.
     """
     about: dict[int, str] = {}
     for is_named in (named.__contains__, named.resembles):
@@ -350,7 +352,7 @@ def bridges_of(
 ) -> Bridges:
     """Documents that share rare words with ``text``, except the terms ``without``, or whose key is in ``neighbours``.
 
-    Reads only the views ``owners``, and of these only the postings of a few words.
+    Reads only the views at ``owners``, and in these only the postings of a few words.
     """
     size = sum(len(views[owner]) for owner in owners)
     most = _most(size)

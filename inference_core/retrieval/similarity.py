@@ -1,6 +1,6 @@
 """How alike two texts are by their words: repetitions, diversity, and which of several hits is the newer fact.
 
-Word sets instead of vectors: a negation or another number hardly moves a vector and changes everything.
+Word sets instead of vectors: a negation or another number changes everything, but hardly moves a vector.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _EMPTY_WORDS: Final = frozenset(WORDS["empty_words"].split())
 _PAST_WORDS: Final = frozenset(WORDS["past"].split())
 _UNSPACED_PAST: Final = tuple(WORDS["past_in_unspaced"].split())
 _SHORT: Final = 500
-"""The words of longer texts are not kept: a few thousand of them would take more memory than all indexes."""
+"""The words of longer texts are not cached: a few thousand such texts would take more memory than all indexes."""
 Moment = tuple[float, float]
 """When something happened and when it was stored, in seconds since 1970."""
 WINDOW: Final = 10
-"""So many of the best hits may change places so that newer ones come first."""
+"""Only among this many of the best hits do newer ones move before older ones."""
 WINDOW_OF_TURNS: Final = 6
-"""Of turns of conversations, only those among so many of the best."""
+"""The same for turns of conversations."""
 _SHARED: Final = 0.4
 _FEW: Final = 2
 _ALIKE: Final = 0.35
 _LEAST: Final = 0.3
 _RANGE: Final = 0.3
-"""A text loses `_LEAST` to a newer one that is just alike, and 1 to one that is closer by 0.7 of this."""
+"""To a newer text at a cosine of `_ALIKE`, a text loses `_LEAST`; for each `_RANGE` above, it loses 1 more, up to 1."""
 _MOST_LOOKED_UP: Final = 100_000_000
-"""Places of words that are looked up for diversity; to choose 100 of 300 texts, however long, takes less."""
+"""Limit on the postings read for diversity. Choosing 100 of 300 texts, however long, stays below it."""
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
 _PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
 _OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
@@ -71,8 +71,8 @@ def overlap(first: frozenset[str], second: frozenset[str]) -> float:
 def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diversity: float) -> list[int]:
     """Positions of ``limit`` texts by maximal marginal relevance (Carbonell and Goldstein 1998).
 
-    Each is the best of the rest, by its score minus ``diversity`` times its largest overlap with the chosen ones. Of
-    hundreds of long texts, only the first chosen ones count, so that the time is bounded.
+    Each is the best of the rest, by its score minus ``diversity`` times its largest overlap with the chosen ones. Among
+    hundreds of long texts, only overlaps with the first chosen ones count, to bound the time.
     """
     import numpy as np  # noqa: PLC0415 - slow to import
 
@@ -113,11 +113,11 @@ def asks_for_past(text: str) -> bool:
 def outdated(
     query: str, texts: Sequence[str], moment_of: Callable[[int], Moment | None], alike: Floats
 ) -> dict[int, float]:
-    """What some of ``texts`` lose, up to 1, by position, because a newer one of them says something else of the same.
+    """The penalty, up to 1, of each of ``texts`` (by position) that a newer one on the same subject may have replaced.
 
     ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown. A text loses to a newer one that
-    is alike, the more the closer it is, if that has at least two fifths of the query's words that the text has. Texts
-    for which ``moment_of`` gives None lose nothing, and nothing is lost to them.
+    is alike, and more the closer that is, if the newer one has at least two fifths of the query's words that the text
+    has. Texts for which ``moment_of`` gives None neither lose nor make others lose.
     """
     losses: dict[int, float] = {}
     rows, columns = (alike > _ALIKE).nonzero()
@@ -138,7 +138,7 @@ def outdated(
 
 
 def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | None]) -> list[int]:
-    """The positions of ``texts``, which come best first, with newer texts before older ones on the same subject.
+    """The positions of ``texts``, given best first, with newer texts before older ones on the same subject.
 
     Two texts have the same subject if the newer one has two fifths of the query's words that the older one has, and at
     least two of them. Texts without a moment keep their place.

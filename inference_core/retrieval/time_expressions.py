@@ -1,9 +1,9 @@
 """The time a text refers to ("last week", "in May 2023", "on 8 May"), as an interval of whole days.
 
 Own rules instead of a library: dateparser's search takes milliseconds to seconds, finds instants rather than intervals,
-and reads "may" as a month. Precision comes first: a doubtful expression is no time. English, and dates with month names
-in German, Spanish, French and Chinese. Weeks begin on Monday; seasons are northern, by month. A date without a year is
-the latest one that has begun.
+and reads "may" as a month. Precision comes first: a doubtful expression is not read as a time. Understands English, and
+dates with month names in German, Spanish, French and Chinese. Weeks begin on Monday; seasons are those of the northern
+hemisphere, by month. A date without a year is the latest one that has begun.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _month(name: str) -> int:
 
 
 def _slashed(match: re.Match[str], _: date) -> Span | None:
-    """08/05/2023 is two dates; 28/05/2023 is one."""
+    """The day of a date like 28/05/2023; None for an ambiguous one like 08/05/2023."""
     first, second, year = (int(group) for group in match.groups())
     if first != second and max(first, second) <= 12:  # noqa: PLR2004 - months of a year
         return None
@@ -110,7 +110,7 @@ def _slashed(match: re.Match[str], _: date) -> Span | None:
 
 
 def _range(match: re.Match[str], today: date) -> Span:
-    """The years of a range belong to both ends; the first month may lie in the year before."""
+    """A range of months: its year is that of the last month, and the first month may lie in the year before."""
     first, last = _month(match["first"]), _month(match["last"])
     year = int(match["year"]) if match["year"] else _begun(today, lambda year: _months(year, last))[0].year
     start = int(match["start"]) if match["start"] else year - (first > last)
@@ -122,7 +122,7 @@ def _named_day(match: re.Match[str], today: date) -> Span:
 
 
 def _rolling(match: re.Match[str], today: date) -> Span:
-    """The time from that long ago to the end of today."""
+    """From so many days, weeks, months or years ago to the end of today."""
     number, unit = _count(match.groupdict().get("count", "1")), match["unit"]
     if unit in ("day", "week"):
         start = today - timedelta(days=number * (7 if unit == "week" else 1))

@@ -26,7 +26,7 @@ MULTILINGUAL: Final = 1
 """The space of vectors of the local multilingual model."""
 SPACES: Final = 2
 _HEADER: Final = struct.Struct("<BBH")
-"""Passages, space, dimensions. Before there were spaces, passages took both bytes, but there are at most 64."""
+"""Passages, space, dimensions. Older versions gave passages, at most 64, both first bytes: that reads as space 0."""
 _MOST_BY_MATRIX: Final = 262_144
 """Up to this many multiplications, OpenBLAS computes a product in the caller's thread (interface/gemm.c)."""
 _SCALE: Final = 127.0
@@ -83,14 +83,14 @@ def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
 def inner_products(matrix: Floats, vector: Floats, into: Floats) -> None:
     """Writes ``matrix`` @ ``vector`` into ``into``, in this thread.
 
-    Row by row, because BLAS's matrix-vector product reads rows at half the speed of memory, and on a busy processor
-    waits for its threads.
+    Row by row, because the matrix-vector product of BLAS reads rows at half the speed of memory, and on a busy
+    processor waits for its own threads.
     """
     _vecdot(matrix, vector, out=into)
 
 
 def by_matrix(first: NDArray[np.int8], second: Floats) -> Floats:
-    """``first`` @ ``second`` in this thread, in portions, as floats need four times the memory of bytes."""
+    """``first`` @ ``second`` in this thread, in portions, because as floats ``first`` takes four times the memory."""
     rows = max(_MOST_BY_MATRIX // max(second.size, 1), 1)
     portions = [first[start : start + rows] for start in range(0, len(first), rows)]
     return np.concatenate([portion.astype(np.float32) @ second for portion in portions])
@@ -115,8 +115,8 @@ def interact(query: Floats, packed: Sequence[bytes], words: Sequence[int] = ()) 
     """How well each packed text (at least one) matches the tokens of ``query`` (tokens, dimensions).
 
     For each token, the best cosine in a passage; the mean over the tokens of each word, standardised over all passages;
-    then the mean over the words. A text counts as its best passage. ``words`` are the numbers of the tokens' words,
-    those of one word side by side; by default each token is a word.
+    then the mean over the words. A text counts as its best passage. ``words`` holds the number of each token's word;
+    tokens of one word are adjacent. By default each token is a word.
     """
     passages = [_HEADER.unpack_from(blob)[0] for blob in packed]
     ends = [_HEADER.size + 2 * count for count in passages]  # of the numbers of tokens
@@ -145,14 +145,14 @@ def dimensions_of(packed: bytes) -> int:
 
 _FEW: Final = 64
 _BLOCK: Final = 2_048
-"""Rows in a block of vectors. Further rows go into new blocks, so nothing is copied and at most one is partly empty."""
+"""Rows in a block of vectors. Further rows go into new blocks: nothing is copied, and at most one block is not full."""
 
 
 class Vectors:
-    """Vectors in blocks of rows: the first of each slot, and, apart, those of further passages with their slots.
+    """Vectors in blocks of rows: the first of each slot and, separately, those of further passages with their slots.
 
-    ``counts`` (spaces,) and ``totals`` (spaces, dimensions) are those of living vectors, by space. Written by one
-    thread; readers share what `view` returns.
+    ``counts`` (spaces,) and ``totals`` (spaces, dimensions) are the number and the sum of living vectors by space.
+    Written by one thread; readers share what `view` returns.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Vectors:
         return self._first.nbytes + self._further.nbytes + self._owners.nbytes + self._spaces.nbytes
 
     def set(self, packed: Mapping[int, bytes]) -> list[int]:
-        """Sets the vectors of slots that have none. Returns those it set; vectors of another size are left out."""
+        """Sets the vectors of slots that have none. Returns the slots that it set: it skips vectors of another size."""
         alike: dict[bytes, list[int]] = {}
         for slot, blob in sorted(packed.items()):
             alike.setdefault(shape_of(blob), []).append(slot)
@@ -201,7 +201,7 @@ class Vectors:
         return known
 
     def forget(self, slot: int) -> None:
-        """Takes the vectors of ``slot`` out of the mean. Existing views keep showing them."""
+        """Removes the vectors of ``slot`` from ``counts`` and ``totals``. Existing views keep showing them."""
         further = np.flatnonzero(self._owners[: self._passages] == slot)
         space = self._spaces.item(slot)
         self._count(-1, space, self._first.rows([slot]))

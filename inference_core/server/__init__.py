@@ -1,1 +1,1 @@
-"""Memory served to other programs. Importing it needs the extras that its modules name."""
+"""Memory for other programs: the HTTP API, the MCP server and the inspector. Its modules need extras."""

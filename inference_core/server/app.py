@@ -25,7 +25,7 @@ from inference_core.server.inspector.actions import SCREENS
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 _SCHEMA: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
-# FastAPI's own would tell the texts of errors and of queries in URLs; see telemetry.py.
+# FastAPI's own telemetry would record the texts of errors and the queries of URLs; see telemetry.py.
 _OWN_TELEMETRY: Final[Any] = dict.fromkeys(("auto_configure", "tracing", "metrics", "logs"), False)
 _PROBLEM: Final = {"description": "An error.", "content": {problems.MEDIA_TYPE: _SCHEMA}}
 
@@ -37,10 +37,10 @@ def create_app(
     *,
     ledger: Path | None = None,
 ) -> FastAPI:
-    """The application that answers for ``service``, for those whom ``access`` lets in.
+    """The ASGI application that serves ``service`` to those whom ``access`` lets in.
 
-    ``ledger`` is the file where erasures are noted; without one, it erases nobody. It does not close the service's
-    store. Raises ConfigurationError if a route does not say who may use it.
+    ``ledger`` is the file that erasures are recorded in; without one, erasures are refused. The application does not
+    close the service's store. Raises ConfigurationError if a route does not say who may use it.
     """
     jobs = Jobs(service, ledger)
 

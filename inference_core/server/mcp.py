@@ -1,8 +1,8 @@
 """The MCP server: a user's memory for agents in other programs, as tools, resources and a prompt.
 
-What a client's conversation holds is not known here, so all that its model saves counts as said by a tool: facts are
+The server cannot see a client's conversation, so all that the client's model saves counts as said by a tool: facts are
 marked as unconfirmed, and what would guide an agent needs the user's own word (see `inference_core.agents.provenance`).
-Who the user is comes from the connection alone. Protocol: https://modelcontextprotocol.io, by its official SDK.
+The connection alone says who the user is. Protocol: https://modelcontextprotocol.io, by its official SDK.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Caller(NamedTuple):
 
 
 class _Binding(MemoryBinding):
-    """The memory of a service for each caller in turn."""
+    """Binds the memory tools to a service and, in each request, to its caller."""
 
     def __init__(self, service: AgentMemoryStoreService, caller: Callable[[], Caller]) -> None:
         super().__init__(service, user_id=lambda _run: caller().user_id)
         self._caller = caller
 
     def scope(self, store: BaseStore | None) -> MemoryScope:
-        """The service's, in the name of the caller."""
+        """The service's scope, with the caller as its actor."""
         return replace(super().scope(store), actor=self._caller().actor)
 
 
@@ -116,9 +116,9 @@ class RememberedMemories(BaseModel, title="Memories"):
 class MemoryServer(MCPServer[Any]):
     """An MCP server with the memory of ``service``.
 
-    ``caller`` is called for each request, in its context, and says for whom it is; what it raises refuses the request.
-    A caller who may only read sees no tool that writes. ``settings`` are those of the SDK's server, such as ``auth``
-    and ``token_verifier``.
+    ``caller`` is called for each request, in that request's context, and returns its caller; an exception refuses the
+    request. A caller who may only read sees no tool that writes. ``settings`` are those of the SDK's server, such as
+    ``auth`` and ``token_verifier``.
     """
 
     def __init__(self, service: AgentMemoryStoreService, caller: Callable[[], Caller], **settings: Any) -> None:
@@ -234,7 +234,7 @@ class MemoryServer(MCPServer[Any]):
         return f"{fenced(block)}\n{question}" if block else question
 
     async def _written(self, name: str, **arguments: Any) -> str:
-        """What the memory tool ``name`` answers a model whose conversation nobody can see. Raises ToolError."""
+        """The answer of the memory tool ``name``, called without a conversation. Raises ToolError if that fails."""
         run = SimpleNamespace(config={}, tool_call_id=None)
         given = {key: value for key, value in arguments.items() if value is not None}
         answer: str = await self._tools[name].ainvoke({**given, "runtime": run})
@@ -256,7 +256,7 @@ def _thread(thread_id: str | None) -> str:
 def _listed(
     head: str, found: Sequence[MemoryStoreDocument], total: int | None = None, start: int = 0
 ) -> CallToolResult:
-    """``found`` for a model, as lines, and for a program."""
+    """``found`` as lines for a model, and as structured content for a program."""
     lines = "\n".join([f"{head}:" if found else f"{head}.", *numbered(found, start + 1)])
     structured = RememberedMemories(memories=[Remembered.of(one) for one in found], total=total)
     return CallToolResult(

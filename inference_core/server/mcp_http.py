@@ -1,4 +1,4 @@
-"""The MCP server of `serve`, at /mcp: the same gate, keys and users as everything else there.
+"""The MCP server of `serve`, at /mcp, behind the same gate and with the same keys and users as the other routes.
 
 Transport: streamable HTTP without sessions, so any server of the store can answer any request.
 """
@@ -27,7 +27,7 @@ _CALLER: Final = ContextVar[Caller]("caller")
 
 
 class Endpoint:
-    """Answers for whom the gate has let in. Requests are answered in the context that this sets, or in a copy of it."""
+    """Tells ``app`` who calls, in a context variable: it answers a request in the same context or a copy of it."""
 
     needs = Needs(Permission.READ)
 
@@ -35,7 +35,7 @@ class Endpoint:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request. Raises Refusal."""
+        """Answers a request. Raises Refusal if the caller may not read, or names no user."""
         request = Request(scope)
         await self.needs(request)
         if request.state.user is None:

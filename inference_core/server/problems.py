@@ -110,8 +110,8 @@ def problem(
 
 
 def problem_of(status: int, name: str, detail: str | None = None) -> Problem:
-    """A problem; of texts that are no valid Unicode, the rest is told."""
-    # What was asked for, such as an id that nobody has, may be a secret.
+    """A problem. In ``detail``, secrets are redacted and lone surrogates escaped."""
+    # The detail may quote the request, such as an unknown id, and that may be a secret.
     detail = detail and DEFAULT_GUARD.text(detail.encode(errors="backslashreplace").decode())
     return Problem(
         type=TYPE_PREFIX + name,
@@ -138,7 +138,10 @@ def name_of(kind: type[BaseException]) -> str:
 
 
 def told(error: errors.InferenceCoreError) -> Problem:
-    """The problem of an error of this package. The texts of failures of the server stay in it."""
+    """The problem for an error of this package. With a status of 500 or above, only ConfigurationError tells its text.
+
+    WriteUnknown tells how to repeat the write instead.
+    """
     status = status_of(type(error))
     is_ours = status < _SERVER_FAILED or isinstance(error, errors.ConfigurationError)
     detail = str(error) if is_ours else None
@@ -150,7 +153,7 @@ def told(error: errors.InferenceCoreError) -> Problem:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Answers with the problem of an error of this package."""
+    """The response for an error of this package; 412 for a VersionConflict of a conditional request."""
     assert isinstance(error, errors.InferenceCoreError)  # noqa: S101 - it is registered for these alone
     made = told(error)
     if isinstance(error, errors.VersionConflict) and {"if-match", "if-none-match"} & {*request.headers}:

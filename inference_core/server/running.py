@@ -36,7 +36,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import MemorySettings, ServerSettings
 
 SHUTDOWN_S: Final = 8
-"""Requests that run have so long to end; with what the store writes then, the process ends within ten seconds."""
+"""Requests in progress get this long to end; with the store's last writes, the process ends within ten seconds."""
 _LOOPBACK: Final = "127.0.0.1"
 _KEEP_ALIVE_S: Final = 15
 HEADER_S: Final = 10.0
@@ -48,7 +48,8 @@ _KEYS_MADE_BY: Final = "inference-core keys create --user ID"
 def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Access:
     """Whom a server with these ``settings`` lets in.
 
-    Raises ConfigurationError if nobody could come in, or everybody could who reaches its address.
+    On a loopback address without a ``root_path``, ``settings.user`` needs no key, unless one is set. Raises
+    ConfigurationError if the settings are incomplete or nobody could come in, InvalidId, StoreError.
     """
     is_local = is_loopback(settings.host)
     checks: list[Authenticate] = [ApiKeys(service.scope.engine, service.scope.clock, service.timeout)]
@@ -75,8 +76,8 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
             else ", or serve one user of this machine alone: inference-core serve --user ID"
         )
         raise ConfigurationError(
-            f"There is no key, so {'nobody could use' if is_local else 'everybody who reaches it would need none on'} "
-            f"http://{settings.host}:{settings.port}. Make one: {_KEYS_MADE_BY}{how}"
+            f"There is no key, so nobody could use http://{settings.host}:{settings.port}. "
+            f"Make one: {_KEYS_MADE_BY}{how}"
         )
     hosts = {one.strip("[]").lower() for one in settings.hosts}
     return Access(
@@ -93,7 +94,10 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
 
 
 def serve(service: AgentMemoryStoreService, settings: ServerSettings, memory: MemorySettings) -> None:
-    """Answers requests until SIGTERM or Ctrl-C, and then those that are running. Raises what `access_for` raises."""
+    """Serves requests until SIGTERM or Ctrl-C; those in progress then get `SHUTDOWN_S` seconds to end.
+
+    Raises what `access_for` raises.
+    """
     app, ends = assembled(service, access_for(service, settings), settings, memory)
     try:
         _answer(app, memory, settings.host, settings.port, root_path=settings.root_path)
@@ -104,7 +108,7 @@ def serve(service: AgentMemoryStoreService, settings: ServerSettings, memory: Me
 def assembled(
     service: AgentMemoryStoreService, access: Access, settings: ServerSettings, memory: MemorySettings
 ) -> tuple[FastAPI, Callable[[], None]]:
-    """The application with all that ``settings`` ask for, and what ends its counting of requests.
+    """The application with all that ``settings`` ask for, and a function that ends the counting of its metrics.
 
     Raises ConfigurationError if a route does not say who may use it.
     """
@@ -124,10 +128,10 @@ def assembled(
 def inspect(
     service: AgentMemoryStoreService, memory: MemorySettings, user: str | None, port: int, tell: Callable[[str], None]
 ) -> None:
-    """Serves the inspector on this machine until Ctrl-C: to who follows the link, which works once.
+    """Serves the inspector on the loopback address until Ctrl-C, to whoever follows a link that works once.
 
-    ``tell`` is called with it. It shows ``user`` first, or None all users; ``port`` 0 takes any. Raises InvalidId, and
-    OSError if the port is taken.
+    ``tell`` is called with that link. The first screen is that of ``user``, or with None the list of all users.
+    ``port`` 0 takes any free port. Raises InvalidId, and OSError if the port is taken.
     """
     if user is not None:
         encode_label(user)
@@ -157,35 +161,38 @@ def _answer(
         limit_concurrency=_MOST_CONNECTIONS,
         ws="none",
     )
-    # uvicorn raises the signal again when it has ended; the store is to be closed then, and the exit code to be 0.
+    # uvicorn raises the signal again once it has ended: unwind then, so that the store is closed, and exit with 0.
     signal.signal(signal.SIGTERM, _end)
-    gc.freeze()  # looking at all that was imported again and again would hold up requests
+    gc.freeze()  # else full collections would walk every imported object, and hold up requests
     _Server(config, app.state.jobs).run(list(listeners) or None)
 
 
 class _Connection(HttpToolsProtocol):
-    """Is closed if the header of a request does not arrive in time, so that silent clients keep no others out."""
+    """Closes itself if a request's header does not arrive within `HEADER_S`: silent clients must not keep others out.
+
+    ``_closing`` is the running timer.
+    """
 
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for the first request."""
+        """Starts the timer for the first request."""
         super().connection_made(transport)
         self._closing = self.loop.call_later(HEADER_S, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Begins to wait for the rest of a further request, for which uvicorn stops the time of an idle connection."""
+        """Starts the timer for a further request, as its first bytes stop uvicorn's own timer for idle connections."""
         if self._closing is None and self.cycle.response_complete:
             self._closing = self.loop.call_later(HEADER_S, self.transport.close)
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
-        """Begins to answer."""
+        """Stops the timer and answers."""
         self._stop_waiting()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends."""
+        """Stops the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -196,14 +203,14 @@ class _Connection(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """Has jobs and streams of events end when it is told to, as it waits for streams."""
+    """Stops jobs and event streams before it shuts down, as uvicorn waits for open streams."""
 
     def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
         super().__init__(config)
         self._jobs = jobs
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Is called by a signal."""
+        """Handles the signals SIGINT and SIGTERM."""
         self._jobs.stop()
         super().handle_exit(sig, frame)
 

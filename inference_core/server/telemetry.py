@@ -1,6 +1,6 @@
-"""What a server tells of itself: spans, durations and log lines of requests, and ``/metrics`` for Prometheus.
+"""A server's telemetry: spans, durations and log lines of requests, and ``/metrics`` for Prometheus.
 
-Users, ids and threads are never labels: the number of series does not depend on how many there are.
+Users, ids and threads are never labels, so the number of series does not grow with them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "inference_core.index.size": ("By", "Indexes and rows that this process holds in memory."),
     "inference_core.breaker.open": ("1", "Whether calls of the database are refused for now: 1 or 0."),
 }
-"""What is looked up when somebody asks, by name: unit and description."""
+"""The values that are read when ``/metrics`` is requested, by name: unit and description."""
 _UNITS: Final = {"s": "_seconds", "By": "_bytes"}
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _LOOK_S: Final = 10.0
-"""The outbox is looked at no more often than this, however often somebody asks."""
+"""Seconds between two looks at the outbox, however often ``/metrics`` is requested."""
 _ACCESS: Final = logging.getLogger("inference_core.server.access")
 
 
@@ -50,7 +50,7 @@ def prometheus_name(name: str, unit: str) -> str:
 
 
 def add_telemetry(app: FastAPI, service: AgentMemoryStoreService) -> Callable[[], None]:
-    """Adds ``/metrics`` and `Watched` to ``app``; returns what ends the counting."""
+    """Adds ``/metrics`` and `Watched` to ``app``; returns a function that ends the counting."""
     registry = CollectorRegistry(auto_describe=False)
     gauges = _Gauges(service)
     registry.register(gauges)
@@ -91,7 +91,7 @@ class _Gauges(Collector):
         self._outbox: dict[str, float] = {}
 
     async def look(self) -> None:
-        """Looks at the outbox, unless that was just done."""
+        """Looks at the outbox, unless the last look was less than `_LOOK_S` seconds ago."""
         from inference_core.outbox.partitions import status  # noqa: PLC0415 - with the first look
 
         if time.monotonic() < self._at + _LOOK_S:

@@ -1,7 +1,7 @@
 """AgentMemoryStoreService: a user's long-term memory, for direct use and for the agent's tools and middleware.
 
-The documented import path; besides the service it gives the names of the domain. `services.user_memories` has the
-helpers that work on a store without an agent.
+This is the documented import path, so it also re-exports the domain's types and functions. `services.user_memories`
+has the helpers that need a store but no agent.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def asynchronous(
 
 
 class SyncMemoryService(ServiceBase):
-    """The methods of `AgentMemoryStoreService` for code without async; they block."""
+    """Blocking versions of the methods of `AgentMemoryStoreService`, for sync code."""
 
     save_memory = synchronous(save)
     get_memory = synchronous(get)
@@ -162,22 +162,22 @@ class AgentMemoryStoreService(ServiceBase):
         base_namespace: Accepted for compatibility; not used.
         max_results: How many memories a recall returns by default.
         agent_name: Episodic and procedural memories are stored under this name, separate from other agents'.
-        embeddings: For stores that are not from `open_store`, which takes its own: "auto", "provider:model", or an
-            embeddings object of LangChain.
-        secrets: What happens to credentials, for the same stores: "redact", "reject", "off" or a `Guard`.
-        quota: Limits of each user, for the same stores.
-        audit: Whether changes of memories leave audit events, for the same stores.
+        embeddings: "auto", "provider:model", or a LangChain embeddings object. This and the next three apply only to
+            stores that are not from `open_store`, which takes its own.
+        secrets: What happens to credentials: "redact", "reject", "off" or a `Guard`.
+        quota: The limits of each user.
+        audit: Whether changes to memories leave audit events.
         actor: The actor in audit events. None: the one that a memory's source names, else the application.
         agent_scope_enabled: False: agents share all memories.
         max_content_bytes: The longest content of a memory, in bytes of UTF-8.
         timezone: IANA name or tzinfo; decides on which day a memory happened.
         counts_access: Whether to count recalls. The more often a memory is recalled, the later it is forgotten.
         deleted_days: For how many days deleted memories can be restored and replaced texts can be read. 0: not at all.
-        confirm: Names of categories. What agents write into them waits for the user, see `list_pending`.
+        confirm: Names of categories. What agents write into them waits for the user to confirm it, see `list_pending`.
         clock: Returns the current time.
         timeout: Seconds that every operation may take. None: no limit.
-        spaces: Adds the memories that users share: recall unites a user's own with those of each `Space` in which the
-            user has a role. None: they are not read.
+        spaces: Turns on shared memories: a recall covers the user's own and those of each `Space` in which the user has
+            a role. None: spaces are not read.
     """
 
     save_memory = asynchronous(save)
@@ -260,9 +260,9 @@ class AgentMemoryStoreService(ServiceBase):
 
     @classmethod
     def from_settings(cls, settings: MemorySettings, store: BaseStore, **options: Any) -> AgentMemoryStoreService:
-        """The service on ``store`` that ``settings`` describe.
+        """Creates the service that ``settings`` describe, on ``store``.
 
-        ``options`` are arguments of the constructor, and override the settings.
+        ``options`` are arguments of the constructor; they override the settings.
         """
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,
@@ -308,9 +308,9 @@ def async_of_user(
 class UserMemory(ServiceBase):
     """One user's memory, as ``store.memory("ada")`` returns it. For other LangGraph stores, create it from a service.
 
-    `add`, `search`, `all` and `delete` block; `aadd`, `asearch`, `aall` and `adelete` are coroutines. They take the
-    arguments of the service's `save_memory`, `recall_memories`, `list_memories` and `delete_memory` without the user.
-    Raises InvalidId for an invalid user id.
+    `add`, `search`, `all` and `delete` block; `aadd`, `asearch`, `aall` and `adelete` are coroutines. `add`, `search`
+    and `delete` take the arguments of the service's `save_memory`, `recall_memories` and `delete_memory` without the
+    user; `all` returns all memories, of a category or a type if given. Raises InvalidId for an invalid user id.
     """
 
     def __init__(self, service: AgentMemoryStoreService, user_id: UserId) -> None:

@@ -46,7 +46,7 @@ from inference_core.stores.factory import any_engine_of, open_configured_store
 P = ParamSpec("P")
 T = TypeVar("T")
 StoreArgument = SkipJsonSchema[BaseStore]
-"""A store is nothing that a schema could describe, as that of a tool made of such a function."""
+"""Left out of JSON schemas, such as that of a tool made from one of these functions: none can describe a store."""
 _STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="StoreArgument")
 
 
@@ -75,7 +75,7 @@ class UserEntry(TypedDict):
 
 @contextmanager
 def open_memory_store() -> Generator[BaseStore]:
-    """The store that the environment names (`MemorySettings.store_url`), closed at the end; without embeddings."""
+    """The store that the environment names (`MemorySettings.store_url`), without embeddings; closed on exit."""
     with open_configured_store(read_settings(MemorySettings), embeddings=None) as store:
         yield store
 
@@ -100,17 +100,18 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 @_on_store
 def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
-    """Permanently deletes the user's memories of all agents, forgotten ones included; with ``category``, only those.
+    """Permanently deletes the user's memories of all agents, forgotten ones included, or only those of ``category``.
 
     Without a ``category``, everything else that is stored under the user goes too: messages, receipts, jobs and the
-    audit trail. Returns the number of removed rows, without recall counts, earlier versions and proposals. Raises Held
-    if the user has a legal hold. The command ``inference-core erase`` also verifies that nothing is left.
+    audit trail. Returns the number of removed rows; counts, earlier versions, proposals and audit events are not
+    included. Raises Held if the user has a legal hold. The command ``inference-core erase`` also verifies that nothing
+    is left.
     """
     label = encode_label(user_id)
     yield from engine.check_holds(label)
-    yield from engine.remove_expired()  # nothing else finds them any more
+    yield from engine.remove_expired()  # no other read finds expired rows
     cause = Cause(at=datetime.now(UTC), operation="purge")
-    if category is None:  # first, as what cannot be read may stand in the way of the rest
+    if category is None:  # unreadable rows go first, as they may get in the way of the rest
         removed = yield from engine.discard(label, lambda _: True, cause)
         scopes = yield from _scopes(engine, user_id, everything=True)
     else:
@@ -148,8 +149,8 @@ def list_user_memories(
     """Returns a page of the user's memories, of all agents, the newest first, and the total number that match.
 
     ``category`` and ``memory_type`` filter them; ``search`` keeps contents and topics with this text, ignoring case.
-    ``after`` is the ``next_cursor`` of the previous page; ``offset`` counts from the newest instead. ``limit`` None
-    gives all.
+    ``after`` is the ``next_cursor`` of the previous page; ``offset`` skips that many of the newest instead. ``limit``
+    None returns all.
     """
     scopes = yield from _scopes(engine, user_id, category)
     request = MemoryPageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
@@ -158,13 +159,13 @@ def list_user_memories(
 
 @_on_store
 def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Operation[MemoryPage[UserEntry]]:
-    """A page of users by id, with their numbers of memories. ``after`` is the previous page's ``next_cursor``."""
+    """Returns a page of users by id, with how many memories each has. ``after`` is the previous ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
     names = [name for name in (yield from engine.namespaces()) if holds_memories(name)]
     users: dict[str, str] = {}
     for label in {name[0] for name in names}:
-        with suppress(InvalidId):  # what an application keeps for all has no user
+        with suppress(InvalidId):  # no user's: a space, or what holds for all users
             users[label] = decode_label(label)
     labels = sorted(label for label in users if after is None or label > after)
     page = labels[:limit]
@@ -179,7 +180,7 @@ def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None
 def delete_user_memory_entries(
     engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
 ) -> Operation[int]:
-    """Deletes the user's memories with these namespaces and keys; returns how many existed."""
+    """Deletes the user's memories with these namespaces and keys; returns how many existed. Ignores other users'."""
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
     own = [(namespace, key) for namespace, key in named if namespace[:1] == (label,) and is_text(key)]
@@ -199,7 +200,10 @@ def delete_user_memory_entry(store: StoreArgument, user_id: UserId, namespace: S
 def _scopes(
     engine: StoreEngine, user_id: UserId, category: str | None = None, *, everything: bool = False
 ) -> Operation[list[Namespace]]:
-    """The user's namespaces of one category or of all; ``everything``: also those beside them, and those of none."""
+    """The user's namespaces of memories, of one category or of all.
+
+    ``everything`` adds their sidecars and, without a category, all other namespaces of the user.
+    """
     wanted = set(MemoryCategory) if category is None else {MemoryCategory(validate_memory_category(category))}
     labels = {one.value for one in wanted}
     names = yield from engine.namespaces((encode_label(user_id),))

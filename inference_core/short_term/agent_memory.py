@@ -236,7 +236,7 @@ class AgentMemory:
                 # An id of its own, so that a message that comes again under its old id does not replace the summary.
                 new = _stamped(result.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
                 messages = [new if one is result.summary else one for one in messages]
-            # Whoever changed the session meanwhile has handled the overflow too: a conflict needs no other try.
+            # Whoever changed the session meanwhile has handled the overflow too, so a conflict needs no retry.
             with suppress(VersionConflict):
                 yield from replace_window(self._scope, conversation, stored, messages)
         return result.notice
@@ -302,7 +302,7 @@ def read_window(scope: MemoryScope, conversation: UserSession) -> Operation[Stor
 def replace_window(
     scope: MemoryScope, conversation: UserSession, old: StoredWindow, messages: Sequence[AnyMessage]
 ) -> Operation[StoredWindow]:
-    """Replaces the session's window by ``messages``, which have ids, durably, if it is still ``old``.
+    """Durably replaces the session's window by ``messages``, which must have ids, if it is still ``old``.
 
     Raises VersionConflict if the session has changed meanwhile, InvalidMemory for a message that is too large,
     StoreError.
@@ -347,7 +347,7 @@ def remove_session(scope: MemoryScope, conversation: UserSession) -> Operation[N
 
 
 def _value(message: AnyMessage) -> str:
-    """``message`` as JSON; without the artifact of a tool if that is no JSON data."""
+    """``message`` as JSON; a tool's artifact is left out if the message cannot be stored with it."""
     try:
         return canonical_json(message_to_dict(message), what="message", max_bytes=MAX_VALUE_BYTES)
     except InvalidMemory:

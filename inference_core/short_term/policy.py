@@ -48,7 +48,7 @@ def handle_overflow(
 ) -> Operation[OverflowResult]:
     """Applies ``strategies`` to a full ``window``; ``eviction`` describes the conversation, its messages are ignored.
 
-    Raises only developers' mistakes, as ConfigurationError.
+    Raises ConfigurationError, a developer's mistake; all other errors of the package become the result's ``notice``.
     """
     room = threshold(strategies, eviction.room)
     previous = window.summary()
@@ -112,7 +112,7 @@ class OverflowPolicy:
             raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")
         names = [block.name for block in self.blocks]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            # By its name a block recognizes the messages that it has taken in, and its own facts.
+            # A block recognizes the messages that it has taken in, and its own facts, by its name.
             raise ConfigurationError(f"Two blocks are named {twice!r}: give each its own name")
         self.counter = counter
         self._max_tokens = max_tokens
@@ -126,7 +126,7 @@ class OverflowPolicy:
 
     @property
     def into_system_prompt(self) -> bool:
-        """Whether to put what the blocks recall behind the system prompt."""
+        """Whether to append what the blocks recall to the system prompt."""
         return any(isinstance(one, FlushToLongTerm) and one.into_system_prompt for one in self.strategies)
 
     def limit(self, model: Any = None) -> int:

@@ -37,14 +37,14 @@ HEAD_TOKENS: Final = MESSAGE_TOKENS + text_tokens(HEAD)
 """Tokens of a summary's message besides the summary."""
 SummaryRole = Literal["user", "system"]
 _SHARE_OF_MODEL: Final = 0.6
-"""Of the model's context window, for a history that it summarizes."""
+"""The share of the model's context window that one call fills with history to summarize."""
 _UNKNOWN_WINDOW_TOKENS: Final = 100_000
 _AFTER_FLUSH: Final = 0.5
 _SHARE_FOR_SUMMARY: Final = 0.5
 
 
 def shortened(text: str, max_tokens: int) -> str:
-    """``text`` with harmless lines and at most ``max_tokens``, cut at the end of a line or word."""
+    """``text`` with its lines escaped, cut to at most ``max_tokens`` at the end of a line or word."""
     limit = max_tokens * CHARACTERS_PER_TOKEN
     clean = "\n".join(neutral_line(line, limit) for line in text.strip().splitlines())
     while text_tokens(clean) > max_tokens:
@@ -77,7 +77,7 @@ class Eviction:
 class OverflowStrategy(ABC):
     """One way to handle overflow. Strategies have no state and may be shared.
 
-    ``drops``: messages that leave are meant to be gone.
+    ``drops``: whether the messages that leave are meant to be lost.
     """
 
     drops: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class OverflowStrategy(ABC):
         return type(self).__name__
 
     def threshold(self, room: int) -> int:
-        """It acts when messages take more tokens than this of ``room``."""
+        """How many tokens of ``room`` messages may take before it acts."""
         return room
 
     def reserve(self, room: int) -> int:
@@ -203,7 +203,7 @@ class Delete(OverflowStrategy):
         _check(self.count, "count")
 
     def start(self, window: Window, room: int) -> int:
-        """Behind the oldest messages."""
+        """After the oldest ``count`` messages."""
         del room
         return window.start_after(self.count)
 

@@ -161,15 +161,15 @@ class Window:
         return next((unit.first for unit in self.units if is_summary(unit.first)), None)
 
     def stays(self, at: int, start: int) -> bool:
-        """Whether the unit at ``at`` stays when everything before ``start`` leaves that may leave."""
+        """Whether the unit at ``at`` stays if the window starts at ``start``; pinned and `asked` units always do."""
         return at >= start or at == self.asked or self.units[at].is_pinned
 
     def kept(self, start: int) -> list[Unit]:
-        """The units that stay when everything before ``start`` leaves that may leave."""
+        """The units that stay if the window starts at ``start``."""
         return [unit for at, unit in enumerate(self.units) if self.stays(at, start)]
 
     def leaving(self, start: int) -> list[AnyMessage]:
-        """The messages that leave when everything before ``start`` leaves that may leave."""
+        """The messages that leave if the window starts at ``start``."""
         return [one for at, unit in enumerate(self.units) if not self.stays(at, start) for one in unit.messages]
 
     def start_for(self, room: int) -> int:
@@ -184,7 +184,7 @@ class Window:
         return self.turn_at(start)
 
     def start_after(self, count: int) -> int:
-        """Where to start so that at least ``count`` messages leave, if so many may leave."""
+        """Where to start so that at least ``count`` messages leave, or all that may leave if those are fewer."""
         left = 0
         for at in range(self.last):
             if left >= count:
@@ -202,7 +202,7 @@ class Window:
         return 0
 
     def turn_at(self, start: int) -> int:
-        """``start`` or, since models expect a turn of the user first, the next unit at which one begins."""
+        """``start`` or, since models expect a turn of the user first, the next unit at which such a turn begins."""
         if not 0 < start <= self.asked:
             return start
         return next(at for at in range(start, self.asked + 1) if is_said_by_user(self.units[at].first))

@@ -1,7 +1,7 @@
 """Whether two short notes contradict each other: same subject and attribute, and values that exclude each other.
 
-Slots are read from whole sentences, and what they say may change what is stored. Conflicts are found from the words
-alone, in more sentences, and change only what a prompt shows. What excludes what is data: ``words.toml``.
+Slots are read from whole sentences, and may change what is stored. Conflicts are found from the words alone, in more
+kinds of sentences, and change only what a prompt shows. Which values exclude each other is data: ``words.toml``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _HAPPENED: Final = frozenset(form for form, verb in PAST_FORMS.items() if verb n
 class _Note(NamedTuple):
     """A note as sets of stems.
 
-    ``said`` is what it is about without values; ``values`` by kind; ``ends``: it says that something ended or changed.
-    ``people`` are those other than the user whom it is about; ``subject`` is its first word, "" for the user.
-    ``is_of_many``: beside it, another one may hold that differs in some kinds of values, if it ``is_any`` in all kinds.
-    ``excludes`` and ``excluded`` are what the patterns of `[excluding]` found, by their place.
+    ``said`` holds the stems of what it is about, without values; ``values`` holds these by kind. ``ends``: it says that
+    something ended; ``changes``: that something ended or changed. ``people`` are those whom it is about besides the
+    user; ``subject`` is its first word, "" for the user. ``is_of_many``: a note that differs in a value may hold beside
+    it: of any kind if it ``is_any`` (has an indefinite article), else of the kinds in `several`. ``excludes`` and
+    ``excluded`` are what the two patterns of each pair of `[excluding]` found, by the pair's index.
     """
 
     text: str
@@ -51,7 +52,7 @@ class _Note(NamedTuple):
 def contradict(old: str, new: str) -> bool:
     """Whether ``new``, which was said later, and ``old`` cannot both hold. Every doubtful case is False. Never raises.
 
-    Known are English and some German notes of up to `MAX_NOTE` characters.
+    It understands English and some German notes of up to `MAX_NOTE` characters.
     """
     first, second = _note(old), _note(new)
     if first is None or second is None or first.text == second.text:
@@ -68,7 +69,7 @@ def contradict(old: str, new: str) -> bool:
 
 @cache
 def _kinds() -> dict[str, tuple[str, str]]:
-    """By word, the kind of value that it is, and the one spelling of that value."""
+    """For each word that is a value, its kind and its canonical spelling."""
     return {
         word: (kind, spellings.split()[0])
         for kind, values in entries("kinds").items()
@@ -79,7 +80,7 @@ def _kinds() -> dict[str, tuple[str, str]]:
 
 @lru_cache(maxsize=4_096)
 def _note(text: str) -> _Note | None:
-    """``text`` prepared; None if it is no plain note."""
+    """``text`` prepared for comparison; None if it is too long or not a plain statement."""
     text = expanded(text).casefold().strip()
     if len(text) > MAX_NOTE or not is_plain(text):
         return None
@@ -129,7 +130,7 @@ def _pairs() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
 
 
 def _denied(first: _Note, second: _Note) -> bool:
-    """Whether one says that the other does not hold, or the newer that it has ended."""
+    """Whether one note says that the other does not hold, or ``second`` that what ``first`` says has ended."""
     if first.people != second.people:
         return False
     if second.ends and not first.ends and not first.is_negated:
@@ -146,7 +147,7 @@ def _denied(first: _Note, second: _Note) -> bool:
 
 
 def _differs(first: _Note, second: _Note) -> bool:
-    """Whether they say the same but for a value of one kind of which only one can hold."""
+    """Whether both say the same except for one value, of a kind of which only one can hold."""
     if first.people != second.people or first.is_negated or second.is_negated:
         return False
     if first.values.keys() != second.values.keys() and not second.changes:

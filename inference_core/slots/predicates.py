@@ -31,7 +31,7 @@ _NAME: Final = re.compile(
 _USED_TO: Final = re.compile(r"used to\s+(?P<rest>.+)", re.IGNORECASE)
 _ALL_VERBS: Final = frozenset([*PRESENT_FORMS, *PAST_FORMS, "used", "no", "does", "never", *EVENTS])
 _STARTS: Final = frozenset(form for form in PRESENT_FORMS if form.endswith("s")) - {"is", "reports", "calls", "opens"}
-"""With these, notes leave out the user: "Lives in Lisbon"."""
+"""Verbs with which a note about the user may begin, without naming the user: "Lives in Lisbon"."""
 _STYLES: Final = {
     word: (axis, side.split()[0])
     for axis, sides in entries("styles").items()
@@ -89,7 +89,7 @@ def predicate_of(text: str) -> Predicate | None:
 
 
 def owner_of(phrase: str) -> tuple[str, ...] | None:
-    """The path a noun phrase names: "my brother's phone number" is user, brother, phone."""
+    """The path that a noun phrase names: "my brother's phone number" is user, brother, phone. None if it names none."""
     if (found := pattern("of").fullmatch(phrase)) and not pattern("owned_by_user").match(phrase):
         whose = owner_of(found["whose"])
         return None if whose is None else (*whose, _noun(found["what"]))
@@ -115,7 +115,7 @@ def reading_of(predicate: Predicate) -> Reading | None:
     if verb == "be":
         return _being(owner, rest)
     said = f"{verb} {rest}".rstrip()
-    for form, attribute, ends in rows("events"):  # what has happened, and what holds since or no longer
+    for form, attribute, ends in rows("events"):  # an event, and what holds or no longer holds since
         found = form.fullmatch(said)
         groups = found.groupdict() if found else {}
         value = groups.get("value")
@@ -159,7 +159,7 @@ def german_reading(text: str) -> Reading | None:
 
 
 def _noun(phrase: str) -> str:
-    """A noun phrase in one spelling, without article and adjectives of age, synonyms replaced."""
+    """A noun phrase in canonical form: without its article and words such as "old" or "new", synonyms replaced."""
     phrase = pattern("article").sub("", pattern("old").sub("", pattern("new").sub("", phrase.casefold()))).strip()
     spelled = " ".join(SPELLINGS.get(word, word) for word in phrase.split())
     return SYNONYMS.get(phrase.replace(" ", ""), spelled)
@@ -234,7 +234,7 @@ def _is_job(parts: list[str]) -> bool:
 
 
 def _being(owner: tuple[str, ...], rest: str) -> Reading | None:
-    """What somebody or something is."""
+    """The reading of "to be": what somebody or something is."""
     called = re.fullmatch(r"(?:called|named) (?P<name>.+)", rest)
     if called and owner == (USER,):
         return Reading(owner, "name", called["name"], Holds.ONE)
@@ -258,7 +258,7 @@ def _being(owner: tuple[str, ...], rest: str) -> Reading | None:
 
 
 def _generic(owner: tuple[str, ...], verb: str, rest: str) -> Reading:
-    """A verb whose object is the value: what somebody uses, likes, plays."""
+    """The reading of a verb whose object is the value: what somebody uses, likes or plays."""
     rest = pattern("amount").sub("", rest)
     verb, is_dislike = entries("likes").get(verb, (verb, False))
     if verb in ("prefer", "like") and (found := pattern("styled").fullmatch(rest)):
@@ -282,7 +282,7 @@ def _holds(attribute: str) -> Holds:
 
 
 def _style(owner: tuple[str, ...], word: str) -> Reading:
-    """A wish for answers of some style."""
+    """The reading of a wish for answers in the style ``word``, such as "short" or "French"."""
     if word.casefold() in _STYLES:
         return Reading(owner, *_STYLES[word.casefold()], Holds.ONE)
     if pattern("language").fullmatch(word):

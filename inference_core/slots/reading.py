@@ -1,4 +1,4 @@
-"""Plain statements read as slots, clause by clause, and what a newer statement does to an older one.
+"""Reads plain statements as slots, clause by clause, and decides what a newer statement does to an older one.
 
 Phrases about time and change are taken out of a clause's words and kept as fields.
 """
@@ -50,7 +50,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """The words of a clause, without the phrases that the other fields stand for."""
+    """The words of a clause, without the phrases whose meaning the other fields hold."""
 
     text: str
     period: Period = Period()
@@ -95,7 +95,7 @@ def compare(old: str, new: str, *, old_at: datetime | None = None, new_at: datet
 
 
 def compare_said(old: Said, new: Said) -> Comparison:
-    """`compare` of prepared statements."""
+    """Like `compare`, for statements that `said_of` has prepared."""
     if old.words == new.words:
         return Comparison.SAME
     is_late = old.at is not None and new.at is not None and new.at < old.at
@@ -113,7 +113,7 @@ def _read(text: str, said_at: datetime | None) -> tuple[tuple[Slot, ...], int]:
     clauses: list[Clause] = []
     topic = ""
     for clause in clauses_of(text, said_at):
-        is_bare = _BARE.fullmatch(clause.text) if topic else None  # "it" and bare values are of the clause before
+        is_bare = _BARE.fullmatch(clause.text) if topic else None  # "it" and bare values refer to the last clause
         clauses.append(_changed(clause, f"{topic} is {is_bare['value']}") if is_bare else clause)
         told, new = pattern("has_changed").fullmatch(clause.text), pattern("has_new").fullmatch(clause.text)
         topic = told["topic"] if told else f"my {new['topic']}" if new else ""
@@ -125,7 +125,7 @@ def _changed(clause: Clause, text: str) -> Clause:
 
 
 def _slot(clause: Clause) -> Slot | None:
-    """The slot of a clause: its reading, with the time and change that its words, verb and subject state."""
+    """The slot of a clause, with the time and change that its words, verb and subject state; None without a reading."""
     if moved := _MOVED_TO.fullmatch(clause.text):
         owner = owner_of(moved["topic"])
         if owner and (owner[-1].rsplit(" ", maxsplit=1)[-1] in words("dated")):
@@ -160,7 +160,7 @@ def _slot(clause: Clause) -> Slot | None:
 
 
 def _special(text: str) -> Reading | None:
-    """Clauses that are about something else than their grammatical subject."""
+    """The reading of a clause that is not about its grammatical subject; None for any other clause."""
     if found := pattern("called").fullmatch(text):
         return Reading((USER,), found["what"].casefold().rsplit(" ", maxsplit=1)[-1], found["name"])
     if found := pattern("one_of").fullmatch(text):
@@ -213,7 +213,7 @@ def _excludes(old: Slot, new: Slot) -> bool:
 
 
 def expanded(text: str) -> str:
-    """``text`` with its contractions as whole words, and straight apostrophes."""
+    """``text`` with its contractions expanded and its apostrophes straight."""
     for contracted, expansion in rows("contractions"):
         text = contracted.sub(expansion, text)
     return text
@@ -260,7 +260,7 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
 
 
 def bare(value: str) -> str:
-    """``value`` without the prepositions and the article before it."""
+    """``value`` without leading prepositions and articles."""
     return _BEFORE_VALUE.sub("", value, count=1).strip()
 
 

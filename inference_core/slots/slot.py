@@ -1,4 +1,4 @@
-"""Slot: the attribute and value a plain statement gives somebody, when it holds, and whether others can hold too."""
+"""Slot: which value of which attribute a plain statement gives its subject, when, and whether others can hold too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Holds(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """``subject`` is "user" or a name, followed by whatever of theirs is meant: "user/brother".
+    """The value that a statement gives an attribute of ``subject``, which is a path such as "user" or "user/brother".
 
     ``valid_from`` and ``valid_to`` bound when it holds, as far as the statement says; ``is_past`` means it is over.
     ``replaced`` is the value that no longer holds ("from X to Y", "not X"). The statement says that something else was
@@ -66,7 +66,7 @@ class Slot:
 
 
 def key_of(value: str) -> tuple[str, ...]:
-    """The significant words of a value in one spelling; equal keys mean equal values."""
+    """The significant words of a value in canonical spelling; equal keys mean equal values."""
     value = value.strip()
     if _PHONE.match(value):
         return ("".join(mark for mark in value if mark.isdigit()).removeprefix("00"),)
@@ -96,7 +96,7 @@ def kind_of(value: str) -> str:
 
 
 def holds_of(attribute: str, value: str) -> Holds:
-    """How many values an attribute named by a noun has at a time."""
+    """How many values an attribute that is named by a noun has at a time."""
     last = attribute.rsplit(" ", maxsplit=1)[-1]
     if attribute.startswith("favourite ") or last in words("one"):
         return Holds.ONE

@@ -56,13 +56,13 @@ def _filled(text: str) -> str:
 
 
 PEOPLE: Final = words("people")
-"""Those of whom somebody may have several."""
+"""Words for people of whom somebody may have several, such as brothers."""
 EVENTS: Final = words("events")
-"""Past forms that tell what holds since."""
+"""Past forms of verbs that tell what holds since, such as "moved"."""
 SPELLINGS: Final[dict[str, str]] = _DATA["spellings"]
 SYNONYMS: Final = SPELLINGS | {name: one for one, names in _DATA["synonyms"].items() for name in names.split()}
 VERBS: Final[dict[str, list[str]]] = _DATA["verbs"]
-"""By verb its present and past forms, each separated by spaces, and its gerund."""
+"""For each verb its present forms and its past forms, each list separated by spaces, and its gerund."""
 PRESENT_FORMS: Final = {form: verb for verb, (present, _, _) in VERBS.items() for form in present.split()}
 PAST_FORMS: Final = {form: verb for verb, (_, past, _) in VERBS.items() for form in past.split()}
 GERUNDS: Final = {gerund: verb for verb, (_, _, gerund) in VERBS.items()}

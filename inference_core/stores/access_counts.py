@@ -1,7 +1,7 @@
 """Access counts: how often memories are recalled, and when last.
 
-Each figure is a row of its own beside the memory's namespace, so that noting one changes neither the memory, its
-version nor any index, and never blocks who writes the memory.
+The figures of a memory are a row of their own, in a namespace beside the memory's. So noting a recall changes neither
+the memory nor its version nor any index, and never blocks a writer of the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inference_core.stores.writer import GroupWriter
 _LOG = logging.getLogger(__name__)
 ACCESS_INTERVAL_S: Final = 30.0
 MEMORIES_AT_ONCE: Final = 500
-"""With this many noted memories, they are written before the interval is over."""
+"""Once this many memories are noted, they are written before the interval is over."""
 _MOST_NOTED: Final = 20_000
 _PORTION: Final = 200
 _ATTEMPTS: Final = 5
@@ -43,7 +43,7 @@ class Usage:
 
     @classmethod
     def of(cls, row: Row | None) -> Usage:
-        """What a row says; nothing without one."""
+        """The figures in ``row``; without a row, no recalls."""
         if row is None:
             return cls()
         count = row.value.get("count")
@@ -53,7 +53,7 @@ class Usage:
 class AccessCounts:
     """Notes recalls in this process until they are written; calls ``wake`` when many wait.
 
-    What was not written when the process dies is lost. While the database is away notes are kept, up to a bound.
+    What is not yet written when the process dies is lost. While the database is away, notes are kept up to a bound.
     """
 
     def __init__(self, backend: Backend, writer: GroupWriter, wake: Callable[[], None] = lambda: None) -> None:
@@ -67,9 +67,9 @@ class AccessCounts:
         self._flushing = threading.Lock()
 
     def note(self, keys: Iterable[Key], at: datetime) -> None:
-        """The memories of ``keys`` were recalled ``at``; what is no memory is passed over. Waits for nothing.
+        """Notes that the memories at ``keys`` were recalled ``at``; ignores other rows. Never waits for the database.
 
-        A store that is read-only keeps no figures.
+        A read-only store keeps no figures.
         """
         if not self._backend.capabilities.writable:
             return
@@ -82,16 +82,19 @@ class AccessCounts:
             self._wake()
 
     def flush(self) -> None:
-        """Writes what was noted so far. Raises StoreError; what could not be written is noted still."""
+        """Writes what was noted so far. Raises StoreError; what could not be written stays noted."""
         with self._lock:
             portions = sum(-(-len(noted) // _PORTION) for noted in self._noted.values())
         for _ in range(portions):
             self.write_portion()
 
     def write_portion(self) -> bool:
-        """Writes some of what was noted, of one user; whether there is more. Raises StoreError, and notes it again."""
-        # Two locks: `_flushing` keeps portions apart while the database works; `_lock` is never held so long, so that
-        # `note` does not wait for the database.
+        """Writes a portion of one user's figures. Returns whether to go on at once.
+
+        Raises StoreError. What could not be written stays noted.
+        """
+        # Two locks: `_flushing` admits one portion at a time, also while the database works; `_lock` is not held during
+        # that, so that `note` does not wait for the database.
         with self._flushing:
             with self._lock:
                 user = next(iter(self._noted), None)
@@ -123,11 +126,12 @@ class AccessCounts:
             self._count += 1
 
     def _write(self, noted: Mapping[Key, Usage]) -> bool:
-        """Adds ``noted`` to what is stored; of memories that are gone nothing is kept. False if others were faster."""
+        """Adds ``noted`` to what is stored, except for memories that are gone. Returns False if others were faster."""
         keys = list(noted)
         fence = self._fences.checks([keys[0][0][0]])
         for attempt in range(1, _ATTEMPTS + 1):
-            # Figures that cannot be read seem absent; in the end they are replaced, else all others would wait.
+            # Figures that cannot be read seem absent, and conflict with that; the last attempt replaces them whatever
+            # is there, since all other figures would have to wait.
             absent = None if attempt == _ATTEMPTS else 0
             memories = self._backend.get(keys)
             figures = self._backend.get([(sidecar_namespace(namespace, USAGE), key) for namespace, key in keys])

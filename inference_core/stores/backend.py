@@ -26,9 +26,9 @@ EXTRA: Final = "_inference_core"
 EMBEDDING_META: Final = "embedding"
 """The setting of a store that names the model of its vectors."""
 CONTENT_KEY_META: Final = "content_key"
-"""The setting of a store with the key for names that follow from contents."""
+"""The setting of a store with the key for names that are derived from contents."""
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
-"""Of an item. A memory has a limit of its own, `MAX_CONTENT_BYTES`."""
+"""The largest value of an item. Memories have a limit of their own, `MAX_CONTENT_BYTES`."""
 MAX_KEY_LENGTH: Final = 1_024
 MAX_KIND_LENGTH: Final = 64
 Key = tuple[Namespace, str]
@@ -46,8 +46,9 @@ class Expiry(NamedTuple):
 class Row:
     """A stored value with what the store knows about it.
 
-    ``version`` grows by one with each put of the key, also across a delete. ``seq`` is the scope's number of its last
-    write, a vector's included but not a Touch's; 0 where the store numbers no writes. Instants are aware, in UTC.
+    ``version`` grows by one with each put of the key, also across a delete. ``seq`` is the number, within the scope, of
+    the row's last write, including a SetVector but not a Touch; 0 where the store numbers no writes. Instants are
+    aware, in UTC.
     """
 
     namespace: Namespace
@@ -59,7 +60,7 @@ class Row:
     updated_at: datetime
     expiry: Expiry | None = None
     parsed: list[Any] = field(default_factory=list[Any], compare=False, repr=False)
-    """What the value was parsed into, by whoever parses it: rows are kept, so that this is done once."""
+    """Caches what the value is parsed into: rows stay in memory, so that each is parsed once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Put:
     ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
     ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
     (0: nothing), None any. The version becomes higher than ``above``, for a row that takes another one's place.
-    ``is_new``: its key is random, so nobody needs to look whether something is there.
+    ``is_new``: its key is random, so there is no need to read what may be there.
     """
 
     namespace: Namespace
@@ -98,7 +99,7 @@ class Remove:
 class SetVector:
     """Adds vectors to a text that has none of ``model`` yet; skipped if the row has changed since ``version``.
 
-    A row whose time has come takes them too, so that it is not pending for ever.
+    An expired row takes them too, so that it is not pending for ever.
     """
 
     namespace: Namespace
@@ -113,7 +114,7 @@ class SetVector:
 class Rewrite:
     """Stores the same value and document in another form; skipped if the row has changed since ``version``.
 
-    The version and the times stay, so that for whoever reads it the row has not changed.
+    The version and the times stay, so that readers see no change.
     """
 
     namespace: Namespace
@@ -135,7 +136,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expire:
-    """Removes a row as a Remove does if its time has come; skipped if it lives."""
+    """Removes a row as a Remove does, but only if it has expired."""
 
     namespace: Namespace
     key: str
@@ -156,7 +157,7 @@ class NotCounted(VersionConflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Adds to the row of counts under a key what the writes before it change of the memories of the key's user.
+    """Updates the row of counts under a key by what earlier writes of the batch change of that user's memories.
 
     Refuses the batch with QuotaExceeded if it makes more of something than ``quota`` allows, and with NotCounted if it
     adds something and there are no counts yet. ``found`` holds the counts afterwards.
@@ -181,7 +182,7 @@ class Measure:
 
 Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check | Measure
 Outcome = list[int] | Exception
-"""Of one batch: the version after each write (0: nothing is there), or the error for which all of it was undone."""
+"""Of one batch: the version after each write (0: nothing is there), or the error because of which none was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class UnembeddedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A stored row that cannot be read, and why; nothing here tells its content, so that people and logs may see it.
+    """A stored row that cannot be read, and why; none of its content is here, so this may be shown and logged.
 
     ``root`` is the first label of its namespace, the user's; it and ``namespace`` are None if they cannot be read
     either, and ``key`` is then shown with escapes. ``only_index``: the row itself can be read, and what indexes know of
@@ -244,8 +245,8 @@ class Backend(Protocol):
     """Rows of exact scopes. Methods block, may be called from any thread, and raise StoreError.
 
     A row that cannot be read is left out by everything but `count`, `tally` and `inspect`; it can be replaced and
-    deleted. A row whose time has come is not there for `get`, `page`, `count`, `tally`, `namespaces` and expected
-    versions; indexes keep it until an Expire removes it.
+    deleted. An expired row is not there for `get`, `page`, `count`, `tally`, `namespaces` and expected versions;
+    indexes keep it until an Expire removes it.
     """
 
     @property
@@ -273,8 +274,8 @@ class Backend(Protocol):
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for, in its order; ties by key, then by the packed namespace.
 
-        Fewer than its limit are the last ones. With each page's last row as the next one's cursor, every row that
-        nobody touches meanwhile comes exactly once.
+        A page with fewer rows than the limit is the last. With each page's last row as the next one's cursor, every row
+        that is not written meanwhile comes exactly once.
         """
         ...
 
@@ -301,7 +302,7 @@ class Backend(Protocol):
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         """The newest state, without vectors, of at most ``limit`` keys whose terms hold the most of ``words``.
 
-        Found by reading all terms, so that it needs no index; of equal ones the last written.
+        It reads all terms, so it needs no index. Of keys with equally many, the last written win.
         """
         ...
 
@@ -310,7 +311,7 @@ class Backend(Protocol):
         ...
 
     def expired(self, limit: int) -> list[Key]:
-        """Rows whose time has come and that no Expire has removed yet."""
+        """The keys of expired rows that no Expire has removed yet, at most ``limit``."""
         ...
 
     def get_meta(self, name: str) -> str | None:
@@ -322,22 +323,25 @@ class Backend(Protocol):
         ...
 
     def forget(self, user: str) -> None:
-        """Makes all who follow the changes of scopes whose first label is ``user`` read these from the start."""
+        """Drops what this object keeps for readers of the changes in scopes whose first label is ``user``.
+
+        They then read these scopes from the start.
+        """
         ...
 
     def inspect(self, root: str | None = None) -> Iterable[Row | Unreadable]:
-        """Every row, readable or not: of those whose namespace begins with the label ``root``, or all."""
+        """Every row, readable or not, of the namespaces that begin with the label ``root``, or of all."""
         ...
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Removes rows that `inspect` could not read; how many. What has changed meanwhile stays."""
+        """Removes rows that `inspect` could not read, but for those that have changed since. Returns how many."""
         ...
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         """Removes all rows and scopes whose first label is ``root``, and the rows ``also``; their keys and numbers too.
 
         Unlike after a Remove, nothing says that they were there. Durable when it returns; may be interrupted and
-        repeated. Who writes under ``root`` meanwhile must be kept out: see `Fence`.
+        repeated. Writers under ``root`` must be kept out meanwhile: see `Fence`.
         """
         ...
 
@@ -359,16 +363,16 @@ class Backend(Protocol):
 
 
 class _BeforeAllTime:
-    """A clock by which nothing has ended."""
+    """A clock by which nothing has expired yet."""
 
     def now(self) -> datetime:
         return datetime(1, 1, 2, tzinfo=UTC)  # a day later than the first, for the sake of time zones
 
 
 def with_ended(backend: Backend) -> Backend:
-    """The same database, in which the rows are still there whose time has come: a legal hold may keep them.
+    """The same database, read as if no row had expired: a legal hold may keep expired rows.
 
-    For backends of databases, not for what wraps them.
+    For the backend of a database, not for a wrapper such as SealedBackend.
     """
     found = copy.copy(backend)
     vars(found)["_clock"] = _BeforeAllTime()

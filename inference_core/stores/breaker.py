@@ -1,7 +1,7 @@
 """Circuit breaker: a database that keeps failing is left alone for a while, so that nobody waits for it in vain.
 
-It counts what calls of the database raise, in the thread that makes them. How long a caller was ready to wait says
-nothing about the database. One that does not answer at all is refused by the pool and by the writer (`HANG_S`).
+It counts what calls of the database raise, in the thread that makes them. A caller's timeout does not count, as it says
+nothing about the database. If the database does not answer at all, the pool and the writer refuse calls (`HANG_S`).
 
 Source: Nygard, Release It!, 2nd edition 2018, section 5.2.
 """
@@ -33,11 +33,15 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused, but for one now and then."""
+        """Whether calls are refused, except for one after each pause."""
         return self._failures >= PATIENCE
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What ``function``, a call of the database, returns; its failures are counted."""
+        """Calls ``function``, which asks the database, and returns what it returns.
+
+        StoreUnavailable counts as a failure. StoreBusy and every other StoreError end a row of failures, as a success
+        does: the database has answered.
+        """
         try:
             result = function(*args, **kwargs)
         except StoreBusy:  # the database answers; others hold what the call needs

@@ -28,9 +28,9 @@ MIN_SECONDS: Final = MIN_MICROS / 1e6
 MAX_SECONDS: Final = MAX_MICROS / 1e6
 """The first and the last instant of the calendar, as `to_micros` and in seconds since 1970."""
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What is raised by whatever unpacks something stored that is damaged. The message may quote it: see `fault_of`."""
+"""What unpacking damaged data raises. The message may quote the data: see `fault_of`."""
 SEALED: Final = b"\x00ics1"
-"""What begins every field that SealedBackend has sealed; no packed vectors begin so, as they are of no passage."""
+"""The prefix of every field that SealedBackend has sealed; packed vectors begin with a number of passages, not 0."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -47,7 +47,7 @@ def from_micros(micros: int) -> datetime:
 
 
 def near_micros(micros: int) -> datetime:
-    """The instant of ``to_micros``; of a damaged one that lies outside of the calendar the end that is nearer."""
+    """The instant of ``to_micros``; a damaged one outside of the calendar becomes its nearer end."""
     return from_micros(min(max(micros, MIN_MICROS), MAX_MICROS))
 
 
@@ -57,7 +57,7 @@ def expiry_micros(expiry: Expiry | None) -> tuple[int | None, int | None]:
 
 
 def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
-    """The expiry of `expiry_micros`."""
+    """The inverse of `expiry_micros`."""
     return None if at is None or ttl is None else Expiry(from_micros(at), timedelta(microseconds=ttl))
 
 
@@ -118,11 +118,11 @@ def check_schema(found: int, known: int) -> None:
 
 
 class WrongType(TypeError):
-    """Something stored has another type than what is stored in its place."""
+    """A stored value does not have the type that belongs in its place."""
 
 
 def fault_of(error: Exception) -> str:
-    """Why something stored could not be unpacked, in words of ours: those of ``error`` may quote what was stored."""
+    """Why stored data could not be unpacked, in words of our own: the message of ``error`` may quote the data."""
     match error:
         case UnicodeError():
             return "a text is not UTF-8"
@@ -138,7 +138,7 @@ def fault_of(error: Exception) -> str:
             return "a value cannot be unpacked"
 
 
-# Pages of a list of rows: what is asked for, and the place from which the list goes on.
+# Pages of a list of rows: the request for a page, and the cursor behind which the list goes on.
 
 _MAX_LENGTH: Final = 16_384
 Place = tuple[int, str, str]
@@ -154,7 +154,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> Cursor:
-        """The cursor after which the list goes on behind ``row``."""
+        """The cursor for the rows behind ``row``."""
         return cls(row.created_at, row.key, row.namespace)
 
     @property

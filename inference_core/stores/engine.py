@@ -1,6 +1,6 @@
 """StoreEngine: a Backend with what every caller needs around it: reads, group commit, chores, and embeddings.
 
-What it reads is in `StoreReader`. Its methods are operations (see `inference_core.effects`). Texts are embedded before
+Reading is in `StoreReader`. The methods are operations (see `inference_core.effects`). Texts are embedded before
 a write is handed over, never inside a lock or a transaction. A text that could not be embedded is stored all the same
 and gets its vector later.
 """
@@ -62,7 +62,7 @@ DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
 SEAL_INTERVAL_S: Final = 60.0
 _PARTING_S: Final = 10.0
-"""So long a store that is closed waits for reads that have begun: SQLite waits five seconds for a lock."""
+"""How long `close` waits for reads that have begun, in seconds: SQLite waits five seconds for a lock."""
 _LAST_PORTION_S: Final = 2.0
 _DEFERRED, _ACCESSES = "deferred writes", "access counts"
 _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
@@ -71,7 +71,7 @@ _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
 
 @dataclass(slots=True)
 class EngineParts:
-    """What an engine has open, apart from the engine: so it can be closed when the engine has been collected."""
+    """What an engine has open, in an object of its own, so that it can be closed once the engine has been collected."""
 
     maintenance: Maintenance
     writer: GroupWriter
@@ -83,7 +83,7 @@ class EngineParts:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
-        """Closes them once, in the order in which each hands over to the next what it has accepted."""
+        """Closes the parts once, each before the one to which it hands what it has accepted."""
         with self.lock:
             if self.is_closed:
                 return
@@ -93,7 +93,7 @@ class EngineParts:
         self.pool.close(_PARTING_S)  # whoever owns another library's store may close its connection after this
         if self.embedder:
             self.embedder.close()
-        elif self.backfill:  # the model goes on for others; a portion in hand reads the database
+        elif self.backfill:  # other stores go on using the model; a portion under way still reads the database
             self.backfill.close(_LAST_PORTION_S)
         self.backend.close()
 
@@ -179,7 +179,7 @@ class StoreEngine(StoreReader):
 
     @property
     def refuses(self) -> dict[str, bool]:
-        """Whether it leaves the database alone for now, for reads and for writes."""
+        """Whether the circuit breaker refuses calls at the moment, by ``read`` and ``write``."""
         return {"read": self._reading.is_open, "write": self._writing.is_open}
 
     def write(
@@ -193,9 +193,9 @@ class StoreEngine(StoreReader):
     ) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durably, and returns the version after each of its writes.
 
-        In the same transaction it keeps the earlier states of the memories that change, as ``cause`` says, and an event
-        of who changed them. Secrets are redacted as the store's ``guard`` says, unless ``is_clean``: the caller has
-        done it.
+        The same transaction stores the earlier states of the memories that change, as ``cause`` says, and an event of
+        who changed them. Secrets are redacted as the store's ``guard`` says, unless ``is_clean``: the caller has done
+        so.
 
         ``embeds``: the texts get their vectors first, if the model answers in time. Pass False to embed them yourself;
         a text without a vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
@@ -228,7 +228,7 @@ class StoreEngine(StoreReader):
                 )
             except VersionConflict:
                 renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
-                # A batch that only its fence refused is tried again with the fence of now, which uses up no try.
+                # A batch that only its fence refused is tried again with the present fence, which uses up no try.
                 tries -= renewed is None
                 if not tries:
                     raise
@@ -238,7 +238,7 @@ class StoreEngine(StoreReader):
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:
-        """The keys of those of ``rows`` that a legal hold keeps: leave these out of a removal. Raises StoreError."""
+        """The keys of the ``rows`` that a legal hold keeps: leave these out of a removal. Raises StoreError."""
         return self._read(self.holds.held, list(rows))
 
     def check_holds(self, root: str) -> Operation[None]:
@@ -246,7 +246,7 @@ class StoreEngine(StoreReader):
         return self._read(self.holds.check, root)
 
     def remove_later(self, rows: Sequence[Row]) -> Operation[None]:
-        """Has ``rows`` removed soon, but for what a legal hold keeps."""
+        """Has ``rows`` removed in the background, except those that a legal hold keeps."""
         kept = (yield from self.held(rows)) if rows else ()
         gone = [key for row in rows if (key := (row.namespace, row.key)) not in kept]
         self.later.put(*(Remove(namespace=namespace, key=key) for namespace, key in gone))
@@ -256,7 +256,7 @@ class StoreEngine(StoreReader):
         return self._read(self.fences.read, roots)
 
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
-        """Queues ``batch`` as it is, without vectors, for who hands over many at once. Raises StoreUnavailable."""
+        """Queues ``batch`` as it is, without vectors, for callers that write many at once. Raises StoreUnavailable."""
         return self._writer.submit([*batch, *self.fences.checks(roots_of(batch))])
 
     def check_room(self, user_id: str, agent: str | None) -> Operation[None]:
@@ -267,12 +267,12 @@ class StoreEngine(StoreReader):
             self.quotas.quota.check(counts, counted(counts, [(None, encode_json({"agent_name": agent}, what="agent"))]))
 
     def extend_later(self, records: Iterable[MemoryRecord]) -> None:
-        """Has memories that were read live on, if the store says so; never waits."""
+        """Has the life of memories that were read extended, if the store's lifetimes say so; never waits."""
         if self._lifetimes:
             self.later.put(*self._lifetimes.touches(records))
 
     def remove_expired(self) -> Operation[None]:
-        """Removes all rows whose time has come now, rather than with the next sweep."""
+        """Removes all expired rows now, rather than with the next sweep."""
 
         def remove() -> None:
             while remove_expired(self.backend, self._writer, self.journal):
@@ -281,11 +281,11 @@ class StoreEngine(StoreReader):
         return self._read(remove)
 
     def flush_later(self) -> Operation[None]:
-        """Writes what was left for ``later``."""
+        """Writes what waits in ``later`` now."""
         return self.pool.call(self.later.flush)
 
     def discard(self, root: str, is_chosen: Callable[[Unreadable], bool], cause: Cause) -> Operation[int]:
-        """Removes those rows of the user with the label ``root`` that cannot be read and are chosen; how many."""
+        """Removes the unreadable rows of the user with the label ``root`` that are chosen. Returns how many."""
 
         def discarded() -> int:
             unreadable = (one for one in self.backend.inspect(root) if isinstance(one, Unreadable))
@@ -299,7 +299,10 @@ class StoreEngine(StoreReader):
         return self._read(end_trail, self.journal, root)
 
     def flush(self) -> None:
-        """Writes what was left for later, as `close` does; what cannot be written stays or is logged."""
+        """Writes deferred writes and access counts now, as `close` does.
+
+        Deferred writes that fail are dropped and logged; access counts that fail stay noted.
+        """
         self.later.flush()
         with suppress(StoreError):
             self.accesses.flush()
@@ -316,7 +319,7 @@ class StoreEngine(StoreReader):
     def _written(
         self, landed: Callable[[], None], batch: Sequence[Write], noted: Callable[[], None]
     ) -> Operation[list[int]]:
-        """The versions after ``batch``. Calls ``noted`` and ``landed`` when it is there, even if its caller is gone."""
+        """Writes ``batch`` and returns its versions. Calls ``noted`` and ``landed`` once it is there, caller or not."""
         self._writing.check()
 
         def apply_alone() -> list[int]:

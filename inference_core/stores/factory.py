@@ -37,14 +37,14 @@ _INDEX: Final = {"embed", "fields", "dims", "ann_index_config", "distance_type"}
 
 _open_engines: WeakSet[StoreEngine] = WeakSet()
 _foreign_engines: WeakKeyDictionary[BaseStore, dict[object, StoreEngine]] = WeakKeyDictionary()
-"""By their embeddings (None, a name, or the id of an object that the engine's embedder keeps alive), guard, quota."""
+"""By embeddings (None, a name, or the id of an object that the engine's embedder keeps alive), guard, quota, audit."""
 _given: WeakKeyDictionary[StoreEngine, object] = WeakKeyDictionary()
-"""Of engines that were opened on an object of the caller's, that object."""
+"""The caller's object that an engine was opened on, for engines that were not opened by URL."""
 _embedders: WeakValueDictionary[object, Embedder] = WeakValueDictionary()
 _making = threading.Lock()
 _LOG = logging.getLogger(__name__)
 _said_open = threading.Event()
-"""Whether this process was told that a store is never closed."""
+"""Whether this process has warned that a store was never closed."""
 _pointed_at: set[str] = set()
 """The databases whose unmigrated memories this process has warned about."""
 
@@ -149,7 +149,7 @@ def open_store(
 
 
 def _give_up(parts: EngineParts, *, is_told: bool) -> None:
-    """Closes what an engine that nobody has any more has left open, and says so once a process."""
+    """Closes what a garbage-collected engine has left open; if ``is_told``, warns of it once per process."""
     if parts.is_closed:
         return
     if is_told and not _said_open.is_set():
@@ -164,7 +164,7 @@ def _give_up(parts: EngineParts, *, is_told: bool) -> None:
 
 
 def _point_at_unmigrated(backend: Backend) -> None:
-    """Warns, once a process, that LangGraph's store has memories in the same database, which this one does not read."""
+    """Warns once per process if LangGraph's store has memories in the same database, which this store does not read."""
     from inference_core.stores.backends.sql.base import SqlBackend  # noqa: PLC0415
 
     backend = backend.inner if isinstance(backend, SealedBackend) else backend
@@ -232,7 +232,7 @@ def engine_of(
         if key not in known or known[key].is_closed:
             from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
 
-            # One model for all foreign stores: a server may make a store object a run, and a model is loaded once.
+            # One model for all foreign stores: a server may make a store object for each run, and loads the model once.
             embedder = None if embeddings is None else _embedders.get(model)
             if embedder is None and (embedder := make_embedder(embeddings)) is not None:
                 _embedders[model] = embedder
@@ -258,7 +258,7 @@ def engine_of(
 
 
 def any_engine_of(store: BaseStore) -> StoreEngine:
-    """An engine of ``store``, whatever its embeddings, for who does not search. Raises ConfigurationError."""
+    """An engine of ``store``, whatever its embeddings, for callers that do not search. Raises ConfigurationError."""
     with _making:
         known = {} if isinstance(store, MemoryStore) else _foreign_engines.get(store, {})
         found = next((engine for engine in known.values() if not engine.is_closed), None)
@@ -271,7 +271,7 @@ _FIRST_SAFE: Final = {
     "langgraph.store.sqlite": ("langgraph-checkpoint-sqlite", (3, 1, 1)),
     "langgraph.store.postgres": ("langgraph-checkpoint-postgres", (3, 1, 1)),
 }
-"""Earlier versions give a user's items to others whose ids are like it (CVE-2026-71433)."""
+"""Earlier versions give a user's items to others with similar ids (CVE-2026-71433)."""
 _REDIS: Final = "langgraph.store.redis"
 
 

@@ -1,9 +1,9 @@
 """A lock between processes: for setting up a store, and for writers, who wait without polling.
 
-Also files that their owner alone can read, and how a file is touched on which others hold locks. POSIX frees all locks
-of a process on a file once it closes any descriptor of that file: connections of SQLite would go on without theirs, and
-the next program that closes the database would take itself for the last one and delete the journal that they write to.
-So a file of a database is not opened.
+Also files that only their owner can read, and how to read a file on which this process may hold locks. POSIX frees all
+locks of a process on a file once it closes any descriptor of that file: connections of SQLite would go on without
+theirs, and the next program that closes the database would take itself for the last one and delete the journal that
+they write to. So a file of a database is not opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        # A new one is its owner's alone.
+        # Only the owner can read a new file.
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
     def __enter__(self) -> None:
@@ -61,14 +61,14 @@ class FileLock:
 
 
 def make_private(path: Path) -> None:
-    """Makes an empty file that its owner alone can read; one that is there is not touched. Raises OSError."""
+    """Makes an empty file that only its owner can read, unless there is a file already. Raises OSError."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 @contextmanager
 def private_file(path: Path, how: int = os.O_CREAT | os.O_EXCL) -> Generator[IO[bytes]]:
-    """A file that its owner alone can read, opened to write with the flags ``how``; durable at its end.
+    """A file that only its owner can read, opened for writing with the flags ``how``; synced when the context ends.
 
     Raises OSError.
     """
@@ -81,7 +81,7 @@ def private_file(path: Path, how: int = os.O_CREAT | os.O_EXCL) -> Generator[IO[
 def read_at(path: Path, start: int, size: int) -> bytes:
     """At most ``size`` bytes of a file from ``start`` on, through a descriptor that this process has open, if any.
 
-    Closing another one would free the process's locks on the file. Raises OSError.
+    To open and close another descriptor would free the process's locks on the file. Raises OSError.
     """
     status = path.stat()
     with suppress(FileNotFoundError):  # Windows has no such folder, and no such trouble
@@ -89,6 +89,6 @@ def read_at(path: Path, start: int, size: int) -> bytes:
             with suppress(OSError):
                 if os.path.samestat(os.fstat(int(name)), status):
                     return os.pread(int(name), size, start)
-    with path.open("rb") as file:  # nobody here has it open
+    with path.open("rb") as file:  # this process does not have it open
         file.seek(start)
         return file.read(size)

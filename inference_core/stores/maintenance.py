@@ -1,7 +1,7 @@
-"""What nobody waits for: one thread of a store that does it chore by chore, and deferred writes.
+"""The background work of a store: one thread that runs its chores in turn, and deferred writes.
 
 A chore does a bounded portion of its work at a time and then lets the others have their turn. Whatever one of them
-raises is counted and logged, and ends neither the thread nor another chore. Logs name the kind of a fault and not its
+raises is counted and logged, and ends neither the thread nor another chore. Logs name the type of an error and not its
 message, which may quote what is stored.
 """
 
@@ -29,7 +29,7 @@ from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S: Final = (0.5, 2.0, 10.0, 60.0)
-"""So long a chore rests after its first failure in a row, its second, and so on."""
+"""How long a chore rests after its first failure in a row, its second, and so on."""
 _PARTING_S: Final = 10.0
 _NEVER: Final = float("inf")
 _EXPIRED_AT_ONCE: Final = 256
@@ -37,7 +37,7 @@ _EXPIRED_AT_ONCE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ChoreReport:
-    """How often a chore has run and failed; ``last_error`` names the kind of its last failure."""
+    """How often a chore has run and failed; ``last_error`` is the type of its last failure."""
 
     name: str
     runs: int
@@ -60,7 +60,7 @@ class _Chore:
 
 
 class Maintenance:
-    """One daemon thread for all chores of a store. Its methods wait for nothing, but `close`."""
+    """One daemon thread for all chores of a store. Only `close` waits for them."""
 
     def __init__(self) -> None:
         self._chores: dict[str, _Chore] = {}
@@ -89,11 +89,11 @@ class Maintenance:
             self._changed.notify()
 
     def wake(self, name: str, after: float = 0.0) -> None:
-        """There is something to do for the chore: now, or ``after`` so many seconds; later if it has just failed."""
+        """Makes the chore due in ``after`` seconds at the latest, or once it has rested if it has just failed."""
         with self._changed:
             chore = self._chores[name]
             due = max(time.monotonic() + after, chore.not_before)
-            if due < chore.due:  # else the thread wakes soon enough by itself; callers wake it turn after turn
+            if due < chore.due:  # else the thread wakes soon enough by itself; callers wake it with every turn
                 chore.due = due
                 self._changed.notify()
 
@@ -103,7 +103,7 @@ class Maintenance:
             return [ChoreReport(one.name, one.runs, one.failures, one.last_error) for one in self._chores.values()]
 
     def close(self, timeout: float = _PARTING_S) -> None:
-        """Ends after the portion in hand and after what has to be flushed, for which it waits ``timeout`` seconds."""
+        """Ends the thread after its current portion and what has to be flushed; waits ``timeout`` seconds for that."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -120,7 +120,7 @@ class Maintenance:
                 if chore is None or left > 0:
                     self._changed.wait(None if left == _NEVER else left)
                     continue
-                # Set before the work begins, so that a wake-up in its midst is not lost.
+                # Set before the work begins, so that a wake-up during it is not lost.
                 chore.due = _NEVER if chore.interval is None else time.monotonic() + chore.interval
             self._do(chore)
         for chore in list(self._chores.values()):
@@ -128,7 +128,7 @@ class Maintenance:
                 pass
 
     def _do(self, chore: _Chore) -> bool:
-        """Does a portion; whether there is more to do."""
+        """Runs ``chore`` for a portion. Returns whether there is more to do; False if it failed."""
         done, fault = None, None
         try:
             done = chore.work()
@@ -153,7 +153,7 @@ class Maintenance:
 
 
 def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> bool:
-    """Chore: removes rows whose time has come, so that they take no room; whether there may be more."""
+    """Chore: removes expired rows, so that they take no room. Returns whether there may be more."""
 
     def outcome_of(removal: Future[list[int]]) -> Outcome:
         try:
@@ -175,7 +175,8 @@ def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> b
         batches.append(batch)
     cause = Cause(at=datetime.now(UTC), operation="expire", actor=Actor(kind="worker"))
     outcomes = journal.apply(batches, cause, apply)
-    # What cannot be read does not say that its time has come, so the check refuses it.
+    # A row that cannot be read does not say that it has expired, so the check refuses its batch. Alone, Expire removes
+    # it.
     apply([[one] for one, outcome in zip(found, outcomes, strict=True) if isinstance(outcome, VersionConflict)])
     return bool(found)
 
@@ -183,7 +184,7 @@ def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> b
 # Deferred writes: kept in memory for a moment, then written together.
 
 DEFERRED_INTERVAL_S: Final = 1.0
-"""So long writes wait for others."""
+"""How long deferred writes wait for others to join them."""
 MOST_DEFERRED: Final = 1_000
 """At most this many writes wait; then the oldest are dropped."""
 _DEFERRED_BATCH: Final = 100
@@ -191,10 +192,10 @@ _TIMEOUT_S: Final = 5.0
 
 
 class DeferredWriter:
-    """Keeps what is put here until `write_portion` is called, for which ``wake`` asks.
+    """Keeps what is put here until `write_portion` is called; ``wake`` asks for that call.
 
-    A crash loses what waits then; so does a database that is away for long. Rows on a database that does not expire
-    them itself are removed by whoever put them.
+    A crash loses what still waits, and so does a database that is away for long. Rows on a database that does not
+    expire them itself are removed by whoever put them.
     """
 
     def __init__(self, writer: GroupWriter, wake: Callable[[], None], fences: Fences) -> None:
@@ -219,11 +220,11 @@ class DeferredWriter:
             pass
 
     def write_portion(self) -> bool:
-        """Writes some of what waits; whether there is more. What cannot be written is dropped, and the log says so."""
-        # One at a time: two that take turns would mix up the order of writes to the same row.
+        """Writes a portion of what waits. Returns whether there is more. Writes that fail are dropped and logged."""
+        # One call at a time: two at once would mix up the order of writes to the same row.
         with self._flushing:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
-            for _, some in groupby(portion, lambda one: one.fence):  # of one user, once anybody was erased
+            for _, some in groupby(portion, lambda one: one.fence):  # one user's, once anybody was erased
                 group = list(some)
                 batch, fence = [one.write for one in group], group[0].fence
                 try:
@@ -241,7 +242,7 @@ class DeferredWriter:
 
 
 class _Deferred(NamedTuple):
-    """A write, the checks that it waits with, and since when (seconds since 1970)."""
+    """A write, the fence checks to write with it, and when it was put, in seconds since 1970."""
 
     write: Write
     fence: list[Check]

@@ -1,6 +1,6 @@
 """Which database the scheme of a URL or an object names, and whether its rows are sealed.
 
-Backends are imported when they are asked for, so that nobody pays for those that are not used.
+Each backend is imported on first use, so that nobody pays for the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEEDS_KEYS: Final = (
     "such as 'file:///memories'"
 )
 Database = str | MutableMapping[str, Any] | Any
-"""Where a store may lie: a URL, a mapping, a SQLAlchemy engine or a ``redis.Redis``. The last two are optional
+"""Where a store may be: a URL, a mapping, a SQLAlchemy engine or a ``redis.Redis``. The last two are optional
 packages, so their types cannot be named here."""
 KeySource = str | KeyRing | None
 """A key store: its URL, or an object; None: rows are not sealed."""
@@ -44,10 +44,10 @@ def open_backend(
     keys: KeySource = None,
     as_it_is: bool = False,
 ) -> Backend:
-    """The database at ``url``, by itself.
+    """The database at ``url`` as a Backend, without an engine.
 
-    ``as_it_is``: one that was written without ``keys`` is opened without them. Raises ConfigurationError, also if
-    ``keys`` does not fit what is stored; MissingExtra, StoreError.
+    ``as_it_is``: a database that was written without ``keys`` is opened without them. Raises ConfigurationError, also
+    if ``keys`` does not fit what is stored; MissingExtra, StoreError.
     """
     with ExitStack() as opened:
         backend = _unsealed(url, durable=durable, clock=clock, encryption_key=None if keys else encryption_key)
@@ -108,7 +108,7 @@ def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_k
 
 
 def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend:
-    """The database that an object of the caller's stands for."""
+    """The database that the caller's object ``given`` stands for. Raises ConfigurationError."""
     if isinstance(given, MutableMapping):
         from inference_core.stores.backends.memory import MappingBackend  # noqa: PLC0415
 
@@ -138,9 +138,9 @@ def _postgres() -> ModuleType:
 
 
 def has_store(url: str) -> bool:
-    """Whether a store was made at ``url``; nothing is made or changed there by asking.
+    """Whether there is a store at ``url``; this creates and changes nothing there.
 
-    True also where that cannot be told, as opening the store says why: damaged files, MongoDB, unknown schemes. Raises
+    True also where this is unknown, as opening the store then says why: damaged files, MongoDB, unknown schemes. Raises
     ConfigurationError if the URL cannot be read, StoreUnavailable if the server cannot be reached, MissingExtra.
     """
     parsed = parse_url(url)

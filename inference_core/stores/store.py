@@ -61,7 +61,7 @@ _LOG = logging.getLogger(__name__)
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
 _INDEXED_CHARS: Final = 1024 * 1024
-"""So much of an item's text is found by its words. Of a longer one, as agents store results of tools, the beginning."""
+"""The most of an item's text that is indexed. Of a longer text, such as a tool's result, queries find the beginning."""
 
 
 class MemoryStore(BaseStore):
@@ -168,7 +168,7 @@ class MemoryStore(BaseStore):
         _check_page(op.limit, op.offset)
         accepts = predicate(op.filter)
         scopes = yield from self.engine.namespaces(op.namespace_prefix)
-        if not op.namespace_prefix[1:]:  # who asks for a user's items does not mean deleted memories and counts
+        if not op.namespace_prefix[1:]:  # a search of a user's items does not mean deleted memories and counts
             scopes = [name for name in scopes if not is_sidecar(name) and name[1:] != (AUDIT,)]
         end = op.offset + op.limit
         found: list[tuple[Row, float | None]]
@@ -195,7 +195,7 @@ class MemoryStore(BaseStore):
         ]
 
     def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Operation[None]:
-        """Moves the end of what was read."""
+        """Extends the time to live of ``rows`` if ``wanted``; logs it if that cannot be written."""
         now = self._clock.now()
         touches = [
             Touch(namespace=row.namespace, key=row.key, version=row.version, at=now + row.expiry.ttl)
@@ -228,7 +228,7 @@ class MemoryStore(BaseStore):
             key=op.key,
             value=value,
             document=Document.soon_of(text) if text.strip() else None,
-            # A database indexes it, and some indexes hold no long texts; what is that long is no type of a memory.
+            # Databases index it, and some indexes hold no long texts; no type of a memory is that long.
             kind=kind if isinstance(kind, str) and len(kind) <= MAX_KIND_LENGTH else "",
             updated_at=now,
             expiry=None if op.ttl is None else expiry_in(now, op.ttl),
@@ -274,7 +274,7 @@ def _matches(name: Namespace, condition: MatchCondition) -> bool:
 Predicate = Callable[[Mapping[str, Any]], bool]
 Test = Callable[[Any], bool]
 MAX_DEPTH: Final = 8
-"""How deep ``$and``, ``$or`` and ``$not`` may stand in each other."""
+"""How deep ``$and``, ``$or`` and ``$not`` may be nested."""
 MAX_CONDITIONS: Final = 1_000
 """How many operators, and members of ``$in`` and ``$nin``, a filter may have in all."""
 _MISSING: Final = object()
@@ -287,7 +287,7 @@ _ORDER: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def predicate(conditions: Mapping[str, Any] | None) -> Predicate:
-    """Whether a value meets all ``conditions``. Raises InvalidFilter for what cannot be understood, or is too large."""
+    """A test of whether a value meets all ``conditions``. Raises InvalidFilter if they are invalid or too large."""
     return _FilterReader().all_of(conditions, depth=0) if conditions else lambda _: True
 
 

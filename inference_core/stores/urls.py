@@ -14,7 +14,7 @@ _URL: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://(.*)", re.ASCII | re.DO
 
 
 class StoreUrl(NamedTuple):
-    """The kind of database (in-memory SQLite is ``memory``), and of SQLite and files the path and the options."""
+    """The kind of database (in-memory SQLite is ``memory``); for SQLite and files, also the path and the options."""
 
     scheme: str
     path: Path | None = None
@@ -57,7 +57,7 @@ def parse_url(url: str) -> StoreUrl:
 
 def url_of(scheme: str, path: Path) -> str:
     """The URL that `parse_url` reads as the file or folder ``path``."""
-    # No more than it must: names of files need not be text, which quote() and unquote() take for granted.
+    # Escapes no more than it must: file names need not be valid text, which quote() and unquote() take for granted.
     return f"{scheme}:///{str(path).replace('%', '%25').replace('?', '%3F')}"
 
 

@@ -27,9 +27,9 @@ from inference_core.stores.breaker import Breaker
 _LOG = logging.getLogger(__name__)
 MAX_BATCHES: Final = 512
 SHARE: Final = 64
-"""So many of one user's writes are in a transaction, so that whoever writes thousands holds up nobody else for long."""
+"""The most writes of one user in a transaction, so that one who writes thousands holds up nobody else for long."""
 GATHER_S: Final = 0.002
-"""About what a commit takes."""
+"""The longest wait for more writes to join a transaction, in seconds: about what a commit takes."""
 _LOOK_S: Final = 0.0003
 _Ticket = tuple[Sequence[Write], Future[list[int]]]
 
@@ -114,12 +114,12 @@ class GroupWriter:
                     future.set_result(outcome)
 
     def _next(self) -> list[_Ticket]:
-        """What is next, at most so many; nothing once the writer is closed and all that came before is done."""
+        """The next tickets, at most ``max_batches``; none once the writer is closed and nothing waits any more."""
         if not (self._turns or self._is_ending):
             self._queue(self._waiting.get())
             if self._has_company:
-                # Callers whose writes were committed together come back together, one by one. Whoever commits the first
-                # of them by itself makes two groups that take turns, and twice the commits. A caller alone never waits.
+                # Callers whose writes were committed together come back shortly after each other. To commit the first
+                # by itself would make two groups that take turns, and twice the commits. A lone caller never waits.
                 until, seen = time.monotonic() + GATHER_S, -1
                 while self._waiting.qsize() not in (seen, self._max_batches) and time.monotonic() < until:
                     seen = self._waiting.qsize()

@@ -1,4 +1,4 @@
-"""For tests, and for examples without a key: a scripted chat model, a frozen clock, a conformance suite for stores.
+"""For tests, and examples without an API key: a scripted chat model, a frozen clock, a conformance suite for stores.
 
 `StoreConformance`, which needs pytest, is imported when it is used.
 """

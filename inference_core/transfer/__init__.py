@@ -1,1 +1,1 @@
-"""Memories on the move: copies, exports, imports, and migration from other layouts."""
+"""Moving memories between stores: copies, backups, exports, imports, and migration from other layouts."""

@@ -1,8 +1,8 @@
-"""Backups of whole stores: made beside writers, verified, restored into an empty store, rehearsed.
+"""Backups of whole stores: made beside writers, verified, restored into an empty store, tested by a trial restore.
 
 A backup is a folder: ``manifest.json``, and the store as SQLite's ``VACUUM INTO`` gives it, as the files of a file
-store, or as rows (JSON Lines). Of SQLite, PostgreSQL and files it holds one moment between two commits; of other
-databases each row as it was when it was read. Encrypted rows and files stay encrypted: the keys are not in it.
+store, or as rows (JSON Lines). For SQLite, PostgreSQL and files it is a snapshot between two commits; for other
+databases it has each row as it was when it was read. Encrypted rows and files stay encrypted: the keys are not in it.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ class _HasSnapshot(Protocol):
 
 
 Progress = Callable[[int, int], None]
-"""Is called with how many rows are done, and of how many."""
+"""Called with the number of rows done and the number of all."""
 Stored = tuple[Key, RowState]
 _SETTINGS: Final = (
     *(EMBEDDING_META, DIMENSIONS_META, CONTENT_KEY_META, SEALED_META, AUDIT_META, KEY_META, COPIES_META),
     *(TUNED_META + name for name in sorted(TUNABLE)),
 )
 _RESTORING: Final = "restoring"
-"""The setting of a store that an interrupted restore has begun to fill: the id of the backup."""
+"""The setting with the id of the backup, in a store that a restore has begun to fill; empty once it is done."""
 _FILLED: Final = " filled"
-"""Stands behind the id once all rows are there, and users may have been erased again."""
+"""Follows that id once all rows are there: from then on, users may have been erased again."""
 _PORTION: Final = 200
 _RECALLS: Final = 20
 _QUESTION: Final = 500
@@ -85,7 +85,7 @@ _SORTED: Final = json.JSONEncoder(sort_keys=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _At:
-    """The clock of a backup: what had not ended when it was made is there."""
+    """A clock that stands at the time of the backup: rows that have expired since are still there."""
 
     at: str
 
@@ -94,7 +94,7 @@ class _At:
 
 
 def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> Manifest:
-    """Writes a backup of ``store`` to the new ``folder``, which appears when it is whole.
+    """Writes a backup of ``store`` to the new ``folder``, which appears only once it is complete.
 
     Others may go on reading and writing the store. Only the owner of the files may read them. Raises InvalidInput if
     the folder exists, StoreError, OSError.
@@ -142,7 +142,7 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
 
 
 def verify(folder: Path, progress: Progress | None = None, *, encryption_key: str | bytes | None = None) -> Manifest:
-    """Reads all of a backup and compares it with its manifest. Raises InvalidInput that names what is damaged.
+    """Reads all of a backup and compares it with its manifest. Raises InvalidInput, naming what is damaged.
 
     ``encryption_key`` is that of an encrypted file store.
     """
@@ -162,10 +162,10 @@ def restore(
     audit_key: bytes | None = None,
     **keys: Any,
 ) -> tuple[Manifest, list[ErasureReceipt]]:
-    """Fills the empty store at ``url`` with a backup, and erases again who is in the ``ledger``; their receipts.
+    """Fills the empty store at ``url`` with a backup, erases users in ``ledger`` again; returns manifest and receipts.
 
-    Of files the store appears when it is whole; a restore into a server that was interrupted is continued by the next
-    call. ``threads`` are the conversations, which may be restored as well; ``audit_key`` as `erase` has it. ``keys``
+    A store in files appears only once it is complete; an interrupted restore into a server is continued by the next
+    call. ``threads`` are the conversations, which may be restored as well; ``audit_key`` is that of `erase`. ``keys``
     are the options of `open_backend` that say how the store is encrypted; a backup that is not encrypted is restored
     without ``keys=``. Raises InvalidInput if the backup is damaged or the store is not empty, StoreError.
     """
@@ -173,7 +173,7 @@ def restore(
     scheme, path = parse_url(url).scheme, parse_url(url).path
     is_copied = path is not None and read_manifest(folder).kind == scheme
     parts = 1 if is_copied else 3
-    # A copy is compared once it is there; into a server, nothing is written of a damaged backup.
+    # Copied files are compared afterwards; rows are verified first, so that no damaged backup is written to a server.
     manifest = (
         sound_manifest(folder) if is_copied else verify(folder, _part(progress, 0, parts), encryption_key=own_key)
     )
@@ -219,7 +219,7 @@ def restore(
 
 
 def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manifest:
-    """Restores a backup to a place of its own, compares it, recalls memories from it, and removes it again.
+    """Restores a backup to a temporary folder, compares it, recalls memories from it, and removes it again.
 
     Raises InvalidInput if the backup is damaged, StoreError if what it restores to cannot be used.
     """
@@ -228,7 +228,7 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
         url = url_of("file" if kind == "file" else "sqlite", place / "drill")
         manifest, _ = restore(folder, url, progress=progress, **keys)
         with closing(StoreEngine(_opened(url, manifest, keys))) as engine:
-            # Of texts that begin alike any may be found, and one without words, such as "!!!", never is.
+            # Only unique beginnings: of texts that begin alike, the search may return any.
             times = Counter(hash((key[0], text)) for key, text in _beginnings(engine.backend))
             alone = ((key, text) for key, text in _beginnings(engine.backend) if times[hash((key[0], text))] == 1)
             for (namespace, key), text in islice(alone, _RECALLS):
@@ -239,19 +239,19 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
 
 
 def _opened(url: str, manifest: Manifest, keys: Mapping[str, Any]) -> Backend:
-    """The store that the backup is restored to. Rows in clear must not lie in a store that is marked as encrypted."""
+    """The store that the backup is restored to. Unencrypted rows must not get into a store that is marked encrypted."""
     fitting = dict[str, Any]() if keys.get("keys") and not manifest.is_sealed else keys
     return open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **fitting)
 
 
 def _beginnings(store: Backend) -> Iterator[tuple[Key, str]]:
-    """The beginning of each text that has words, to search for."""
+    """The beginning of each text, to search for; without texts that have no words, such as "!!!"."""
     rows = ((key, state.document) for key, state in _stored(store))
     return ((key, document.text[:_QUESTION]) for key, document in rows if document and document.terms)
 
 
 def _database(store: Backend) -> Backend:
-    """What lies beneath the holds, limits and encryption of ``store``."""
+    """The database of ``store``, without the wrappers for holds, limits and encryption."""
     beneath: Backend = getattr(store, "beneath", store)
     return beneath.inner if isinstance(beneath, SealedBackend) else beneath
 
@@ -261,7 +261,7 @@ def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored
     scopes = store.namespaces()
     total, done = store.count(scopes) if progress else 0, 0
     for scope in scopes:
-        store.heads([scope])  # for other libraries' stores, which find changes only so
+        store.heads([scope])  # other libraries' stores notice changes only when asked for this
         changes = iter(store.changes(scope, 0))
         while portion := list(islice(changes, _PORTION)):
             found = list(_whole(store, scope, portion))
@@ -292,9 +292,9 @@ def _whole(store: Backend, scope: Namespace, portion: list[Change]) -> Iterator[
 
 
 def _contents(rows: Iterable[Stored], file: IO[bytes] | None = None) -> dict[str, Contents]:
-    """The contents of each first label; the rows are written to ``file`` meanwhile.
+    """The contents of each first label; also writes the rows to ``file``.
 
-    Sums of hashes: rows come in another order from each database.
+    Digests are sums of hashes, because the order of rows differs between databases.
     """
     found: dict[str, tuple[int, int]] = {}
     for key, state in rows:
@@ -322,7 +322,7 @@ def _rows_in(
         if manifest.kind == "rows":
             yield _lines(opened.enter_context((folder / _STORE).open("rb")), manifest.rows, progress)
             return
-        # Opening a store may change its files: those of a backup stay as they are.
+        # Opening a store may change its files, so open a copy of the backup's.
         place = opened.enter_context(own_folder("backup")) / _STORE
         _copy(folder / _STORE, place)
         clock = _At(at=manifest.at)
@@ -342,7 +342,7 @@ def _lines(file: IO[bytes], total: int, progress: Progress | None) -> Iterator[S
 
 
 def _fill(store: Backend, manifest: Manifest, rows: Iterable[Stored]) -> None:
-    """Writes the rows of a backup into an empty store, or into one that an earlier call has begun to fill."""
+    """Writes the rows of a backup into a store that is empty, or that an earlier call has begun to fill."""
     begun = store.get_meta(_RESTORING)
     if begun != manifest.id and (begun or store.namespaces()):
         raise InvalidInput(f"{store.name} is not empty: a backup is restored into a new store alone")
@@ -380,7 +380,7 @@ def _copy(store: Path, place: Path) -> None:
 
 
 def _beside(path: Path) -> list[Path]:
-    """What SQLite and its lock leave beside a database that was closed."""
+    """The files that SQLite and its lock may leave beside a closed database."""
     return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", ".lock")]
 
 

@@ -72,9 +72,9 @@ class ConflictPolicy(str, Enum):
 class TransferReport:
     """Counts of rows.
 
-    ``already_there`` were equal, ``kept`` gave way to the target's, ``unreadable`` were skipped, ``waiting`` wait for
-    the user's confirmation, and for ``full`` ones the user's quota has no room. ``has_other_key``: what depends on the
-    key of the source does not count in the target, which has one of its own: rejections, roles in spaces, API keys.
+    ``already_there`` were equal, ``kept`` were not written because the target's row stays, ``unreadable`` were skipped,
+    ``waiting`` wait for the user's confirmation, and ``full`` exceed the user's quota. ``has_other_key``: the target's
+    own key differs, so what depends on the source's has no effect there: rejections, roles in spaces, API keys.
     """
 
     read: int = 0
@@ -93,7 +93,7 @@ class TransferReport:
 
 
 class Writer:
-    """Writes portions into ``backend``; with their vectors, if these are of its model or it has none yet."""
+    """Writes portions of rows into ``backend``; with their vectors, if these are of the store's model."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Writer:
         self._began: dict[str, list[Check]] = {}
 
     def adopt_model(self, model: str | None) -> None:
-        """Makes ``model`` the store's, if it has none yet."""
+        """Makes ``model`` the store's embedding model, if it has none yet."""
         if self._model is None and model:
             self._backend.set_meta(EMBEDDING_META, model)
             self._model = model
@@ -149,7 +149,7 @@ class Writer:
                     raise UserErased
 
     def propose(self, put: Put) -> None:
-        """Has the memory in ``put`` wait for the user, unless it does, or the user has decided. Raises as `write`."""
+        """Makes the memory in ``put`` pending, unless it is already or the user has decided. Raises as `write`."""
         self._report.read += 1
         clean, now = self._clean(put), datetime.now(UTC)
         record = MemoryRecord.from_value(
@@ -206,15 +206,15 @@ class Writer:
 def puts_of(
     backend: Backend, user_ids: Sequence[str], report: TransferReport, *, with_vectors: bool
 ) -> Iterator[list[Put]]:
-    """The rows of these users, or of all, as puts that would make them anew: by namespace, the oldest change first.
+    """The rows of these users, or of all, as puts that recreate them: by namespace, the oldest change first.
 
     Sets the report's total, and at the end the number of unreadable rows. Raises InvalidId, StoreError.
     """
     labels = [encode_label(user_id) for user_id in user_ids]
     scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
-    scopes = [scope for scope in scopes if scope[0] != ERASED]  # whom another store has erased is its own affair
+    scopes = [scope for scope in scopes if scope[0] != ERASED]  # fences hold for their own store only
     scopes = [scope for scope in scopes if scope[1:] != (QUOTA,)]  # the target counts by itself
-    # An audit trail is the store's own: a copy begins one.
+    # An audit trail belongs to its store: a copy begins a new one.
     scopes = [scope for scope in scopes if scope[1:] != (AUDIT,) and scope[0] != SEALS]
     report.total = backend.count(scopes)
     for scope in scopes:
@@ -252,9 +252,9 @@ def copy_store(
     """Copies the rows of ``source``, of these users or of all, into ``target``.
 
     Times and expiry are kept, and vectors too if the target has the same model or none; versions start anew. What is
-    written at the source meanwhile may be missed: run it again, which copies what differs. What is deleted at the
-    source stays in the target. Secrets are left out, or as ``secrets`` says. A target without a content key takes over
-    the source's, and knows its backups and exports. Raises InvalidInput, StoreError; what was copied stays.
+    written to the source meanwhile may be missed: another run copies what differs. What is deleted at the source stays
+    in the target. Secrets are redacted, or treated as ``secrets`` says. A target without a content key takes over the
+    source's; the source's backups and exports are noted in it. Raises InvalidInput, StoreError; what was copied stays.
     """
     if source.name == target.name and source.capabilities.durable:
         raise InvalidInput("Source and target are the same store")
@@ -283,8 +283,8 @@ def reembed(
 ) -> int:
     """Embeds all texts of the store at ``url`` that have no vector of this model, and returns their number.
 
-    The store belongs to the new model from the start, so an interrupted run can be resumed: the next call, or whoever
-    opens the store, embeds the rest. Raises ConfigurationError, EmbeddingMismatch, EmbeddingError, StoreError.
+    The store belongs to the new model from the start, so an interrupted run can be resumed: the next call, or opening
+    the store with the model, embeds the rest. Raises ConfigurationError, EmbeddingMismatch, EmbeddingError, StoreError.
     """
     embedder = make_embedder(embeddings)
     if embedder is None:

@@ -1,7 +1,7 @@
-"""Exports: a store as JSON Lines that people can read, with checksums, and back.
+"""Exports a store to human-readable JSON Lines with checksums, and imports them.
 
-The first line names format and version, the last one counts the rows; each row has a checksum of its own, and the last
-line one of all. A name that ends in ``.gz`` is compressed.
+The first line names the format and its version, the last one counts the rows; each row has a checksum of its own, and
+the last line one of all. A file whose name ends in ``.gz`` is compressed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MAX_LABELS: Final = 32
 
 
 def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
-    """``put`` as JSON data, without the version it expects. Times are microseconds; terms are made anew on import."""
+    """``put`` as JSON data, without the version it expects. Times are microseconds; an import analyzes texts again."""
     found = put.document
     made: dict[str, Any] = {
         "namespace": list(put.namespace),
@@ -70,8 +70,8 @@ def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
 def put_from_json(stored: Any) -> Put:
     """The put that `put_to_json` wrote. Raises InvalidInput for anything else.
 
-    A memory that claims more trust than its source earns gets the source's. A forgotten one that would guide an agent
-    becomes a fact if it is from outside; others wait for the user (`import_store`).
+    A memory that claims more trust than its source earns gets its source's. A forgotten memory from outside that would
+    guide an agent becomes a fact; one that is not forgotten waits for the user (see `import_store`).
     """
     try:
         created = stored["created_at"]
@@ -151,9 +151,9 @@ def export_store(
 ) -> TransferReport:
     """Writes the rows of ``backend``, of these users or of all, into the file ``path``.
 
-    The file appears when it is whole, and only its owner may read it. Vectors are left out unless asked for; an import
-    makes them anew. What was deleted and can still be restored is left out. Rows that cannot be read are left out and
-    counted. Raises InvalidInput, StoreError, OSError.
+    The file appears only once it is complete, and only its owner may read it. Vectors are left out unless asked for; an
+    importing store makes them again. Deleted memories that can still be restored, and pending ones, are left out. Rows
+    that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
     """
     report = TransferReport()
     total = hashlib.sha256()
@@ -161,8 +161,8 @@ def export_store(
         model = backend.get_meta(EMBEDDING_META) if with_vectors else None
         file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
         for rows in puts_of(backend, user_ids, report, with_vectors=with_vectors):
-            # What somebody deleted, and the texts that updates replaced, end by themselves and are nobody's any more.
-            # What waits for the user is no memory yet.
+            # Left out: what somebody deleted, and texts that updates replaced, which expire by themselves; and what
+            # waits for the user, which is no memory yet.
             portion = [
                 put
                 for put in rows
@@ -192,11 +192,11 @@ def import_store(
 ) -> TransferReport:
     """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
 
-    Secrets are left out, or as ``secrets`` says. Rules, preferences and procedures from outside wait for the user: no
-    store has them as memories, so somebody has put them into the file.
+    Secrets are redacted, or treated as ``secrets`` says. Rules, preferences and procedures from outside wait for the
+    user: no store keeps such memories, so somebody has put them into the file.
 
     Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
-    a newer version; StoreError. What stood before the fault was written and stays.
+    a newer version; StoreError. The rows before the fault were written, and stay.
     """
     report = TransferReport()
     opener = gzip.open if path.suffix == ".gz" else open
@@ -219,7 +219,7 @@ def import_store(
 
 
 def _puts(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
-    """The rows of the file. Raises InvalidInput behind the last good one."""
+    """The rows of the file. Raises InvalidInput after the last good row, UnsupportedSchema."""
     total = hashlib.sha256()
     rows = 0
     for number, found in enumerate(_objects(file, path), 1):
@@ -276,7 +276,7 @@ def _checksum(row: str) -> str:
 
 @contextmanager
 def _new_file(path: Path) -> Generator[IO[str]]:
-    """A file that takes its name when it is whole."""
+    """A file that gets its name only once it is complete and on disk."""
     part = path.with_name(path.name + ".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

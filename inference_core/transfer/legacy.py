@@ -1,4 +1,4 @@
-"""What other applications stored in LangGraph's stores: in which namespaces, whose it is, and what memory it becomes.
+"""Items that other applications keep in LangGraph's stores: where, whose they are, and what memory each becomes.
 
 A layout says in which namespaces an application keeps memories, and whose memories each one holds.
 """
@@ -38,7 +38,7 @@ _SAID_BY: Final = {origin.value: origin for origin in Origin} | {
     "ai": Origin.AGENT,
     "function": Origin.TOOL,
 }
-"""What other applications call who said a memory."""
+"""The origin that each name stands for, by which other applications say who stated a memory."""
 NO_CONTENT: Final = "no content"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
 NOT_STORABLE: Final = "cannot be stored"
@@ -50,7 +50,7 @@ USER, CATEGORY, AGENT, ANY = "{user}", "{category}", "{agent}", "*"
 COALA: Final = "coala"
 """The CoALA document's layout, one namespace a category."""
 FLAT: Final = "flat"
-"""All memories of a user in one namespace, as the same application had it before."""
+"""All memories of a user in one namespace: the layout of the same application before that."""
 LANGMEM: Final = "langmem"
 FILES: Final = "files"
 """deepagents' files; only on request, since not every file is a memory."""
@@ -61,7 +61,7 @@ _LABELS: Final = {
     FILES: ((USER, "filesystem"),),
 }
 _LIKE: Final = 0.8
-"""A name that is so like a known one is a misspelling of it, and no label."""
+"""The similarity from which a name counts as a misspelling of a known layout, not as a label."""
 USUAL: Final = (COALA, FLAT, LANGMEM)
 """The layouts that are looked for unless others are named."""
 UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: give the user's id by name"
@@ -69,10 +69,10 @@ UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: giv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegacyItem:
-    """An item as it lies in its store. ``fault`` says why it cannot be migrated, if that is known.
+    """An item as its store holds it. ``fault`` says why it cannot be migrated, if that is known.
 
-    ``category`` and ``agent_name`` are those that its namespace names. ``origin`` tells apart items of one user that
-    have the same key in different namespaces; items without one share their ids with all others.
+    ``category`` and ``agent_name`` are those that its namespace names. ``origin`` tells apart a user's items that have
+    the same key in different namespaces; one without it counts as the same item as any other with its key.
     """
 
     user_id: str = ""
@@ -89,7 +89,7 @@ class LegacyItem:
 
 
 class Unusable(InvalidMemory):
-    """The item holds no memory that can be stored. ``reason`` is one of a few, the message says more."""
+    """The item holds no memory that can be stored. ``reason`` is one of a few fixed texts; the message says more."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(detail or reason)
@@ -99,7 +99,7 @@ class Unusable(InvalidMemory):
 def records_of(
     item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content_bytes: int, guard: Guard = DEFAULT_GUARD
 ) -> list[MemoryRecord]:
-    """``item`` as a record, or a file of deepagents as several if it is longer than a memory; without secrets.
+    """``item`` as a record without secrets; a file of deepagents that is too long for one memory as several.
 
     Raises Unusable, also for secrets that ``guard`` rejects.
     """
@@ -114,7 +114,7 @@ def records_of(
         else:
             told = value
             if isinstance(content := value.get("content"), Mapping):
-                # Of langmem, it may be an object of the application's own schema, which is kept as it is.
+                # langmem may store an object of the application's own schema: it is kept as it is, beside a text of it.
                 fields = cast("Mapping[str, Any]", content)
                 told = value | dict(fields)
                 if not isinstance(fields.get("content"), str):
@@ -136,7 +136,7 @@ def records_of(
 
 
 def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_content_bytes: int) -> MemoryRecord:
-    """What this package wrote into a store of another library: all fields as they are."""
+    """A memory that this package wrote into another library's store, with all fields as they are. Raises Unusable."""
     builder = MemoryNamespaceBuilder(agent_name=item.agent_name)
     updated = item.updated_at or item.created_at or _EPOCH
     try:
@@ -156,7 +156,7 @@ def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_cont
 def _parts_of_file(
     item: LegacyItem, value: dict[str, Any], max_content_bytes: int, guard: Guard
 ) -> Iterator[LegacyItem]:
-    """A file as a memory about its path, or as several if it is too long for one."""
+    """A file as a memory with its path as the topic, or as several if it is too long. Raises Unusable, SecretFound."""
     content: Any = value.pop("content")
     if isinstance(content, list):
         content = "\n".join(map(str, cast("list[Any]", content)))
@@ -175,8 +175,8 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
     """``item`` as a record in the namespace of its category, under the same id and with the same times.
 
     The category is that of the item's namespace, else the value's own if it names one, else that of its type; an
-    unknown type becomes ``general``. An id that no tool could name is replaced by its hash. What does not fit stays
-    under ``extra_metadata["legacy"]``. Raises Unusable.
+    unknown type becomes ``general``. An id that is invalid here is replaced by its hash. What does not fit is kept in
+    ``extra_metadata["legacy"]``. Raises Unusable.
     """
     value: dict[str, Any] = dict(item.value)
     content = value.pop("content", None)
@@ -231,7 +231,7 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
 
 
 def _source(item: LegacyItem) -> MemorySource:
-    """Who said it, if the item tells; else the other application's agent."""
+    """Who stated it: the least trusted origin that the item names, else the other application's agent."""
     given: Any = item.value.get("source")
     inner: Any = cast("Mapping[str, Any]", given).get("origin") if isinstance(given, Mapping) else given
     told: list[Any] = [inner, item.value.get("origin"), item.value.get("role")]
@@ -241,7 +241,7 @@ def _source(item: LegacyItem) -> MemorySource:
 
 
 def _kind(found: Any) -> MemoryType | None:
-    """The type that a name means; names may be singular, or those of the enum, as in ``MemoryType.GENERAL``."""
+    """The type that a name means, None if none; names may be singular, or the enum's, as in ``MemoryType.GENERAL``."""
     if not isinstance(found, str):
         return None
     name = found.rpartition(".")[2].strip().lower()
@@ -257,7 +257,7 @@ def _label(found: Any) -> str | None:
 
 
 class LegacyPlace(NamedTuple):
-    """What a namespace holds: memories of ``user_id`` in a layout. ``fault`` says why they cannot be taken over."""
+    """What a namespace holds: memories of ``user_id`` in a layout. ``fault`` says why they cannot be migrated."""
 
     layout: str
     user_id: str

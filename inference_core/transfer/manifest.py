@@ -1,4 +1,4 @@
-"""The manifest of a backup: what is in it, of whom, and the checksums by which damage is named."""
+"""The manifest of a backup: what the backup holds, of whom, and checksums that locate damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANIFEST: Final = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """How many rows a user, or a shared list, has, and a digest of them all, in whatever order they are read."""
+    """How many rows a user or a shared list has, and a digest of them that does not depend on their order."""
 
     rows: int
     digest: str
@@ -31,7 +31,7 @@ class Contents:
 class Manifest:
     """What a backup holds. ``kind`` is "sqlite", "file" or "rows"; ``contents`` by the first label of namespaces.
 
-    ``files`` has the SHA-256 of each file, ``settings`` those of the whole store. ``at`` is an instant in ISO 8601.
+    ``files`` has the SHA-256 of each file, ``settings`` the store's settings. ``at`` is an instant in ISO 8601.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Manifest:
 
     @property
     def users(self) -> int:
-        """How many first labels of users and applications there are."""
+        """How many owners (users, spaces, and applications with items of their own) have rows."""
         return len(self.contents.keys() - ROOTS.keys())
 
     @property
@@ -58,12 +58,12 @@ class Manifest:
         return SEALED_META in self.settings
 
     def encoded(self) -> bytes:
-        """Itself as JSON, with a checksum over all of it."""
+        """The manifest as JSON, with a checksum of all of it."""
         content = {"format": FORMAT, "version": 1, **asdict(self)}
         return _encoded(content | {"sha256": _checksum(content)})
 
     def compare(self, found: Mapping[str, Contents], what: str) -> None:
-        """Raises InvalidInput, naming the first label whose rows in ``what`` are others than here."""
+        """Raises InvalidInput, naming the first label whose rows, ``found`` in ``what``, differ from the manifest."""
         for label in sorted(self.contents.keys() | found.keys()):
             wanted, there = self.contents.get(label), found.get(label)
             if wanted != there:
@@ -74,7 +74,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the backup in ``folder``. Raises InvalidInput if that is none, or damaged."""
+    """The manifest of the backup in ``folder``. Raises InvalidInput if there is none, or it is damaged."""
     path = folder / MANIFEST
     try:
         text = path.read_bytes()
@@ -93,7 +93,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def sound_manifest(folder: Path) -> Manifest:
-    """The manifest of the backup in ``folder``, whose files are those that it names. Raises InvalidInput."""
+    """The manifest of the backup in ``folder``, after checking its files against it. Raises InvalidInput."""
     manifest = read_manifest(folder)
     there = {str(path.relative_to(folder)) for path in files_in(folder)} - {MANIFEST}
     if wrong := sorted(there ^ manifest.files.keys()):
@@ -105,12 +105,12 @@ def sound_manifest(folder: Path) -> Manifest:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """All files in ``folder`` and its folders."""
+    """All files in ``folder`` and its subfolders, sorted."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def digest_of(path: Path, *, durable: bool = False) -> str:
-    """The SHA-256 of a file, which is on disk afterwards if ``durable``."""
+    """The SHA-256 of a file; ``durable`` also flushes the file to disk."""
     with path.open("rb") as file:
         if durable:
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""mem0's memories, as JSON: what `Memory.get_all` gives, pages of its platform, and points of its Qdrant collection."""
+"""mem0's memories in JSON: from `Memory.get_all`, pages of its platform, and points of its Qdrant collection."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _FORM: Final = "a memory of mem0, with 'id', 'memory' and 'user_id', or a point 
 
 
 def is_mem0(value: Any) -> bool:
-    """Whether the first value of a file is mem0's."""
+    """Whether ``value``, the first in a file, holds memories in mem0's format."""
     _, first = next(_rows([("", value)]), ("", None))
     return isinstance(first, dict) and ("memory" in first or "payload" in first)
 
 
 def mem0_items(values: Iterable[tuple[str, Any]], user_ids: Iterable[str] = ()) -> Iterator[LegacyItem]:
-    """The memories in ``values``, which come with where they are; those of ``user_ids``, if any are named.
+    """The memories in ``values``, each with its place in the file; those of ``user_ids`` only, if any are named.
 
-    Ids, times and expiry are kept, ``run_id`` is the session, ``metadata`` is kept, and so is all else. A memory that
-    names no user comes with that fault. Raises InvalidInput that says where for what is no memory.
+    Ids, times and expiry are kept, ``run_id`` becomes the session, ``metadata`` is kept, and so are all other fields. A
+    memory that names no user gets that as its fault. Raises InvalidInput, naming the place, for what is no memory.
     """
     wanted = frozenset(user_ids)
     for where, row in _rows(values):
@@ -71,7 +71,7 @@ def mem0_items(values: Iterable[tuple[str, Any]], user_ids: Iterable[str] = ()) 
 
 
 def _rows(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The memories or points of each value, which is one of them, or an object with a list of them."""
+    """The memories or points, with their places: each value is one, or an object with a list of them."""
     for where, value in values:
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         if isinstance(fields.get("result"), dict):

@@ -6,18 +6,18 @@ the memory, and a purge of its user, so that a later run neither reverts a chang
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
 from langgraph.store.base import BaseStore
 
-from inference_core.errors import ConfigurationError, StoreError, VersionConflict
+from inference_core.errors import ConfigurationError, StoreError, UserErased, VersionConflict
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import (
     MEMORIES_STORE_NAME,
@@ -34,22 +34,21 @@ from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.review import has_to_wait, proposed_on
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import EXTRA, Backend, Key, Outcome, Put, Remove, Write
+from inference_core.stores.backend import EXTRA, Backend, Check, Key, Outcome, Put, Remove, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.codec import pack_namespace
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.quotas import limited
 from inference_core.stores.opening import KeySource, has_store, open_backend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.legacy import (
-    COALA,
-    FLAT,
     NOT_OFFERED,
     Layouts,
     LegacyItem,
     Unusable,
-    decoded,
     records_of,
 )
 from inference_core.transfer.migration_report import MigrationReport
@@ -59,6 +58,8 @@ from inference_core.transfer.sources import (
     MigrationSource,
     OwnScopes,
     PostgresTable,
+    digest,
+    located,
     read_only,
 )
 
@@ -66,7 +67,10 @@ Progress = Callable[[int, int], None]
 """Called with the number of memories done and the number of all."""
 _Sourced = tuple[MemoryRecord, str]
 """A record and the origin of its item."""
+_Waiting = tuple[_Sourced, list[Write]]
+"""A record to write, and the writes that store it."""
 BATCH: Final = 500
+_TRIES: Final = 5
 
 
 def migrate_memories(
@@ -144,10 +148,8 @@ def migrate_memories(
         elif own is None and isinstance(read, str) and has_store(read):
             own = opened.enter_context(closing(open_url(read, as_it_is=True)))
         sources: list[MigrationSource] = [*([] if own is None else [OwnScopes(own)]), *tables]
-        apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
-        guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard, frozenset(confirm))
+        migration = Migration(store, backend, namespaces, report, max_content_bytes, secrets, confirm)
         total = sum(space.rows for one in sources for space in one.spaces() if wanted.place_of(space.labels, one))
         with closing(located(sources, wanted, report)) as items:
             migration.migrate(items, total, progress)
@@ -167,16 +169,14 @@ def import_items(
     quota: Quota | None = None,
     confirm: Collection[str] = (),
 ) -> MigrationReport:
-    """Stores what ``items`` gives, which is called twice, first to count them; see `migrate_memories` for the rest."""
+    """Stores the memories in ``items()``, which is called twice, first to count. Otherwise like `migrate_memories`."""
     total = sum(1 for _ in items())
     with ExitStack() as opened:
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=False, creates=True)
         backend = limited(backend, quota)
-        apply = partial(_apply, store) if isinstance(store, MemoryStore) else backend.apply
-        guard = store.engine.guard if isinstance(store, MemoryStore) else Guard.of(secrets)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
-        migration = Migration(backend, apply, namespaces, report, max_content_bytes, guard, frozenset(confirm))
+        migration = Migration(store, backend, namespaces, report, max_content_bytes, secrets, confirm)
         migration.migrate(items(), total, progress)
     return report
 
@@ -184,7 +184,7 @@ def import_items(
 def _opened(
     opened: ExitStack, store: str | MemoryStore, open_url: Callable[[str], Backend], *, dry_run: bool, creates: bool
 ) -> tuple[Backend, MigrationReport]:
-    """The database to write to. Nothing is made in a dry run, nor in place of a missing file unless ``creates``."""
+    """The database to write to, and a new report. A dry run creates nothing; a missing file is made if ``creates``."""
     if isinstance(store, MemoryStore):
         opened.callback(store.engine.embed_later)  # also for what was written before a failure
         return store.engine.backend, MigrationReport(store.engine.backend.name, dry_run)
@@ -197,40 +197,10 @@ def _opened(
     return backend, MigrationReport(place, dry_run, is_missing)
 
 
-def located(sources: Sequence[MigrationSource], layouts: Layouts, report: MigrationReport) -> Generator[LegacyItem]:
-    """The items in these layouts. Of each source the categories come first.
-
-    Whoever moved flat memories to categories before has both under the same ids, and goes on with the categories.
-    """
-    for source in sources:
-        for by_category, space in ((flag, space) for flag in (True, False) for space in source.spaces()):
-            place = layouts.place_of(space.labels, source)
-            if place is None and by_category and source.is_foreign and layouts.are_of_all_users:
-                report.count_other(space.labels, space.rows)
-            if place is None or by_category is (place.layout != COALA):
-                continue
-            for item in source.items(space):
-                user, agent = place.user_id, place.agent_name
-                if isinstance(item.value, dict) and EXTRA in item.value:  # it encodes the labels
-                    if place.category is None or place.fault:
-                        continue  # what this package keeps beside its memories
-                    user, agent = decoded(user), agent and decoded(agent)
-                if layouts.holds(user):
-                    yield replace(
-                        item,
-                        user_id=user,
-                        layout=place.layout,
-                        category=place.category,
-                        agent_name=agent,
-                        fault=place.fault or item.fault,
-                        origin="" if place.layout == FLAT else _hash(pack_namespace(space.labels)),
-                    )
-
-
-def _apply(store: MemoryStore, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-    """Like `Backend.apply`, in turns with the other writers of an open store."""
+def _apply(engine: StoreEngine, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    """Like `Backend.apply`, but through the queue of an open store, which its other writers use."""
     outcomes: list[Outcome] = []
-    for future in [store.engine.submit(batch) for batch in batches]:
+    for future in [engine.submit(batch) for batch in batches]:
         try:
             outcomes.append(future.result())
         except StoreError as error:
@@ -239,22 +209,24 @@ def _apply(store: MemoryStore, batches: Sequence[Sequence[Write]]) -> list[Outco
 
 
 class Migration:
-    """One run onto ``backend``, counted in ``report``; if that is of a dry run, nothing is written."""
+    """One run that writes to ``backend`` and counts in ``report``; if that is of a dry run, it writes nothing."""
 
     def __init__(
         self,
+        store: str | MemoryStore,
         backend: Backend,
-        apply: Callable[[Sequence[Sequence[Write]]], list[Outcome]],
         namespaces: MemoryNamespaceBuilder,
         report: MigrationReport,
         max_content_bytes: int,
-        guard: Guard,
+        secrets: Policy | Guard | None,
         confirm: Collection[str],
     ) -> None:
+        engine = store.engine if isinstance(store, MemoryStore) else None
         self._backend = backend
-        self._confirm = confirm
-        self._guard = guard
-        self._apply = apply
+        self._confirm = frozenset(confirm)
+        self._guard = engine.guard if engine else Guard.of(secrets)
+        self._apply = partial(_apply, engine) if engine else backend.apply
+        self._fences, self._began = engine.fences if engine else fences_of(backend), time.time()
         self._journal = Journal(backend)
         self._namespaces = namespaces
         self._report = report
@@ -263,7 +235,7 @@ class Migration:
         self._foreseen: dict[str, str] = {}
         """In a dry run, the marks that a real one would have made."""
         self._own: set[Key] = set()
-        """Where this package's own memories go."""
+        """The keys of memories that this package wrote: ``confirm`` does not apply to them."""
 
     def migrate(self, items: Iterable[LegacyItem], total: int, progress: Progress | None = None) -> None:
         """Copies ``items``, about ``total`` of them. Raises StoreError."""
@@ -314,7 +286,7 @@ class Migration:
             self._report.by_category[record.category.value] += 1
 
     def _unmarked(self, batch: Sequence[_Sourced]) -> list[_Sourced]:
-        """Those that were not migrated before. Of two with one id, from different namespaces, one gets another id."""
+        """Those not migrated before. Of two with the same id from different namespaces, the later gets another id."""
         marks = [_mark_of(record) for record, _ in batch]
         origins = {
             key: str(row.value.get("from", "")) if row else self._foreseen[key]
@@ -335,11 +307,11 @@ class Migration:
                     **record.extra_metadata,
                     LEFTOVERS: {"id": record.id, **mapping_field(record.extra_metadata, LEFTOVERS)},
                 }
-                renamed.append((replace(record, id=_hash(f"{origin}.{record.id}"), extra_metadata=extra), origin))
+                renamed.append((replace(record, id=digest(f"{origin}.{record.id}"), extra_metadata=extra), origin))
         return [*new, *self._unmarked(renamed)] if renamed else new
 
     def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
-        """All in one transaction, each with its mark, unless it was migrated before or its id stands anywhere."""
+        """Writes each record with its mark in a transaction, unless it was migrated before or its id is in use."""
         groups: list[list[Write]] = []
         written: list[_Sourced] = []
         for record, origin in records:
@@ -355,20 +327,51 @@ class Migration:
                 absent = []
             groups.append([_mark(record, origin), *absent, *stored])
             written.append((record, origin))
+        waiting = list(zip(written, groups, strict=True))
+        for _ in range(_TRIES):
+            waiting = self._tried(waiting)
+        for (record, _), _ in waiting:
+            self._report.count_failed(record, VersionConflict("Others keep changing it; run the migration again"))
+
+    def _tried(self, waiting: Sequence[_Waiting]) -> list[_Waiting]:
+        """Applies the writes of each record; those to try again, since something else than their ids was in the way.
+
+        That is a fence which this process did not know, or an audit key that ended meanwhile. Whoever is erased during
+        this run, as of which the originals were read, does not come back.
+        """
+        checks: dict[str, list[Check]] = {}
+        tried: list[_Waiting] = []
+        for one in waiting:
+            record, root = one[0][0], one[0][0].namespace[0]
+            try:
+                if root not in checks:
+                    checks[root] = self._fences.renewed([], [root], self._began) or []
+                tried.append(one)
+            except UserErased as error:
+                self._report.count_failed(record, error)
+        batches = [[*writes, *checks[record.namespace[0]]] for (record, _), writes in tried]
         cause = Cause(at=datetime.now(UTC), operation="migrate")
-        outcomes = self._journal.apply(groups, cause, self._apply) if groups else []
+        outcomes = self._journal.apply(batches, cause, self._apply) if batches else []
         taken: list[_Sourced] = []
-        for one, outcome in zip(written, outcomes, strict=True):
-            record, _ = one
+        again: list[_Waiting] = []
+        for one, outcome in zip(tried, outcomes, strict=True):
+            sourced, writes = one
             if isinstance(outcome, VersionConflict):
-                taken.append(one)
+                guarded = [write for write in writes if isinstance(write, Put | Remove) and write.expected is not None]
+                rows = self._backend.get([(write.namespace, write.key) for write in guarded])
+                found = [row.version if row else 0 for row in rows]
+                if found == [write.expected for write in guarded]:
+                    again.append(one)
+                else:
+                    taken.append(sourced)
             elif isinstance(outcome, Exception):
-                self._report.count_failed(record, outcome)
+                self._report.count_failed(sourced[0], outcome)
             else:
-                self._count(record)
+                self._count(sourced[0])
         if taken:
             self._apply([[_mark(record, origin)] for record, origin in taken])
             self._report.already_there += len(taken)
+        return again
 
 
 def _mark(record: MemoryRecord, origin: str) -> Put:
@@ -378,9 +381,5 @@ def _mark(record: MemoryRecord, origin: str) -> Put:
 
 
 def _mark_of(record: MemoryRecord) -> Key:
-    """A mark's key is a hash, so that nothing of a purged user can be read from it."""
-    return MIGRATED, _hash(pack_namespace((record.namespace[0], record.id)))
-
-
-def _hash(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    """The place of a record's mark. The key is a hash, so that it shows nothing of a purged user."""
+    return MIGRATED, digest(pack_namespace((record.namespace[0], record.id)))

@@ -1,4 +1,4 @@
-"""What a migration did, for people and for programs."""
+"""The report of a migration, as text and as JSON data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MEMORY_CATEGORIES
 
 SHOWN: Final = 10
-"""A report names so many of the memories that were left out."""
+"""The most memories that a report names in ``left_out``, and in ``failures``."""
 _PLACES: Final = 3
 _LONGEST: Final = 200
 
@@ -34,9 +34,9 @@ class MigrationReport:
 
     Of the ``found`` memories of ``users`` users (``by_layout``), ``written`` were migrated, ``waiting`` wait for the
     user's confirmation, ``already_there`` were migrated before or have an id that another memory uses, ``skipped`` (by
-    reason) have nothing that can be stored, and ``failed`` were refused by the store. ``left_out`` and ``failures``
-    name the first of the last two. ``others`` counts the items of another library's store that are in no layout;
-    ``other_places`` names the first namespaces.
+    reason) have nothing that can be stored, and ``failed`` were refused by the store. ``left_out`` names the first that
+    were skipped, ``failures`` the first that failed. ``others`` counts the items of another library's store that are in
+    no layout; ``other_places`` names their first namespaces.
     """
 
     store: str

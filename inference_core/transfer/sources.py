@@ -1,13 +1,15 @@
-"""Stores of other applications as sources of memories: our own, any LangGraph store, and the tables of two of them.
+"""Where a migration reads from: this package's own stores, any LangGraph store object, and two LangGraph tables.
 
-All are only read, in pages, so that any number of rows takes the same memory.
+All are only read, in pages, so that memory use does not grow with the number of rows.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -17,8 +19,10 @@ from langgraph.store.base import BaseStore
 from inference_core.clock import moment_of
 from inference_core.errors import MissingExtra, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import QUEUE_ROOT, Namespace, holds_memories
-from inference_core.stores.backend import MAX_VALUE_BYTES, Backend
-from inference_core.transfer.legacy import LegacyItem, decoded
+from inference_core.stores.backend import EXTRA, MAX_VALUE_BYTES, Backend
+from inference_core.stores.codec import pack_namespace
+from inference_core.transfer.legacy import COALA, FLAT, Layouts, LegacyItem, decoded
+from inference_core.transfer.migration_report import MigrationReport
 
 PAGE: Final = 200
 _PREFIXES: Final = 10_000
@@ -29,11 +33,14 @@ LANGGRAPH_COLUMNS: Final = frozenset({"prefix", "key", "value", "created_at", "u
 _OWN_ROOMS: Final = frozenset(
     {"usage", "forgotten", "~versions", "~pending", "~audit", "outbox", "outbox_dead", "ingested", "messages"}
 )
-"""What this package keeps of a user beside the memories, by second label: never another application's."""
+"""Second labels of namespaces in which this package keeps a user's other data: never an application's items."""
 
 
 class SourceNamespace(NamedTuple):
-    """A namespace of a source: its labels, how many rows it has, if that is known, and how the source names it."""
+    """A namespace of a source: its labels, how many rows it has, and how the source names it.
+
+    ``fault`` says why its items cannot be migrated, if that is known.
+    """
 
     labels: Namespace
     rows: int
@@ -42,17 +49,20 @@ class SourceNamespace(NamedTuple):
 
 
 class MigrationSource(Protocol):
-    """A store that is read. ``were_joined``: it joins labels by dots. Raises StoreUnavailable."""
+    """A store that a migration reads. Its methods raise StoreUnavailable.
+
+    ``were_joined``: it joins labels by dots. ``is_foreign``: it is another library's, not one of ours.
+    """
 
     were_joined: bool
     is_foreign: bool
 
     def spaces(self) -> Iterable[SourceNamespace]:
-        """Its namespaces, in their order."""
+        """Its namespaces, sorted."""
         ...
 
     def items(self, space: SourceNamespace) -> Iterable[LegacyItem]:
-        """The items of one of them, by key where there may be many; nobody's yet."""
+        """The items of one namespace, from tables in the order of their keys; their ``user_id`` is not set yet."""
         ...
 
 
@@ -69,7 +79,7 @@ class OwnScopes:
         self._backend = backend
 
     def spaces(self) -> Iterator[SourceNamespace]:
-        """Those that this package did not make, by the ids of their users."""
+        """The namespaces that this package did not make, with decoded labels and sorted by these."""
         names = [
             name
             for name in self._backend.namespaces()
@@ -79,7 +89,7 @@ class OwnScopes:
             yield SourceNamespace(labels, self._backend.count([name]), name)
 
     def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
-        """With those that are written meanwhile."""
+        """The items of one namespace, in the order of their writes, including those written meanwhile."""
         since = 0
         while page := list(islice(self._backend.changes(space.name, since), PAGE)):
             since = page[-1].seq
@@ -96,7 +106,7 @@ class OwnScopes:
 
 
 class GraphStore:
-    """A store object of LangGraph's, such as an InMemoryStore. Its own errors go through."""
+    """A LangGraph store object, such as an InMemoryStore. Its own errors are raised as they are."""
 
     were_joined = False
     is_foreign = True
@@ -105,7 +115,7 @@ class GraphStore:
         self._store = store
 
     def spaces(self) -> Iterator[SourceNamespace]:
-        """As the store lists them; each is read to count its rows."""
+        """Its namespaces, sorted; each is read to count its rows."""
         names: set[Namespace] = set()
         while page := [tuple(name) for name in self._store.list_namespaces(limit=PAGE, offset=len(names))]:
             if names >= set(page):
@@ -115,7 +125,7 @@ class GraphStore:
             yield SourceNamespace(name, sum(1 for _ in self.items(SourceNamespace(name, 0, name))), name)
 
     def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
-        """Those of exactly this namespace; the store searches by prefix."""
+        """The items of exactly this namespace; the store's search also gives those below it."""
         offset = 0
         while page := self._store.search(space.labels, limit=PAGE, offset=offset, refresh_ttl=False):
             offset += len(page)
@@ -126,7 +136,7 @@ class GraphStore:
 
 
 class LangGraphTable:
-    """The table of LangGraph's SqliteStore, if a `read_only` connection finds one."""
+    """The table of LangGraph's SqliteStore, read through a `read_only` connection; without one, it is empty."""
 
     were_joined = True
     is_foreign = True
@@ -136,7 +146,7 @@ class LangGraphTable:
         self._expiry = _expiry_column(column.decode() for _, column, *_ in _ask(connection, "PRAGMA table_info(store)"))
 
     def spaces(self) -> Iterator[SourceNamespace]:
-        """By their bytes."""
+        """Its namespaces, in the order of their bytes."""
         if self._expiry is None:
             return
         query = "SELECT prefix, count(*) FROM store WHERE typeof(prefix) = 'text' GROUP BY prefix ORDER BY prefix"
@@ -145,7 +155,7 @@ class LangGraphTable:
             yield SourceNamespace(tuple(text.split(".")), rows, prefix, fault)
 
     def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
-        """Their texts are read as bytes, which may be no Unicode."""
+        """The items of one namespace. Texts are read as bytes, since they may not be valid Unicode."""
         query = (
             f"SELECT key, CASE WHEN length(value) <= {MAX_VALUE_BYTES} THEN value END, created_at, updated_at, "
             f"{self._expiry} FROM store WHERE prefix = CAST(? AS TEXT) AND key >= CAST(? AS TEXT) "
@@ -159,9 +169,9 @@ class LangGraphTable:
 
 
 class PostgresTable:
-    """The table ``store`` that the database at ``url`` has, on a connection of its own that cannot write.
+    """The table of LangGraph's PostgresStore in the database at ``url``, on a read-only connection of its own.
 
-    Raises StoreUnavailable, MissingExtra.
+    Without such a table, it is empty. Raises StoreUnavailable, MissingExtra.
     """
 
     were_joined = True
@@ -187,11 +197,11 @@ class PostgresTable:
         self._expiry = _expiry_column(column for (column,) in self._ask(query))
 
     def close(self) -> None:
-        """Frees the connection."""
+        """Closes the connection."""
         self._connection.close()
 
     def spaces(self) -> Iterator[SourceNamespace]:
-        """In the order of their code points, whatever the database's own is."""
+        """Its namespaces, in the order of their code points, whatever the database's collation."""
         name = 'prefix COLLATE "C"'
         query = f"SELECT {name}, count(*) FROM store WHERE {name} > %s GROUP BY 1 ORDER BY 1 LIMIT %s"
         last = ""
@@ -200,7 +210,7 @@ class PostgresTable:
                 yield SourceNamespace(tuple(last.split(".")), rows, last)
 
     def items(self, space: SourceNamespace) -> Iterator[LegacyItem]:
-        """By pages."""
+        """The items of one namespace, in the order of their keys' code points."""
         query = (
             f"SELECT key, CASE WHEN octet_length(value::text) <= {MAX_VALUE_BYTES} THEN value::text END, created_at, "
             f'updated_at, {self._expiry} FROM store WHERE prefix = %s AND key COLLATE "C" > %s '
@@ -219,7 +229,7 @@ class PostgresTable:
 
 
 def read_only(path: Path) -> sqlite3.Connection:
-    """A connection to the file that cannot write to it and gives texts as bytes, since they may be no Unicode.
+    """A read-only connection to the file, which gives texts as bytes, since they may not be valid Unicode.
 
     Raises StoreUnavailable.
     """
@@ -247,7 +257,7 @@ def _expiry_column(columns: Iterable[str]) -> str | None:
 
 
 def _item_of(row: tuple[Any, ...], fault: str | None) -> LegacyItem:
-    """A row with key, value (None: too large), created_at, updated_at and expires_at."""
+    """The item in a row of key, value (None: too large), created_at, updated_at and expires_at."""
     key, stored, *times = row
     name, key_fault = _decoded(key)
     value, value_fault = None, TOO_LARGE if stored is None else None
@@ -270,10 +280,45 @@ def _item_of(row: tuple[Any, ...], fault: str | None) -> LegacyItem:
 
 
 def _decoded(text: str | bytes) -> tuple[str, str | None]:
-    """``text``, and what is wrong with it."""
+    """``text`` as str, and why it cannot be used, or None."""
     if isinstance(text, str):
         return text, None
     try:
         return text.decode(), None
     except UnicodeDecodeError:
         return text.decode(errors="replace"), NOT_UNICODE
+
+
+def located(sources: Sequence[MigrationSource], layouts: Layouts, report: MigrationReport) -> Generator[LegacyItem]:
+    """The items of ``sources`` in these layouts, those in categories first, each with the fields that its place gives.
+
+    An application that has moved flat memories to categories has both under the same ids; the categories are current.
+    """
+    for source in sources:
+        for by_category, space in ((flag, space) for flag in (True, False) for space in source.spaces()):
+            place = layouts.place_of(space.labels, source)
+            if place is None and by_category and source.is_foreign and layouts.are_of_all_users:
+                report.count_other(space.labels, space.rows)
+            if place is None or by_category is (place.layout != COALA):
+                continue
+            for item in source.items(space):
+                user, agent = place.user_id, place.agent_name
+                if isinstance(item.value, dict) and EXTRA in item.value:  # ours, with encoded labels
+                    if place.category is None or place.fault:
+                        continue  # what this package keeps beside its memories
+                    user, agent = decoded(user), agent and decoded(agent)
+                if layouts.holds(user):
+                    yield replace(
+                        item,
+                        user_id=user,
+                        layout=place.layout,
+                        category=place.category,
+                        agent_name=agent,
+                        fault=place.fault or item.fault,
+                        origin="" if place.layout == FLAT else digest(pack_namespace(space.labels)),
+                    )
+
+
+def digest(text: str) -> str:
+    """A short name for ``text`` that does not show it."""
+    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -333,6 +333,10 @@ async def test_a_server_that_is_away_or_silent():
             with pytest.raises(StoreUnavailable) as late:
                 client.sync.get_memory("ada", "m")
             assert not isinstance(late.value, WriteUnknown)
+            for call in (client.recall_memories("ada", "tea"), client.format_context_for_prompt("ada", "tea")):
+                with pytest.raises(StoreUnavailable) as late:  # they are read by POST
+                    await call
+                assert not isinstance(late.value, WriteUnknown)
     with MemoryClient(url, timeout=None) as client:
         for call in (client.get_memory("ada", "m"), client.update_memory("ada", "m", "x")):
             with pytest.raises(StoreUnavailable, match="No answer"):

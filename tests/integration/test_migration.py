@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
+from inference_core.lifecycle.erasing import erase
+from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, MIGRATED, MemoryNamespaceBuilder, encode_label
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
 from inference_core.transfer.legacy import LegacyItem
@@ -463,3 +466,60 @@ def test_regression_what_an_import_stored_before_it_failed_gets_its_vectors(sqli
         while backend.pending(model.fingerprint, 1) and time.monotonic() < end:
             time.sleep(0.02)
         assert backend.pending(model.fingerprint, 1) == []
+
+
+def some(user: str, count: int = 60) -> list[LegacyItem]:
+    return [LegacyItem(user_id=user, key=str(number), value={"content": f"fact {number}"}) for number in range(count)]
+
+
+@pytest.mark.parametrize("by_url", [True, False])
+def test_regression_whom_a_store_has_erased_keeps_nobody_out_of_a_migration(
+    sqlite_url: str, tmp_path: Path, by_url: bool
+):
+    """In an open store where anybody had been erased, all memories counted as there already, and none was written."""
+    with open_store(sqlite_url, embeddings=None) as store:
+        AgentMemoryStoreService(store).sync.save_memory("bob", "fact", "facts")
+        erase([store.engine.backend], "bob", Ledger(tmp_path / "ledger.jsonl"))
+    with open_store(sqlite_url, embeddings=None) as store:
+        report = import_items(sqlite_url if by_url else store, lambda: some("ada") + some("bob"))
+        assert (report.written, report.already_there, report.failed) == (120, 0, 0)
+        counted = AgentMemoryStoreService(store).sync.count_memories
+        assert (counted("ada")["total"], counted("bob")["total"]) == (60, 60)  # what comes later is written
+
+
+@pytest.mark.parametrize("by_url", [True, False])
+def test_regression_who_is_erased_during_a_migration_does_not_come_back(sqlite_url: str, tmp_path: Path, by_url: bool):
+    """By URL, the rest of the user's memories was written after the erasure, though its receipt said: nothing left."""
+    with open_store(sqlite_url, embeddings=None) as store:
+        looks = iter(range(2))
+
+        def items() -> Iterator[LegacyItem]:
+            is_counting = next(looks) == 0
+            yield from some("bob", 50)
+            if not is_counting:
+                erase([store.engine.backend], "bob", Ledger(tmp_path / "ledger.jsonl"))
+            yield from some("ada")
+            yield from (replace(one, key=f"late {one.key}") for one in some("bob", 50))
+
+        report = import_items(sqlite_url if by_url else store, items)
+        assert (report.written, report.failed) == (110, 50)
+        assert "was erased" in report.failures[0].reason
+        counted = AgentMemoryStoreService(store).sync.count_memories
+        assert (counted("ada")["total"], counted("bob")["total"]) == (60, 0)
+
+
+def test_regression_a_purge_during_a_migration_loses_nothing_of_what_follows(sqlite_url: str):
+    """It ends the key of the user's audit trail: of each batch all memories but one counted as there already."""
+    with open_store(sqlite_url, embeddings=None) as store:
+        looks = iter(range(2))
+
+        def items() -> Iterator[LegacyItem]:
+            is_counting = next(looks) == 0
+            yield from some("bob", 50)
+            if not is_counting:
+                purge_user_memories(store, "bob")
+            yield from (replace(one, key=f"late {one.key}") for one in some("bob", 50))
+
+        report = import_items(sqlite_url, items)
+        assert (report.written, report.already_there, report.failed) == (100, 0, 0)
+        assert count_user_memories(store, "bob")["total"] == 50

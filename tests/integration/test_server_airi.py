@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,25 @@ async def test_messages_and_answers_are_taken_in(client: httpx.AsyncClient):
     assert (await client.get("/api/conversations", params={"modelName": "other"})).json()["messages"] == []
     none = (await client.get("/api/conversations", params={"before": said["created_at"]})).json()
     assert (none["messages"], none["nextCursor"]) == ([], None)
+
+
+async def test_regression_pages_lose_no_message_of_the_same_millisecond(client: httpx.AsyncClient, server: Served):
+    """A page began before the millisecond of the oldest message that was shown: others of that moment were lost."""
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    said = [HumanMessage(f"M{number}", additional_kwargs={"timestamp": at.isoformat()}) for number in range(3)]
+    later = HumanMessage("M3", additional_kwargs={"timestamp": (at + timedelta(seconds=1)).isoformat()})
+    await server.service.add_messages("ada", [*said, later])
+    seen, before = list[dict[str, Any]](), None
+    while True:
+        page = (
+            await client.get("/api/conversations", params={"limit": 2} | ({"before": before} if before else {}))
+        ).json()
+        seen += page["messages"]
+        before = page["nextCursor"]
+        if not page["hasMore"]:
+            break
+    assert sorted(one["content"] for one in seen) == ["M0", "M1", "M2", "M3"]
+    assert {one["model_name"] for one in seen} == {None}  # nobody gave one
 
 
 async def test_a_context_is_text_or_its_parts(client: httpx.AsyncClient, server: Served):

@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
-from server_support import Served, served
+from server_support import BASE, Served, served
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, arun, run
@@ -175,6 +176,34 @@ async def test_regression_a_stream_ends_with_its_key(server: Served, runner: Job
         await arun(revoke_key(server.service.scope.engine, key[3:11]))
         await asyncio.wait_for(following, 5)
     await runner.close()
+
+
+async def test_regression_a_stream_of_a_platforms_user_goes_on(server: Served, runner: Jobs):
+    """The platform's own token was looked up among the keys of this server, where it is not, and the stream ended."""
+    platform = served(server.service, is_platform=True)
+    platform.app.state.jobs = runner
+
+    async def signed_in(scope: Any, receive: Any, send: Any) -> None:
+        await platform.app(scope | {"user": SimpleNamespace(identity="ada", is_authenticated=True)}, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(signed_in), base_url=BASE) as client:
+        client.headers["Authorization"] = "Bearer token-of-the-platform"
+        following = asyncio.create_task(client.get(f"{await begun(client, 'export')}/events"))
+        await asyncio.sleep(0.3)
+        assert not following.done()
+        await runner.close()
+        await asyncio.wait_for(following, 5)
+
+
+async def test_regression_an_export_with_portions_of_an_earlier_attempt_has_its_result(server: Served):
+    """A server that went on with an export after memories were deleted wrote fewer portions: the result was "gone"."""
+    async with server.client("ada") as client:
+        await client.post("/v1/memories", json={"content": "Likes tea"})
+        job = await begun(client, "export")
+        await ended(client, job)
+        runs: Jobs = server.app.state.jobs
+        await arun(runs._put("ada", job.rpartition("/")[2], 1, {"lines": [{"content": "since deleted"}]}))
+        assert [one["content"] for one in lines_of(await client.get(f"{job}/result"))] == ["Likes tea"]
 
 
 async def test_a_stream_without_news_beats_and_ends_with_the_server(

@@ -39,7 +39,7 @@ from inference_core.short_term.window import last_of_user
 
 _LOG = logging.getLogger(__name__)
 _PREFIX: Final = "inference_core.memory."
-"""Of the attributes of traced runs."""
+"""Prefix of the attributes of traced runs."""
 Handler = Callable[[ModelRequest[Any]], ModelResponse[Any]]
 AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
 Response = ModelResponse[Any] | ExtendedModelResponse[Any]
@@ -47,7 +47,7 @@ Update = dict[str, Any]
 """Changes to the agent's state."""
 S = TypeVar("S", bound=AgentState[Any])
 MAX_MARKERS: Final = 4
-"""Anthropic accepts so many cache markers in a request."""
+"""The most cache markers that Anthropic accepts in a request."""
 _CACHE_CONTROL: Final = "cache_control"
 _Reported = OmitFromSchema(input=True, output=False)
 
@@ -64,8 +64,9 @@ class MemoryStatus(str, Enum):
     """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``.
 
     RECALLED: memories were ranked by words and meaning. LEXICAL: by words alone. DEGRADED: recall failed or took longer
-    than ``recall_timeout``, and the agent answers without memory. CLOSED: no user is known, or the given one is
-    contradicted or invalid, so nothing is read or written. OFF: automatic recall is off in this run; the tools work.
+    than ``recall_timeout``, and the agent answers without memory. CLOSED: no user is known, the user id is invalid, or
+    two sources contradict each other, so nothing is read or written. OFF: automatic recall is off in this run; the
+    tools work.
     """
 
     RECALLED = "recalled"
@@ -78,8 +79,9 @@ class MemoryStatus(str, Enum):
 class MemoryState(OutsideState):
     """What the middleware adds to the agent's state.
 
-    Private to the run: the block and its owner. Private to the thread: the profile and its owner. In the result: the
-    status, how many memories were recalled, their types and categories, and how long that took in milliseconds.
+    Private to the run: the recalled block and the evidence for its receipt. Private to the thread: the user of the last
+    run, and the profile with its owner. In the result: the status and its reason, how many memories were recalled,
+    their types and categories, and how long that took in milliseconds.
     """
 
     memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
@@ -105,7 +107,7 @@ class OperationMiddleware(AgentMiddleware[S, Any, Any], ABC):
 
     @abstractmethod
     def at_start(self, state: Any, runtime: Runtime[Any]) -> Operation[Update | None]:
-        """What to do before the first step of a run."""
+        """What to do before the first step of a run; returns changes to the state."""
 
     @abstractmethod
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
@@ -140,7 +142,7 @@ def text_block(text: str) -> Mapping[str, Any]:
 
 
 def with_system_text(request: ModelRequest[Any], texts: Sequence[str]) -> ModelRequest[Any]:
-    """``request`` with ``texts`` behind its own system text, which keeps its bytes so that prompt caching works."""
+    """``request`` with ``texts`` after its own system text, which stays unchanged so that prompt caching works."""
     return with_system_blocks(request, [text_block(text) for text in texts])
 
 
@@ -154,7 +156,7 @@ def with_system_blocks(request: ModelRequest[Any], blocks: Sequence[Mapping[str,
 
 
 def append_to_user_message(request: ModelRequest[Any], text: str) -> ModelRequest[Any] | None:
-    """``request`` with ``text`` behind the user's last message, in the request alone; None if the user said nothing."""
+    """``request``, not the state, with ``text`` after the user's last message; None if there is no such message."""
     said = last_of_user(request.messages)
     if said is None:
         return None
@@ -181,7 +183,7 @@ def _marked(content: Any) -> int:
 
 
 def evidence_of(turn: TurnContext) -> dict[str, Any]:
-    """What a receipt's value says of the turn, for the run's private state; no content of memories."""
+    """The part of a receipt that describes the turn, for the run's private state; holds no content of memories."""
     frame = {"recalled_at": turn.now.isoformat(), "zone": str(turn.zone), "form": turn.form}
     lines = [
         ReceiptLine(id=line.id, version=line.version, place=ReceiptPlace.PROFILE, rank=rank, cut=line.cut)
@@ -216,7 +218,7 @@ def note_receipt(
     placement: str,
     days: float | None,
 ) -> None:
-    """Keeps a receipt of this call for ``days`` (None: does not), off the reply path, and annotates the traced run.
+    """Keeps a receipt of this call for ``days`` (None: keeps none), off the reply path; annotates the traced run.
 
     Never raises. ``profile`` is the profile's text, None for a run without profiles.
     """
@@ -253,7 +255,7 @@ def note_receipt(
 def annotate(receipt: Receipt) -> None:
     """Adds ids, counts and hashes to LangSmith's current run and OpenTelemetry's current span, if the process has any.
 
-    Neither library is imported for it.
+    Imports neither library.
     """
     facts: dict[str, str | int] = {
         "receipt": receipt.id,

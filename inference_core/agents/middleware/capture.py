@@ -39,8 +39,8 @@ _CHECKPOINTER = "__pregel_checkpointer"
 class Captured(TypedDict):
     """For whom messages are captured ("": nobody), and the ``id`` of the last one captured.
 
-    ``known``, only in a thread that somebody else began: the ids of all messages up to that one. The application may
-    remove the last one, and what is then the user's own must not be guessed.
+    ``known``, only in a thread that another user began: the ids of all messages up to the last one. The application may
+    remove that one, and which of the others are this user's must not be guessed then.
     """
 
     user: str
@@ -49,7 +49,7 @@ class Captured(TypedDict):
 
 
 class CaptureState(OutsideState):
-    """Adds to the agent's state what was captured."""
+    """Adds to the agent's state how far the thread was captured, and for whom."""
 
     captured: NotRequired[Annotated[Captured, PrivateStateAttr]]
 
@@ -57,10 +57,10 @@ class CaptureState(OutsideState):
 class CaptureMiddleware(OperationMiddleware[CaptureState]):
     """Extracts memories from conversations, without slowing down the reply.
 
-    At the end of a run, each new message of user and assistant goes into an outbox, in one durable commit. It stays
-    there until a worker has stored the memories that it extracts from it. Messages of a run that failed, was
+    At the end of a run, all new messages of the user and the assistant go into an outbox, in one durable commit. They
+    stay there until a worker has stored the memories that it extracts from them. Messages of a run that failed, was
     interrupted, or was killed before the commit are captured with the next run of their thread, before its first
-    request to the model, if a checkpointer or the application brings them again. If another user continues a thread,
+    request to the model, if a checkpointer or the application supplies them again. If another user continues a thread,
     earlier messages are not captured for that user. Capture never breaks a run: failures are logged, and the messages
     are captured later.
 
@@ -136,10 +136,10 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         return {"captured": _up_to(messages[: _last_of_user(messages)], user, is_shared=True)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
-        """Captures what is older than the last exchange, because it may leave the conversation with this call."""
+        """Captures messages older than the last exchange, because they may leave the conversation with this call."""
         messages: Sequence[AnyMessage] = request.state.get("messages") or []
         asked = _last_of_user(messages)
-        # It always stays in the window (`Window.asked`): by itself it is no reason to capture now.
+        # The user's last message always stays in the window (`Window.asked`): it alone is no reason to capture now.
         new = [at for at in _new(request.state) if at != asked]
         end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
         update: Update = {}
@@ -148,7 +148,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         return request, {**update, **noted_outside(request.state)}
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
-        """Puts what is new into the outbox. Raises ConfigurationError."""
+        """Puts new messages into the outbox. Raises ConfigurationError if the store cannot hold one."""
         return run(self._captured(state, runtime), _TIMEOUT_S)
 
     async def aafter_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
@@ -161,7 +161,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             (worker or Worker(pipeline)).drain()
 
     def close(self) -> None:
-        """Stops the workers after the batches in hand; other messages stay in the outbox."""
+        """Stops the workers after their current batches; other messages stay in the outbox."""
         for _, worker in list(self._workers.values()):
             if worker:
                 worker.close()
@@ -180,8 +180,8 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             first = first_outside(state)
             now, after = scope.clock.now(), len(messages) if first is None else first
             thread, told = thread_of(), told_by_agent()
-            # Without a checkpointer the whole history comes each time, with new ids: then its position identifies a
-            # message.
+            # Without a checkpointer the caller passes the whole history each time, with new ids: then the position of a
+            # message identifies it.
             is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
             new: list[ConversationMessage] = []
             for at in _new(state, end):
@@ -229,12 +229,12 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
 
 
 def _log_closed(error: Exception) -> None:
-    """Logs that no user is known; as a warning if that is because the application's own function failed."""
+    """Logs that nothing is captured for lack of a user; as a warning if the application's own function failed."""
     _LOG.log(logging.INFO if error.__cause__ is None else logging.WARNING, "Nothing is captured: %s", error)
 
 
 def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
-    """The positions before ``end`` of messages of user and assistant that were not captured yet."""
+    """The positions before ``end`` of messages of the user and the assistant that were not captured yet."""
     messages: Sequence[AnyMessage] = state.get("messages") or []
     start = _start(messages, state.get("captured"))
     return [
@@ -253,12 +253,12 @@ def _start(messages: Sequence[AnyMessage], captured: Captured | None) -> int:
     start = max((at + 1 for at, message in enumerate(messages) if message.id in marks), default=0)
     if known is None or start:
         return start
-    # None that is known is left. What is there may be others' words under new ids, but not what this run asks.
+    # No known message is left. The others may be another user's under new ids, except for what this run asks.
     return _last_of_user(messages)
 
 
 def _up_to(messages: Sequence[AnyMessage], user: str, *, is_shared: bool) -> Captured:
-    """That all of ``messages`` are captured, or are not the user's."""
+    """The note that each of ``messages`` is captured or not the user's."""
     ids = [message.id for message in messages if message.id]
     captured = Captured(user=user, id=ids[-1] if ids else "")
     if is_shared:

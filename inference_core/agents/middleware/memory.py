@@ -49,10 +49,10 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 RECEIPT_DAYS: Final = 30.0
 DEFAULT_ENGINEER: Final = ContextEngineer(pruning=Pruning(min_chance=0.025, keeps_standing=False))
-"""Of the few best of each category, more can be left out than of many (`docs/context-quality.md`), and what stands in
-every prompt comes by itself."""
+"""Prunes harder than the default, since a turn recalls only the few best of each category (`docs/context-quality.md`).
+Rules and preferences need no exemption: the profile has them."""
 _WAIT_SHARE: Final = 0.7
-"""Of the timeout, how long recall waits for the question's vectors from a server, or builds an index.
+"""The share of the timeout in which recall waits for the question's vectors from a server, or builds an index.
 
 If that takes longer, recall goes on by words alone. The rest of the time is for ranking and rendering: with a share of
 1, a slow server would use up the whole timeout, and the run would have no memory at all.
@@ -72,7 +72,7 @@ _INSTEAD: Final = {
     "active_tool_names": "name the tools in include_tools=",
     "request_id": 'put it into the run\'s config["metadata"]',
 }
-"""For arguments of the documented middleware that this one does not have."""
+"""What to do instead of using arguments of the documented middleware that this one does not have."""
 
 
 class MemoryMiddleware(OperationMiddleware[MemoryState]):
@@ -90,7 +90,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         memory_service: An `AgentMemoryStoreService` or its ``sync``. None: the store that the agent was compiled with.
         user_id: A user, or a function that takes the LangGraph runtime and returns one. None: the authenticated user of
             LangGraph Server, ``context.user_id`` or ``config["configurable"]["user_id"]``.
-        require_user: Whether a run without a user raises IdentityError, or InvalidId for a user that cannot be one,
+        require_user: Whether a run without a user raises IdentityError, and one with an invalid user id InvalidId,
             instead of going on without memory.
         auto_recall: Whether to recall before each run. Without it the agent has the tools only. A run's
             ``config["configurable"]["memory_session_context_enabled"]`` decides for that run.
@@ -193,7 +193,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
 
     @property
     def name(self) -> str:
-        """Its name in the agent's graph. Not the class's: Deep Agents' middleware of that name would be replaced."""
+        """Its name in the agent's graph. The class's name would replace Deep Agents' middleware of the same name."""
         return "LongTermMemory"
 
     @classmethod
@@ -268,7 +268,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         return update | {"memory_profile": kept, "memory_evidence": evidence_of(turn)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
-        """Adds memories and instructions to the request, and notes a receipt."""
+        """Adds memories and instructions to the request, and records a receipt."""
         update: Update | None = None
         if request.state.get("memory_status") is None:  # a resumed run has lost what was recalled for it
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
@@ -319,7 +319,7 @@ def _switch(name: str, default: bool) -> bool:
 
 
 def _public(reason: str | None) -> str | None:
-    """``reason`` without what a database or a provider said, which stands behind a colon: clients see the result."""
+    """``reason`` without what a database or a provider said, which follows a colon: clients see the result."""
     return reason and reason.partition(": ")[0]
 
 

@@ -1,6 +1,6 @@
-"""Confirmation by the user of a run: an interrupt at its end, and a predicate for LangChain's HumanInTheLoopMiddleware.
+"""Confirmation by a run's user: an interrupt at its end, and a predicate for LangChain's HumanInTheLoopMiddleware.
 
-Only a person resumes an interrupt. A model, whatever tools it has, cannot.
+Only a person resumes an interrupt. A model cannot, whatever tools it has.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHECKPOINTER: Final = "__pregel_checkpointer"
 def is_procedural(request: ToolCallRequest) -> bool:
     """Whether a call of a memory tool may write what guides the agent: a rule, a preference or a procedure.
 
-    For ``when`` of LangChain's HumanInTheLoopMiddleware. An update that names no type may be one of a rule.
+    For ``when`` of LangChain's HumanInTheLoopMiddleware. An update that names no type may change a rule, so it counts.
     """
     given: Mapping[str, Any] = request.tool_call["args"]
     kind, category = given.get("memory_type"), given.get("category")
@@ -63,7 +63,7 @@ _DECISIONS: Final = TypeAdapter(list[ReviewDecision])
 
 
 class ReviewState(AgentState[Any]):
-    """Adds to the agent's state whose run it is, and until when the user has been asked."""
+    """Adds to the agent's state whose run it is, and up to which proposal time the user was asked about memories."""
 
     memory_review: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
 
@@ -73,9 +73,9 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
 
     The run is interrupted with ``{"type": "memory_review", "pending": […]}``. Resume it with
     ``Command(resume={"decisions": [{"id": …, "type": "approve"}]})``; ``edit`` has a ``content``, ``reject`` may have a
-    ``message``. An answer of another form asks again, with a ``problem``. What is not decided keeps waiting, and is not
-    asked about again in this thread. Whoever resumes must be the user of the run; for anybody else nothing is shown or
-    decided. A run without a thread or a checkpointer is not interrupted.
+    ``message``. After an answer of another form the run is interrupted again, with a ``problem``. What is not decided
+    keeps waiting, and is not asked about again in this thread. Whoever resumes must be the user of the run; for anybody
+    else nothing is shown or decided. A run without a thread or a checkpointer is not interrupted.
 
     Args:
         memory_service: As for `MemoryMiddleware`.
@@ -106,7 +106,7 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
         return {"memory_review": known if known.get("owner") == user else {"owner": user}}
 
     def after_agent(self, state: ReviewState, runtime: Runtime[Any]) -> Update | None:
-        """Asks, and does what the user decides; asks again if the answer is no decision. Raises StoreError."""
+        """Asks, and does what the user decides; asks again if the answer is invalid. Raises StoreError."""
         pending = run(self._waiting(state, runtime), _TIMEOUT_S)
         question = _question(pending)
         while pending:
@@ -128,7 +128,7 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
         return None
 
     def _waiting(self, state: ReviewState, runtime: Runtime[Any]) -> Operation[list[PendingMemory]]:
-        """What waits of this thread and was not asked about; nothing if the user is not that of the run.
+        """This thread's pending memories that were not asked about yet; none if the user is not the run's.
 
         LangGraph runs this again when the run is resumed, so it also decides who may answer.
         """
@@ -155,7 +155,7 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
                 '"edit" has a "content", "reject" may have a "message"'
             ) from error
         known = {one.id for one in pending}
-        for one in decisions:  # all of them, before anything is done
+        for one in decisions:  # all are checked before any is applied
             if one.id not in known:
                 raise InvalidInput(f"{quoted(one.id)} is not among the memories that were asked about")
             if (one.type == "edit") is (one.content is None):

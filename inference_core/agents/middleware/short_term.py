@@ -1,4 +1,4 @@
-"""ShortTermMemoryMiddleware: keeps a conversation within its limit, and what leaves it findable."""
+"""ShortTermMemoryMiddleware: keeps a conversation within a token limit, and can keep what leaves it findable."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         self._policy = OverflowPolicy(overflow, max_tokens, max_ratio, token_counter)
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self.call_timeout = timeout
-        # A reply waits no longer for memory than with MemoryMiddleware, unless a block has been told to ask a model.
+        # A reply waits no longer for memory than with MemoryMiddleware, unless a block is set up to ask a model.
         self.start_timeout = timeout if any(one.asks_model for one in self._policy.blocks) else RECALL_TIMEOUT_S
         self.needs_store = any(not block.has_store for block in self._policy.blocks)
         """Whether a block uses the agent's own memory."""
@@ -113,7 +113,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         return "ShortTermMemory"
 
     def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update]:
-        """Notes whose run it is, and recalls for the system prompt; a thread stays with its first user."""
+        """Notes whose run it is, and recalls for the system prompt; a thread belongs to its first user."""
         self._scope(runtime)
         try:
             user = self._binding.user(runtime)
@@ -149,7 +149,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         return {name: [one for one in own if neutral_line(one.content) not in there] for name, own in found.items()}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
-        """Gives the model what fits; what left the window leaves the state together with the model's answer."""
+        """Sends the model the messages that fit; evicted ones leave the state together with the model's answer."""
         recalled = request.state.get("short_term_recalled")
         update: Update = {}
         if recalled is None:
@@ -188,7 +188,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             )
             # Do the blocks' memories reach the prompts of this run, by this middleware or by MemoryMiddleware?
             if self._policy.blocks and (self._policy.into_system_prompt or is_recalled):
-                # What was recalled when the run began lacks what has just left; the model would know neither.
+                # What was recalled when the run began lacks what has just left, which the model would not see at all.
                 found = yield from self._recalled(request.state, request.runtime)
                 used = self._policy.counter(shown) if shown else 0
                 update["short_term_recalled"], request = self._fitting(given, found, used)
@@ -208,12 +208,12 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             if self._policy.room(amended.system_message, request.tools, request.model) >= used:
                 return recalled, amended
             longest = max(left, key=lambda name: len(left[name]))
-            left[longest].pop()  # the least relevant of the section that has most
+            left[longest].pop()  # the least relevant memory of the largest section
             left = {name: own for name, own in left.items() if own}
         return "", request
 
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> UserSession:
-        """Raises IdentityError if no user is known, or if the thread or the run is another user's."""
+        """The user and the thread. Raises IdentityError if no user is known, or thread or run is another user's."""
         user = self._binding.user(runtime, state.get("short_term_user"))
         if state.get("short_term_owner") != user:
             raise IdentityError("This conversation belongs to another user")

@@ -51,7 +51,7 @@ MAX_MESSAGE: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages and known memories by the names that the model is given, and the time and zone of the user."""
+    """Messages and known memories by the names that the model sees, and the user's time and time zone."""
 
     messages: Mapping[str, ConversationMessage]
     offered: Mapping[str, KnownMemory]
@@ -62,7 +62,7 @@ class Batch:
     def of(
         cls, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
     ) -> Batch:
-        """The batch of these, without messages that have no text."""
+        """A batch of these messages, without those that have no text."""
         said = [message for message in traced(messages) if message.text.strip()]
         return cls(
             {f"m{number}": message for number, message in enumerate(said, 1)},
@@ -72,7 +72,7 @@ class Batch:
         )
 
     def named(self, names: Sequence[str], problems: list[str]) -> list[ConversationMessage]:
-        """The messages that ``names`` such as m2, 2 or "message 2" stand for; adds the others to ``problems``."""
+        """The messages that ``names`` such as m2, 2 or "message 2" refer to; adds unknown names to ``problems``."""
         found: dict[str, ConversationMessage] = {}
         for given in names:
             number = _MESSAGE_NAME.fullmatch(given)
@@ -84,13 +84,13 @@ class Batch:
         return list(found.values())
 
     def grounding(self, sources: Sequence[ConversationMessage]) -> Grounding:
-        """Tells words of the user, from ``sources`` alone, from all others in the batch."""
+        """Tells the user's words, those in ``sources`` alone, from all others in the batch."""
         others = [one.content for one in self.offered.values() if one.is_external]
         return Grounding(list(self.messages.values()), others, sources=sources)
 
     @property
     def problems(self) -> list[str]:
-        """What the model is not shown."""
+        """Names the messages that are cut, because they are too long to be shown in full."""
         return [f"{name} was cut" for name, message in self.messages.items() if len(message.text) > MAX_MESSAGE]
 
 
@@ -177,8 +177,8 @@ class ModelExtractor:
             reading = yield from asking.answered(request, read, "memories")
         except ModelError:
             reading = max(refused, key=lambda one: one.understood, default=ParsedAnswer())
-            # Several messages are then tried one by one, for which a shorter answer will do. Nor is a part taken when
-            # the model failed at the repair: it may give the whole later.
+            # Several messages are then tried one by one, for which a shorter answer will do. Nor is an incomplete
+            # answer used if the model failed at the repair: it may give a complete one later.
             if not reading.understood or len(refused) < 2 or len(batch.messages) > 1:  # noqa: PLR2004 - answer, repair
                 raise
         asking.problems += reading.problems
@@ -195,7 +195,7 @@ class ParsedAnswer:
 
 
 def read_answer(batch: Batch, most: int, answer: Any) -> tuple[ParsedAnswer, str]:
-    """What an answer gives, and the problem if it gives nothing usable or was cut off."""
+    """The candidates of an answer, and the problem if it is unusable or was cut off, else ""."""
     said = answer_of(answer)
     reading = read_candidates(said.entries, batch, most)
     reading.problems[:0] = said.problems
@@ -207,7 +207,7 @@ def read_answer(batch: Batch, most: int, answer: Any) -> tuple[ParsedAnswer, str
 
 
 def read_candidates(entries: Iterable[Entry], batch: Batch, most: int) -> ParsedAnswer:
-    """The first ``most`` distinct candidates in ``entries``. An invalid entry loses only itself. Never raises."""
+    """The first ``most`` distinct candidates in ``entries``. Skips invalid entries and notes why. Never raises."""
     reading = ParsedAnswer()
     seen: set[str] = set()
     left_out = 0
@@ -235,8 +235,9 @@ def read_candidates(entries: Iterable[Entry], batch: Batch, most: int) -> Parsed
 def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Candidate | None:
     """``memory`` as a candidate, or None if it is refused; adds to ``problems`` what cannot be used of it.
 
-    A model may have obeyed an injected text, so the sources that it names are checked against the words of the
-    messages. Only the user's words guide the agent, change known memories and are trusted more than a tool's.
+    The model may have obeyed an injected text, so the sources that it names are checked against the words of the
+    messages. Only what the user said may guide the agent or change known memories, and is trusted more than a tool's
+    text.
     """
     sources = batch.named(memory.sources, problems)
     said = sources or list(batch.messages.values())
@@ -253,7 +254,7 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         return None
 
     def is_kept(label: str) -> bool:
-        """A label from a tool's words must not describe the user's."""
+        """Whether ``label`` may stay: one made of a tool's words must not describe what the user said."""
         return is_external or grounding.keeps(label)
 
     is_from_tool = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))

@@ -38,7 +38,7 @@ _IMPORTANCE: Final = dict.fromkeys(("residence", "employer", "partner", "diet", 
     "allergy": 0.9,
 }
 _ENDING: Final = ("residence", "employer", "job", "partner")
-"""Attributes of which nothing is known once they have ended."""
+"""Attributes whose negation says only that something has ended."""
 _GUIDING: Final = 0.8
 _PREFERENCES: Final = ("favourite", "prefer", "like", "diet", "length of", "tone of", "language of", "units")
 
@@ -49,7 +49,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """A sentence of the user: as written, expanded, and read."""
+    """A sentence of the user: ``text`` as written, ``plain`` expanded, ``said`` prepared for comparison."""
 
     text: str
     plain: str
@@ -100,7 +100,7 @@ def extract_by_rules(
         one = _placed(candidate, sentence, known)
         slots = sentence.said.slots
         is_over = slots and all(slot.is_past or (slot.is_negated and slot.attribute in _ENDING) for slot in slots)
-        if one.action is not Action.ADD or not is_over:  # what is over matters only for what is known
+        if one.action is not Action.ADD or not is_over:  # what has ended matters only to a known memory
             placed.append(one)
     return Extraction(placed)
 
@@ -128,7 +128,7 @@ def _sentences(message: ConversationMessage, now: datetime) -> Iterator[_Sentenc
 
 
 def _instruction(sentence: _Sentence) -> Candidate | None:
-    """A request for all answers to come."""
+    """A standing request: one that holds for all later answers."""
     plain = sentence.plain
     is_standing = pattern("request").fullmatch(plain) and pattern("standing").search(plain)
     if pattern("uncertain").search(plain) or not (is_standing or pattern("naming").fullmatch(plain)):
@@ -212,22 +212,22 @@ def _is_telling(slot: Slot) -> bool:
 
 
 def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[KnownMemory, Said]]) -> Candidate:
-    """The candidate with what it does to the known memories."""
+    """The candidate with its action and target among the known memories."""
     same: KnownMemory | None = None
     done = pattern("done").fullmatch(sentence.plain) if candidate.state == "done" else None
     reached = set(key_of(done["what"])) if done else set[str]()
     for memory, there in known:
-        # What comes late may have been said before the memory; which of both is over is for whoever applies this.
+        # A message processed late may be older than the memory; consolidation decides which of the two has ended.
         at = sentence.message.at
         is_earlier = at is not None and memory.said_at is not None and at < memory.said_at
         old, new = (sentence.said, there) if is_earlier else (there, sentence.said)
         found = compare_said(old, new)
-        ends = found is Comparison.SUPERSEDES and old.clauses == 1  # what else it says still holds
+        ends = found is Comparison.SUPERSEDES and old.clauses == 1  # else its other clauses still hold
         asks = bool(reached) and not is_earlier
         goal = pattern("goal").fullmatch(_plain(memory.content[:MAX_STATEMENT])) if asks else None
         if ends or (goal and reached <= set(key_of(goal["aim"] or goal["goal"]))):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
-        # A memory from outside is not reinforced, but ends: where the user has said the same, that is what is repeated.
+        # Prefer a memory that is not from outside: one from outside would be replaced, not reinforced.
         if found is Comparison.SAME and (same is None or (same.is_external and not memory.is_external)):
             same = memory
     return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same.memory_id)

@@ -40,12 +40,12 @@ MAX_LABEL: Final = 100
 """Characters of a topic, a tag, a name."""
 MAX_TAGS: Final = 8
 MAX_ENTITIES: Final = 12
-"""Entities of a memory, and relations."""
+"""Entities of a memory, and likewise relations."""
 MAX_SOURCES: Final = 20
 EXTRACTED_TYPES: Final = tuple(kind for kind in MemoryType if kind is not MemoryType.SESSION_SUMMARY)
-"""What messages may suggest; a session is summarized as a whole, when it is over."""
+"""The types that messages may suggest. Session summaries are made of a whole session, when it is over."""
 _WORDS: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "model_words.toml").read_text("utf-8"))
-"""Names that models use for fields and values, folded, by their name here."""
+"""Folded names that models use for fields and values, by the schema's own names."""
 
 
 def _meanings(name: str) -> dict[str, str]:
@@ -137,7 +137,7 @@ def start_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
 
 
 def end_of(value: Any, said_at: datetime, zone: tzinfo) -> datetime | None:
-    """The end of that time: a day, a month or a year ends where the next one begins."""
+    """Like `start_of`, the end of that time: a day, a month or a year ends where the next one begins."""
     return (_span_of(value, said_at, zone) or (None,))[-1]
 
 
@@ -159,7 +159,7 @@ def _span_of(value: Any, said_at: datetime, zone: tzinfo) -> tuple[datetime, dat
 
 
 def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
-    """Coerces a value by ``read``; where that gives None, adds a problem to the context and takes ``default``."""
+    """Converts a value with ``read``; if that gives None, adds a problem to the context and uses ``default``."""
 
     def validate(value: Any, info: ValidationInfo) -> Any:
         found = read(value)
@@ -171,7 +171,7 @@ def _or_noted(read: Callable[[Any], Any], default: Any) -> BeforeValidator:
 
 
 def _label(value: Any) -> str | None:
-    """``value`` as a label; None if it is no string, blank or too long."""
+    """``value`` as a label; None if it is not a string, blank or too long."""
     if not isinstance(value, str) or len(value) > MAX_LABEL:
         return None
     try:
@@ -226,7 +226,7 @@ class ExtractedRelation(_Form):
 class ExtractedMemory(_Form):
     """One memory."""
 
-    # Models are asked for all that is required, but a content alone is accepted.
+    # The schema requires these of models, but validation accepts a content alone.
     model_config = ConfigDict(
         json_schema_extra={"additionalProperties": False, "required": ["content", "type", "sources"]}
     )
@@ -268,7 +268,7 @@ class ExtractedMemory(_Form):
     @field_validator("content", mode="before")
     @classmethod
     def one_line(cls, value: Any) -> str:
-        """The text in one line. Raises InvalidMemory."""
+        """The text in one line. Raises InvalidMemory if it is empty, too long or says nothing."""
         given = value if isinstance(value, str) else ""
         text = " ".join(mended(given[: MAX_CONTENT + 1]).split())
         while len(text) > 1 and text[0] == text[-1] == '"':
@@ -289,7 +289,7 @@ class ExtractedMemory(_Form):
     @field_validator("entities", "relations", mode="before")
     @classmethod
     def valid_ones(cls, value: Any, info: ValidationInfo) -> list[_Form]:
-        """The valid items; an invalid one loses only itself."""
+        """The valid items; skips invalid ones."""
         form = ExtractedEntity if info.field_name == "entities" else ExtractedRelation
         found: list[_Form] = []
         for item in cast("list[Any]", value)[:MAX_ENTITIES] if isinstance(value, list) else []:
@@ -298,7 +298,7 @@ class ExtractedMemory(_Form):
         return found
 
     def validity(self, said_at: datetime, zone: tzinfo, problems: list[str]) -> tuple[datetime | None, datetime | None]:
-        """When the memory begins and ceases to hold; values that are no times are added to ``problems``."""
+        """When the memory begins and ceases to hold; adds unreadable times to ``problems``."""
         start, end = start_of(self.happened_at, said_at, zone), end_of(self.holds_until, said_at, zone)
         for given, moment in ((self.happened_at, start), (self.holds_until, end)):
             if moment is None and folded(given) not in _NO_TIME:
@@ -309,7 +309,7 @@ class ExtractedMemory(_Form):
         return start, end
 
     def graph(self, is_kept: Callable[[str], bool]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
-        """The entities and relations whose names are kept. Ends of relations become entities while there is room."""
+        """The entities and relations whose names ``is_kept`` accepts; ends of relations become entities if they fit."""
         entities = {one.name.casefold(): Entity(one.name, one.kind) for one in self.entities if is_kept(one.name)}
         given = [Relation(one.source, one.name, one.target) for one in self.relations]
         relations = [one for one in given if all(map(is_kept, (one.source, one.name, one.target)))]

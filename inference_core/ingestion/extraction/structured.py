@@ -1,8 +1,8 @@
 """Asks chat models for structured output, and reads memories from whatever they answer.
 
-A model that supports tools is given one, and the arguments of its call are the answer. Otherwise the JSON in its text
-is, even if that is malformed. Reading takes time linear in the length of the answer. (json-repair is quadratic for an
-unterminated string, which is what a truncated answer contains.)
+A model that supports tools is given one, and the arguments of its call are the answer. Otherwise the answer is the JSON
+in its text, even if that is malformed. Reading takes time linear in the length of the answer. (json-repair is quadratic
+for an unterminated string, which is what a truncated answer contains.)
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<word>[^\s,;:={}\[\]()\"'`](?:(?!\s/[/*])[^,;:={}\[\]()\"\n])*)",
     re.DOTALL,
 )
-"""A string matches to its end or to the end of the text, so the pattern never backtracks into one."""
+"""Matches a string to its end or to the end of the text, so that it never backtracks into one."""
 _ESCAPE: Final = re.compile(r"\\([\"\\/bfnrt]|u[0-9a-fA-F]{4})|[\"\\]")
 
 
@@ -115,7 +115,7 @@ class Asking:
     def extraction(
         self, candidates: Sequence[Candidate], problems: Sequence[str] = (), notes: Mapping[str, Any] | None = None
     ) -> Extraction:
-        """``candidates`` with what asking for them cost, and ``problems`` besides those of the answers."""
+        """``candidates`` with the calls and tokens they took, and ``problems`` before those of the answers."""
         return Extraction(
             tuple(candidates),
             tuple(shown([*problems, *self.problems])),
@@ -154,7 +154,7 @@ def _text_of(answer: Any) -> str:
 
 @dataclass(slots=True)
 class Answer:
-    """The memories of an answer, not validated yet. ``is_empty``: the answer says that there are none."""
+    """The memories of an answer, not yet validated. ``is_empty``: the answer says that there are none."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
     is_empty: bool = False
@@ -178,7 +178,7 @@ class Answer:
             self._note(CUT_OFF)
 
     def collect(self, value: Any, *, is_named: bool = False, depth: int = 0) -> None:
-        """Collects the memories from ``value``. ``is_named``: its key is one for memories, so its texts are some."""
+        """Collects the memories from ``value``. ``is_named``: its key names memories, so a string in it is one."""
         if depth > _MAX_WRAPPERS:
             self._note("it is nested too deeply")
         elif isinstance(value, dict):
@@ -192,7 +192,7 @@ class Answer:
         elif isinstance(value, str) and is_named:
             if value.strip().casefold() in _NONE:
                 self.is_empty = True
-            elif folded(value) not in CONTENT:  # a key where an array has none
+            elif folded(value) not in CONTENT:  # a field name, read as an element of a malformed array
                 self._keep({"content": value})
 
     def _collect_mapping(self, entry: Entry, depth: int) -> None:
@@ -238,10 +238,10 @@ def answer_of(message: Any) -> Answer:
 
 
 def find_json(text: str) -> tuple[list[Any], bool]:
-    """The JSON objects and arrays in ``text`` in their order, and whether it ends within one. Never raises.
+    """The JSON objects and arrays in ``text`` in order, and whether it ends within one. Never raises.
 
     Tolerates comments, other quotes, quotes and line ends within strings, unquoted keys and single words, missing and
-    superfluous commas, and missing ends. Of a truncated value only the complete parts are returned.
+    superfluous commas, and missing closing brackets. Of a truncated value only the complete parts are returned.
     """
     text = text[:MAX_CHARACTERS]
     if (start := _START.search(text)) and _ESCAPED_START.match(text, start.start()):
@@ -276,7 +276,7 @@ class _Open:
             self.parts |= part
 
     def whole_parts(self) -> dict[str, Any] | list[Any]:
-        """The parts if it is truncated. Those of an object are not read: a missing one may be the one that matters."""
+        """The parts if it is truncated: of an object only objects and arrays, as a missing field may matter most."""
         if isinstance(self.parts, list):
             return self.parts
         return {name: part for name, part in self.parts.items() if isinstance(part, dict | list)}

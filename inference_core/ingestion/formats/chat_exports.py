@@ -16,11 +16,11 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.secrets import quoted
 
 Entry = tuple[str, Mapping[str, Any]]
-"""A message, and where it is."""
+"""Where a message is in its file, for errors, and its fields."""
 _SPOKEN: Final = frozenset({"text", "multimodal_text"})
 _SPEAKERS: Final = ("user", "human", "assistant")
 _UNSAID: Final = "system"
-"""The role of what is shown to nobody, such as a model's thoughts."""
+"""The role given to what nobody said or saw, such as a model's thoughts; it is skipped."""
 _HEAD: Final = re.compile(
     r"\u200e?\[?(\d{1,4})[./-](\d{1,2})[./-](\d{1,4}),?\s+(\d{1,2})[:.](\d\d)(?:[:.](\d\d))?(?:\s*([AaPp])\.?\s?[Mm]\.?)?"
     r"(?:\]|\s+-)\s+(.*)",
@@ -28,7 +28,7 @@ _HEAD: Final = re.compile(
 )
 _AUTHOR: Final = re.compile(r"([^:\n]{1,100}): ?(.*)", re.DOTALL)
 _MEDIA: Final = re.compile(r"<[^<>\n]{1,60}>|\u200e.*", re.DOTALL)
-"""What stands for a picture, and what the program itself says."""
+"""A placeholder for a picture or other media, or a notice of WhatsApp itself."""
 _HEADS: Final = 20
 _MONTHS: Final = 12
 _CENTURY: Final = 100
@@ -52,7 +52,7 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             content = _object(message.get("content") or {"content_type": "none"}, place, "content with 'parts'")
             metadata = message.get("metadata")
             is_hidden = isinstance(metadata, dict) and "is_visually_hidden_from_conversation" in metadata
-            # A transcript of what was spoken is text, an image is not; the message's form is that of OpenAI's API.
+            # A transcript of speech is text, an image is not. The parts take the form of OpenAI's API.
             parts: list[Any] = [
                 {"type": "text" if isinstance(part.get("text"), str) else "other", "text": part.get("text")}
                 if isinstance(part, dict)
@@ -76,7 +76,7 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
 
 
 def _branch(mapping: Mapping[str, Any], last: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The nodes from the first to ``last``, or if that is unknown to the newest leaf."""
+    """The nodes from the root to ``last``, or if that is unknown to the last node in ``mapping``."""
     if last not in mapping:
         last = next(reversed(list(mapping)), None)
     found: dict[str, Mapping[str, Any]] = {}
@@ -89,7 +89,7 @@ def _branch(mapping: Mapping[str, Any], last: Any, where: str) -> list[tuple[str
 
 
 def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
-    """Conversations with ``chat_messages``; attachments and the results of tools are not what anybody said."""
+    """The messages of conversations with ``chat_messages``, without attachments and results of tools."""
     for where, value in values:
         conversation = _object(value, where, "a conversation of Claude")
         for at, one in enumerate(_list(conversation.get("chat_messages"), where, "'chat_messages'"), 1):
@@ -118,7 +118,7 @@ def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
 def openai_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
     """Messages in an array, arrays of them, or objects with ``messages``; also LangChain's ``messages_to_dict``.
 
-    Messages that stand alone are one conversation, those of each array or object another.
+    Messages outside of such arrays and objects form one conversation, those of each array or object another.
     """
     for number, (where, value) in enumerate(values, 1):
         given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
@@ -154,7 +154,7 @@ def _list(value: Any, where: str, what: str) -> list[Any]:
 
 
 class Order(NamedTuple):
-    """Where in a date the day, the month and the year stand."""
+    """The positions, from 1, of the day, the month and the year in a date."""
 
     day: int
     month: int
@@ -162,7 +162,7 @@ class Order(NamedTuple):
 
 
 def is_whatsapp(lines: Iterable[str]) -> bool:
-    """Whether one of the first lines begins as a message does."""
+    """Whether one of the first lines begins like a WhatsApp message."""
     return any(_HEAD.match(line) for line in islice(lines, _HEADS))
 
 
@@ -181,7 +181,7 @@ def order_of(lines: Iterable[str]) -> Order:
 
 
 def whatsapp_entries(lines: Iterable[tuple[int, str]], order: Order, name: str, zone: tzinfo) -> Iterator[Entry]:
-    """The messages of a chat; those of a day are a session. ``zone`` is where the phone was."""
+    """The messages of a chat; those of one day form a session. ``zone`` is the phone's time zone."""
     held: tuple[int, re.Match[str], list[str]] | None = None
     for number, line in lines:
         if found := _HEAD.match(line):

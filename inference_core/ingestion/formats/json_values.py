@@ -1,4 +1,4 @@
-"""JSON from files of any size, value by value, also from a zip archive. What is damaged or hostile is refused."""
+"""Reads JSON files and zip archives of any size, value by value. Refuses damaged and hostile input."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _BETWEEN: Final = re.compile(r"[\s,]*")
 
 
 def json_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """The values in a JSON file, each with where it is: the elements of an array, or values one after the other.
+    """The values in a JSON file, each with its place: the elements of an array, or values one after the other.
 
     Of a zip archive, those of its files ``conversations….json``. Only one value at a time is in memory. Raises
-    InvalidInput that says where for what is no JSON, damaged, too large or unpacks to far more than its size.
+    InvalidInput, which says where, for input that is not JSON, damaged, too large, or unpacks to far more than its
+    size.
     """
     with text_files(path, r"conversations[^/]*\.json") as files:
         count = 0
@@ -50,7 +51,7 @@ def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
             return
         try:
             value, end = decoder.raw_decode(buffer, at)
-            if end < len(buffer) or is_over:  # else it may go on: 12, 123
+            if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123
                 at, count = end, count + 1
                 yield value
                 continue
@@ -65,7 +66,7 @@ def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
                 f"{where} {count + 1} is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"
             )
         try:
-            more = file.read(max(_CHUNK, size))  # twice as much each time, so that all in all it is linear
+            more = file.read(max(_CHUNK, size))  # doubles the buffer, so that the total time is linear
         except UnicodeDecodeError as error:
             raise InvalidInput(f"{where.removesuffix(', value')} is not text in UTF-8: {error}") from error
         is_over = not more
@@ -74,7 +75,7 @@ def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
 
 @contextmanager
 def text_files(path: Path, member: str) -> Generator[Iterator[IO[str]]]:
-    """The file as text, or of a zip archive those files whose names match ``member``, in the order of their names."""
+    """The file as text, or the files in a zip archive whose names match ``member``, sorted. Raises InvalidInput."""
     try:
         if not zipfile.is_zipfile(path):
             with path.open(encoding="utf-8-sig") as file:
@@ -113,7 +114,7 @@ class _Bounded(RawIOBase):
 
 
 def text_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:
-    """The lines of ``file`` and their numbers, from 1. Raises InvalidInput for one that is too long or no text."""
+    """The lines of ``file`` and their numbers, from 1. Raises InvalidInput for one too long or not in UTF-8."""
     try:
         for number, line in enumerate(iter(partial(file.readline, _CHUNK + 1), ""), 1):
             if len(line) > _CHUNK:

@@ -1,7 +1,7 @@
 """The messages of LangGraph threads, from a checkpointer's database, which is only read.
 
 A database holds the threads of many users. So a thread is read if its checkpoint names the user, or if the caller names
-the thread; one that names another user never is.
+the thread; a thread that names another user never is.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ROLES: Final = {HumanMessage: "user", AIMessage: "assistant", ToolMessage: "too
 
 
 def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Counter[str]) -> Iterator[Entry]:
-    """The newest state's messages of the user's threads at ``place``, a path or a ``postgresql://`` URL.
+    """The messages in the newest state of the user's threads at ``place``, a path or a ``postgresql://`` URL.
 
-    ``threads`` are taken too if they name no user. A message without a time is dated as the thread's newest checkpoint.
-    Raises InvalidInput for a thread that is not there or another user's, StoreUnavailable.
+    Those of ``threads`` that name no user are read, too. A message without a time gets that of the thread's newest
+    checkpoint. Raises InvalidInput if one of ``threads`` does not exist or is another user's, StoreUnavailable.
     """
     named = set(threads)
     with _opened(place) as (saver, found):
@@ -65,14 +65,14 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
 
 @contextmanager
 def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
-    """The checkpointer, and its threads. Its types are built in or LangChain's; anything else stays data."""
+    """The checkpointer, and its threads. Restores only built-in and LangChain's types; anything else stays data."""
     serde = JsonPlusSerializer(allowed_msgpack_modules=None)
     if "://" not in place:
         try:
             uri = f"{Path(place).absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
                 saver = SqliteSaver(connection, serde=serde)
-                saver.is_setup = True  # it would write to the file
+                saver.is_setup = True  # its set-up would write to the file
                 yield saver, [str(thread) for (thread,) in connection.execute(_THREADS)]
         except sqlite3.Error as error:
             raise StoreUnavailable(

@@ -1,4 +1,4 @@
-"""Which format a file of conversations has, and its messages in one form; those of JSON Lines are read here."""
+"""Detects the format of a file of conversations and turns its messages into one form; also reads JSON Lines."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _ARRAY: Final = re.compile(rb"\[\s*[\[{\]]")
 _BEAM_CHAT: Final = re.compile(rb'\[\s*\{\s*"batch_number"')
 _READERS: Final = {"chatgpt": chatgpt_entries, "claude": claude_entries, "openai": openai_entries}
 _FIELDS: Final = {"mapping": "chatgpt", "chat_messages": "claude", "conversation": "locomo", "messages": "openai"}
-"""The field of a conversation by which each format is known."""
+"""The field of a conversation by which each format is recognized."""
 
 
 def read_messages(path: Path) -> Transcript:
-    """The messages in a file of JSON Lines, read line by line; those without a session are one named after the file.
+    """The messages in a file of JSON Lines, read line by line; those without a session form one named after the file.
 
     Each line has ``role`` and ``content`` (text, or OpenAI's content parts) and may have ``id``, ``session_id`` (or
     ``thread_id``, ``conversation_id``), ``timestamp`` (or ``created_at``; ISO 8601, UTC if it has no offset, or seconds
@@ -84,9 +84,9 @@ def read_messages(path: Path) -> Transcript:
 
 
 def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> Iterator[ConversationMessage]:
-    """The messages in ``entries`` of the file ``path``; those without a session are one named after the file.
+    """The messages in ``entries`` of the file ``path``; those without a session form one named after the file.
 
-    What is left out is counted in ``skipped``. Raises InvalidInput that names the entry.
+    Counts what is left out in ``skipped``. Raises InvalidInput, which names the entry.
     """
     file_session = mended(path.stem)
     positions = Counter[str]()
@@ -130,7 +130,7 @@ def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> 
 
 
 def _text(fields: Mapping[str, Any], skipped: Counter[str]) -> str:
-    """The text of a message; parts of it that have none are counted in ``skipped``."""
+    """The text of a message; counts its parts without text in ``skipped``."""
     content = fields.get("content")
     if isinstance(content, str):
         return mended(content)
@@ -164,7 +164,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _label(fields: Mapping[str, Any], *names: str) -> str | None:
-    """The first of the fields that is there, as text; None for none and for blank text."""
+    """The first of the fields ``names`` that is set, as text; None if none is, or if the text is blank."""
     found = next((fields[name] for name in names if fields.get(name) is not None), None)
     if found is None:
         return None
@@ -206,7 +206,7 @@ def format_of(place: str | Path) -> str:
     if start.startswith((b"{", b"[")) and (found := _form_of_first(path, in_array=start.startswith(b"["))):
         return found
     if start.startswith(b"{") or _ARRAY.match(start):
-        line = start.partition(b"\n")[0]  # of an object over many lines, or of a broken one
+        line = start.partition(b"\n")[0]  # the object may span many lines, or be broken
         is_message = start.startswith(b"{") and (b'"role"' in line or b'"content"' in line)
         return "messages" if is_message else "locomo"
     raise InvalidInput(
@@ -235,10 +235,10 @@ def _form_of_first(path: Path, *, in_array: bool = True) -> str | None:
 def read_conversations(
     form: str, place: str | Path, *, user_id: str = "", threads: Iterable[str] = (), zone: tzinfo = UTC
 ) -> Transcript:
-    """The messages of a file in one of FORMATS, other than the data sets'. It is read twice, first to count them.
+    """The messages of a file in one of FORMATS except the data sets'. Reads the file twice, first to count them.
 
     Of a checkpointer (``langgraph``), the threads that name ``user_id``, and those of ``threads`` that name nobody.
-    ``zone`` is where a WhatsApp chat was exported. Raises InvalidInput, StoreUnavailable.
+    ``zone`` is the time zone of the phone that exported a WhatsApp chat. Raises InvalidInput, StoreUnavailable.
     """
     path = Path(place)
     if form == "messages":

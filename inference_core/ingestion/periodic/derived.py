@@ -53,7 +53,7 @@ class Citable:
 
     @classmethod
     def of_message(cls, message: ConversationMessage, at: datetime) -> Citable:
-        """A message as a source, dated ``at``; with pasted text a document, as a summary may be made of that alone."""
+        """A message as a source, dated ``at``; a document if it has pasted text, since a summary may use only that."""
         is_document = message.origin is Origin.USER and has_pasted(message.text)
         origin = Origin.DOCUMENT if is_document else message.origin
         return cls(
@@ -69,7 +69,7 @@ class Citable:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A line of a request, the name by which a model may cite it, and the sources that this cites."""
+    """A line of a request, the name by which a model may cite it, and the sources that the name stands for."""
 
     name: str
     line: str
@@ -94,7 +94,7 @@ def shown_source(name: str, source: Citable, zone: tzinfo, most: int) -> Shown:
 
 
 def request_for(lines: Sequence[Shown], tag: str, instructions: str, now: datetime, zone: tzinfo) -> list[BaseMessage]:
-    """The messages that ask a model about ``lines``, which are data in an element ``tag``."""
+    """The messages that ask a model about ``lines``, which an element ``tag`` encloses as data."""
     body = [f"<now>{stamp(now, zone)}</now>", f"<{tag}>", *(f"  {one.line}" for one in lines), f"</{tag}>"]
     return [SystemMessage(instructions), HumanMessage("\n".join(body))]
 
@@ -109,9 +109,9 @@ def short_text(given: Any, most: int) -> str:
 def text_and_cited(
     entry: Entry, name: str, lines: Sequence[Shown], most: int, min_cited: int = 1
 ) -> tuple[str, list[Citable]]:
-    """The text of an answer, best called ``name``, and the sources that it cites of ``lines``; other ids are ignored.
+    """The text of an answer, preferably under ``name``, and the sources that it cites of ``lines``; ignores other ids.
 
-    Raises InvalidMemory for a text of more than ``most`` characters and for less than ``min_cited`` cited lines.
+    Raises InvalidMemory for a text of more than ``most`` characters and for fewer than ``min_cited`` cited lines.
     """
     text = short_text(first_of(entry, (name, *CONTENT)), most)
     offered: Mapping[str, Sequence[Citable]] = {one.name: one.cited for one in lines}
@@ -150,12 +150,12 @@ def write_derived(
     scope: MemoryScope, changes: MemoryChanges, record: MemoryRecord, replaced: Sequence[MemoryRecord]
 ) -> Operation[None]:
     """Adds ``record`` and ends those ``replaced`` in its favour, or has it wait. Raises InvalidMemory, StoreError."""
-    put_of(record)  # raises for what cannot be written, here where it can be noted
+    put_of(record)  # raises now for what cannot be written, while the caller can note the problem
     if decide(record.source, record.category, record.memory_type, scope.confirm) is Decision.PENDING:
         yield from changes.propose(scope, record, replaced)
         return
     (row,) = yield from scope.engine.get([(record.namespace, record.id)])
-    successor = record if row is None else record_of(row)  # an earlier attempt of this very job has written it
+    successor = record if row is None else record_of(row)  # else an earlier attempt of this job wrote it
     ended = [one for one in replaced if one.id != successor.id]
     supersedes = dict.fromkeys([*successor.supersedes, *(one.id for one in ended)])
     changes.add(replace(successor, supersedes=tuple(supersedes)))

@@ -1,7 +1,8 @@
-"""Higher-level memories: a model draws one from a group of memories; it cites its sources and ends with them.
+"""Higher-level memories: a model draws one from a group of memories.
 
-Memories form a group by topic, by the entities they are about, or by words that few others have. The same memories give
-the same groups, and a memory is in one group at most.
+It cites its sources, and ends when one of them no longer holds or was changed. Memories form a group by topic, by the
+entities they are about, or by words that few others have. The same memories give the same groups, and a memory is in
+one group at most.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ MAX_GROUPS: Final = 5
 """How many groups a model is asked about in one run; others wait for the next."""
 _GROUP: Final = "group"
 _SAID: Final = "said"
-"""Metadata name: a digest of the sources' texts, which tells whether they still say the same."""
+"""Metadata name: a digest of the sources' texts, by which a change of them is noticed."""
 _ANSWERED: Final = "answered"
 MIN_MEMBERS: Final = 3
 MAX_MEMBERS: Final = 20
-"""Of a topic with more memories the newest are taken; an entity or a word that more share tells nothing."""
+"""Of a topic with more memories the newest are taken; an entity or word that more memories share forms no group."""
 _FEW: Final = 6
-"""Among more memories than these, an entity or a word that more than half of them share tells nothing."""
+"""Among more memories than these, an entity or word that more than half of them share forms no group."""
 _TOPIC, _ENTITY, _WORD = range(3)
 _Key = tuple[int, str]
 MAX_INSIGHT: Final = 500
@@ -77,7 +78,7 @@ class Group:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same members with the same texts, and for no others."""
+        """A digest of the members' ids and texts."""
         return digest_of([[one.id, one.content] for one in self.members])
 
 
@@ -87,7 +88,7 @@ def groups_of(records: Sequence[MemoryRecord]) -> list[Group]:
     sharing: dict[_Key, list[MemoryRecord]] = {}
     for record in ordered:
         keys: list[_Key] = [(_TOPIC, " ".join(record.topic.casefold().split()))] if record.topic else []
-        entities = record.extra_metadata.get("entities")  # or an application's own, of any form
+        entities = record.extra_metadata.get("entities")  # an application may store its own here, of any form
         for entity in cast("list[Any]", entities) if isinstance(entities, list) else []:
             name: Any = cast("dict[str, Any]", entity).get("name") if isinstance(entity, dict) else None
             if isinstance(name, str) and name.strip():
@@ -129,9 +130,9 @@ Drawn = tuple[str, Sequence[Citable]]
 
 
 class ModelInsights:
-    """Asks the first of ``models`` that gives a usable answer, once per group; without models it makes none.
+    """Draws higher-level memories with the first of ``models`` that gives a usable answer; without models, none.
 
-    ``prompt`` says what a good higher-level memory is, ``timeout`` (s) bounds each call.
+    Asks once per group. ``prompt`` says what a good higher-level memory is, ``timeout`` (s) limits each call.
     """
 
     def __init__(
@@ -153,8 +154,8 @@ class ModelInsights:
     def draw(self, groups: Sequence[Group], now: datetime, zone: tzinfo) -> Operation[Extraction]:
         """At most one candidate per group, its topic the group's name.
 
-        ``notes`` has the fingerprints of the answered groups. Raises ModelError if no group was answered; if a model
-        fails later, the answers before are kept.
+        The result's ``notes`` hold the fingerprints of the answered groups. Raises ModelError if no group was answered;
+        if the models fail at a later group, the earlier answers are kept.
         """
         asking = Asking(self._models, self.timeout, PROMPTS["insight"]["repair"])
         instructions = f"{self.prompt}\n\n{PROMPTS['insight']['rules']}"
@@ -176,7 +177,7 @@ class ModelInsights:
                     content=text,
                     memory_type=MemoryType.GENERAL,
                     topic=group.name,
-                    origin=lowest_origin(sources),  # of all that the model has read, not only of what it cites
+                    origin=lowest_origin(sources),  # of all that the model read, not only of what it cites
                     cites=tuple(one.memory_id or "" for one in cited),
                 )
                 candidates.append(candidate)
@@ -214,7 +215,7 @@ class Beliefs:
 
     @property
     def groups(self) -> list[Group]:
-        """The memories that may belong together."""
+        """The groups that the semantic memories form."""
         return groups_of(list(self.memories.values()))
 
     def said_by(self, memory_ids: Sequence[str]) -> str:
@@ -225,7 +226,7 @@ class Beliefs:
 
 
 class InsightWork:
-    """Makes higher-level memories where memories changed, ends those whose sources did; sources stay as they are."""
+    """Makes higher-level memories of groups that changed, and ends those whose sources did; never changes sources."""
 
     def __init__(self, outbox: Outbox, writer: ModelInsights, every_s: float) -> None:
         self._outbox = outbox
@@ -233,7 +234,7 @@ class InsightWork:
         self._every = timedelta(seconds=every_s)
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
-        """What the groups that changed show. Raises ModelError, StoreError."""
+        """What a model draws from the groups that changed, at most MAX_GROUPS. Raises ModelError, StoreError."""
         found = yield from beliefs(scope, claim.partition.user_id)
         answered = yield from groups_answered(self._outbox, claim.partition)
         groups = changed_groups(found, answered) if self._writer.has_model else []
@@ -242,7 +243,7 @@ class InsightWork:
         return (yield from self._writer.draw(groups[:MAX_GROUPS], scope.clock.now(), scope.zone))
 
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
-        """New ones, each superseding those of its group; orphans end. Raises StoreError."""
+        """Adds new ones, each of which supersedes those of its group; ends orphans. Raises StoreError."""
         changes = MemoryChanges(claim.job_id)
         found = yield from beliefs(scope, claim.partition.user_id)
         for candidate in extraction.candidates:
@@ -256,7 +257,7 @@ class InsightWork:
             try:
                 content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
                 record = derived_record(scope, claim, MemoryType.GENERAL, content, source, metadata)
-                # What another job concluded from the same sources, which have not changed since, is not written again.
+                # If another job drew the same from the same unchanged sources, it is not written again.
                 is_known = any(
                     one.content == content
                     and one.extra_metadata.get(_SAID) == said
@@ -274,7 +275,7 @@ class InsightWork:
         return changes
 
     def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
-        """The work is done; it comes again if there is anything to look after. Raises StoreError."""
+        """The writes that complete the work; it is scheduled again if anything is left to check. Raises StoreError."""
         found = yield from beliefs(scope, claim.partition.user_id)
         asked = yield from groups_answered(self._outbox, claim.partition)
         names = {group.name for group in found.groups}
@@ -295,7 +296,7 @@ def groups_answered(outbox: Outbox, partition: Partition) -> Operation[Mapping[s
 
 
 def beliefs(scope: MemoryScope, user_id: UserId) -> Operation[Beliefs]:
-    """The newest semantic memories of the user that hold. Raises StoreError."""
+    """The newest semantic memories of the user that hold, and older ones that insights cite. Raises StoreError."""
     scopes = scope.namespaces.read_scopes(user_id, MemoryCategory.SEMANTIC)
     now = scope.clock.now()
     records = [record_of(row) for row in (yield from newest(scope, scopes, None, MAX_MEMORIES, now))]
@@ -307,6 +308,6 @@ def beliefs(scope: MemoryScope, user_id: UserId) -> Operation[Beliefs]:
 
 
 def changed_groups(found: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
-    """The groups that no model has answered for as they are now, or whose higher-level memory ends."""
+    """The groups that no model has answered for in their present state, or whose higher-level memory ends."""
     ended = {one.extra_metadata.get(_GROUP) for one in found.orphans}
     return [one for one in found.groups if answered.get(one.name) != one.fingerprint or one.name in ended]

@@ -1,6 +1,6 @@
 """Summaries of sessions: one memory that summarizes a session, written when the session has been quiet for a while.
 
-What is new in the session since its last summary becomes the sources of the next one, which supersedes it.
+The sources of a summary are the earlier summary, which it supersedes, and what is new in the session since then.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SUMMARY: Final = "summary"
 """The source tool of summaries that periodic work made."""
 GENERATION: Final = "generation"
 READ_TO: Final = "read_to"
-"""Metadata name: when the newest memory was stored that the summary has seen."""
+"""Metadata name: the storage time of the newest memory that the summary covers."""
 MAX_CITED: Final = 200
 MAX_SUMMARY_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SessionContent:
-    """``sources``: the ``earlier`` summary, if there is one, then the new messages and memories, the oldest first."""
+    """``sources`` are the ``earlier`` summary, if there is one, then the new messages and memories, oldest first."""
 
     sources: Sequence[Citable]
     earlier: MemoryRecord | None = None
@@ -79,7 +79,7 @@ class Summarizer(Protocol):
 
 
 class SessionWork:
-    """Writes the summary of a session, which supersedes the one before; its sources stay as they are."""
+    """Writes a session's summary, which supersedes the earlier one; the other sources stay as they are."""
 
     def __init__(self, outbox: Outbox, summarizer: Summarizer) -> None:
         self._outbox = outbox
@@ -113,7 +113,7 @@ class SessionWork:
         return changes
 
     def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
-        """The work is done, and the messages need no longer be kept for it. Raises StoreError."""
+        """The writes that complete the work and remove the messages that were kept for it. Raises StoreError."""
         del scope, extraction
         said = yield from self._said(claim)
         gone = [Remove(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
@@ -131,7 +131,7 @@ def _session(claim: Claim) -> str:
 def _record(
     scope: MemoryScope, claim: Claim, candidate: Candidate, extraction: Extraction, earlier: MemoryRecord | None
 ) -> MemoryRecord:
-    """The memory that the summary would be, of the generation after ``earlier``. Raises InvalidMemory."""
+    """The summary as a memory, one generation after ``earlier``. Raises InvalidMemory."""
     session = optional_text(session_name(_session(claim)), what="session_id")
     source = MemorySource(
         origin=candidate.origin, thread_id=session, message_ids=candidate.message_ids[:MAX_CITED], tool=SUMMARY
@@ -157,7 +157,7 @@ def _record(
 
 
 def all_said(outbox: Outbox, partition: Partition) -> Operation[list[Waiting]]:
-    """The messages that became memories and are in no summary, the oldest first. Raises StoreError."""
+    """The messages that became memories and that no summary covers yet, oldest first. Raises StoreError."""
     rows = yield from outbox.engine.scan([partition.said])
     return [Waiting.of(row) for row in reversed(rows)]
 
@@ -180,7 +180,7 @@ def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str) -> O
 
 
 def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:
-    """The memories of the session that hold, the newest first. Raises StoreError."""
+    """The memories of the session that currently hold, newest first. Raises StoreError."""
     name = optional_text(session_name(session_id), what="session_id")
     now = scope.clock.now()
 
@@ -191,18 +191,18 @@ def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Ope
 
 
 def is_summary(record: MemoryRecord) -> bool:
-    """Whether periodic work made it of a session; agents may save summaries of their own."""
+    """Whether ``record`` is a summary made by periodic work; agents may save summaries of their own."""
     return record.memory_type is MemoryType.SESSION_SUMMARY and record.source.tool == SUMMARY
 
 
 def generation_of(record: MemoryRecord) -> int:
-    """The number of a summary within its session, from 1."""
+    """The number of a summary within its session, from 1; 0 if it has none."""
     number = record.extra_metadata.get(GENERATION)
     return number if isinstance(number, int) else 0
 
 
 def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: datetime) -> SessionContent:
-    """What is new in ``records`` of a session and in messages that no summary has seen; what both hold counts once."""
+    """What is new in a session's ``records`` and in ``said``, its uncovered messages; what both hold counts once."""
     earlier = max(filter(is_summary, records), key=generation_of, default=None)
     others = [record for record in records if not is_summary(record)]
     last = None if earlier is None else moment_field(earlier.extra_metadata, READ_TO)

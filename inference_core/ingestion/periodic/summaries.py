@@ -42,7 +42,7 @@ _PEOPLE: Final = frozenset({"user", "assistant"})
 WINDOW_TOKENS: Final = 8_000
 MIN_WINDOW_TOKENS: Final = 1_000
 MAX_PORTIONS: Final = 16
-"""Of a session that takes more requests than these, the oldest part is not summarized."""
+"""Of a session with more portions than these, the oldest are not summarized."""
 MAX_CHARACTERS: Final = 800
 MAX_SENTENCES: Final = 2_000
 """Of a longer session only the newest sentences are considered."""
@@ -84,7 +84,7 @@ def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: An
         title = None
     given = (name[:MAX_LABEL] for name in islice(texts_of(entry.get("participants")), MAX_PARTICIPANTS))
     names = dict.fromkeys(" ".join(mended(name).split()) for name in given)
-    evidence = "\n".join(one.line for one in lines).casefold()  # people whom the sources do not name were not there
+    evidence = "\n".join(one.line for one in lines).casefold()  # participants must be named in the sources
     draft = SummaryDraft(
         text=text,
         title=title,
@@ -99,9 +99,10 @@ def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: An
 class ModelSummarizer:
     """Summarizes with the first of ``models`` that gives a usable answer.
 
-    A request shows about ``window_tokens`` of sources at most. A longer session is summarized in portions, and those
-    summaries together; a source is cut to ``window_tokens`` characters. ``prompt`` says what a good summary is,
-    ``timeout`` (s) bounds each call. Raises ConfigurationError without models and for less than MIN_WINDOW_TOKENS.
+    A request shows about ``window_tokens`` of sources at most. A longer session is summarized in portions, and their
+    summaries are then summarized together; a source is cut to ``window_tokens`` characters. ``prompt`` says what a good
+    summary is, ``timeout`` (s) limits each call. Raises ConfigurationError without models, and if ``window_tokens`` is
+    less than MIN_WINDOW_TOKENS.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class ModelSummarizer:
 
 
 def _portions(lines: Sequence[Shown], room: int) -> list[list[Shown]]:
-    """``lines`` in their order in portions of at most ``room`` tokens, or of two lines."""
+    """``lines`` in order, in portions of at most ``room`` tokens, or of two lines, so that each round has fewer."""
     portions: list[list[Shown]] = []
     left = 0
     for line in lines:
@@ -187,11 +188,11 @@ class ExtractiveSummarizer:
             centroid.update(vector)
 
         def score(at: int) -> float:
-            # What the user says tells more of the session than what the assistant answers.
+            # What the user says characterizes the session better than what the assistant answers.
             share = _ASSISTANTS_SHARE if sentences[at][1].role is Role.ASSISTANT else 1.0
             return share * _cosine(vectors[at], centroid)
 
-        chosen: list[int] = []  # the very best is taken even if it is too long
+        chosen: list[int] = []  # the best sentence is taken even if it is too long
         room = self.max_characters
         for at in sorted(range(len(sentences)), key=lambda at: (-score(at), at)):
             size = len(sentences[at][0])

@@ -24,18 +24,18 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 class TaskHandler(Protocol):
-    """What the worker does with one kind of work. The last two operations may run again after a crash."""
+    """How the worker does one kind of work. After a crash, the last two operations may run again."""
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
-        """What the batch suggests; kept until it is applied. Raises ModelError, StoreError."""
+        """The candidates that the batch suggests; kept until they are applied. Raises ModelError, StoreError."""
         ...
 
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
-        """What that does to memories; the same if some of it is done already. Raises StoreError."""
+        """How ``extraction`` changes memories; the same result if some of it is done already. Raises StoreError."""
         ...
 
     def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
-        """The writes in the outbox with which the batch is done. Raises StoreError."""
+        """The writes in the outbox that complete the batch. Raises StoreError."""
         ...
 
 
@@ -53,7 +53,7 @@ class PeriodicWork:
     every_s: float = EVERY_S
 
     def works(self, outbox: Outbox) -> Mapping[str, TaskHandler]:
-        """The enabled kinds of work, by task."""
+        """The handlers of the enabled kinds of work, by task name."""
         found: dict[str, TaskHandler] = {}
         if self.summarizer:
             found[SESSIONS] = SessionWork(outbox, self.summarizer)
@@ -81,12 +81,12 @@ class PeriodicWork:
 
 
 def session_work(partition: Partition, session_id: str) -> tuple[Partition, ConversationMessage]:
-    """The summary of a session of ``partition`` as work."""
+    """The partition and the message that represent summarizing a session of ``partition`` in the outbox."""
     work = ConversationMessage(session_id=session_id, role=Role.USER, text=f"Summary of session {session_id}")
     return replace(partition, task=SESSIONS), work
 
 
 def insight_work(user_id: str) -> tuple[Partition, ConversationMessage]:
-    """The higher-level memories of a user as work: one for all agents, since they share semantic memory."""
+    """The same for a user's higher-level memories, once for all agents, since they share semantic memory."""
     work = ConversationMessage(session_id=None, role=Role.USER, text="Higher-level memories")
     return Partition(user_id, task=INSIGHTS), work

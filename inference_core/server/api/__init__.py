@@ -1,1 +1,1 @@
-"""The routes of the HTTP API, what they carry, and how they refuse."""
+"""The routes of the HTTP API, their requests and responses, and jobs."""

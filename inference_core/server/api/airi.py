@@ -1,7 +1,7 @@
 """The routes of AIRI's memory service, for its clients: the same paths, fields and errors, on this service.
 
-AIRI knows no users: the memories are the key's user's. ``modelName`` becomes the session of messages. The routes are
-off unless they are asked for. Settings give no key away; what a client may not change is answered with where to set it.
+AIRI knows no users: the memories are those of the key's user. ``modelName`` becomes the session of messages. The routes
+are off by default. Settings show no API keys; a change that clients may not make is refused with where to make it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from inference_core.context.items import ContextItem
 from inference_core.effects import arun
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.memory.types import MemoryCategory
+from inference_core.outbox.messages import NO_THREAD
 from inference_core.outbox.partitions import Partition, Waiting, marks_of
 from inference_core.server.api import wire
 from inference_core.server.api.routes import Call, Caller, Route, route
@@ -65,12 +67,12 @@ _TUNED: Final = {
     "workerInterval": "worker_interval",
     "contextTokens": "max_tokens",
 }
-"""What an admin may change, and which setting of the memory it is."""
+"""The settings that an admin may change: AIRI's names, and those of `MemorySettings`."""
 
 
 @dataclass(slots=True)
 class Airi:
-    """What the routes work with. Admins may change some of the ``settings``, see `tuned`."""
+    """The state of the routes. ``settings`` are those of the start; `tuned` adds what admins have changed since."""
 
     builder: ContextBuilder
     everything: ContextBuilder
@@ -78,7 +80,7 @@ class Airi:
 
 
 def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySettings) -> None:
-    """Gives ``app``, which has the `AIRI_ROUTES`, what they need, and its errors their form."""
+    """Gives ``app``, which has the `AIRI_ROUTES`, the state that they need, and their errors AIRI's form."""
     sources = (
         RecentMessages(name="messages", speakers=("user",)),
         RecentMessages(name="completions", speakers=("assistant",)),
@@ -93,12 +95,12 @@ def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySet
     app.state.airi = Airi(ContextBuilder(service), everything, settings)
     for one in app.routes:
         if isinstance(one, APIRoute) and one.path.startswith(PREFIX):
-            one.include_in_schema = False  # their errors are AIRI's, not those that the description promises
+            one.include_in_schema = False  # their errors are AIRI's, not those that openapi.json promises
     app.add_middleware(_Errors)
 
 
 class _Said(BaseModel):
-    """What AIRI's clients send; fields of later versions are ignored. A limit also has a text be valid Unicode."""
+    """What AIRI's clients send; unknown fields are ignored. A ``max_length`` also refuses invalid Unicode."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -227,27 +229,24 @@ async def get_conversations(
     """The newest messages that are kept, the oldest first, and where the page before begins."""
     kept = Partition.of(call.user, call.scope.namespaces).kept
     rows = await arun(call.scope.engine.page([kept], limit=MAX_KEPT), call.timeout)
-    matching = [
-        one
-        for one in (Waiting.of(row).message for row in rows)
-        if one.at is not None
-        and (before is None or _milliseconds(one.at) < before)
-        and modelName in (None, one.session_id)
-    ]
-    page = matching[:limit]
+    messages = [one for one in (Waiting.of(row).message for row in rows) if modelName in (None, one.session_id)]
+    dated = [(_milliseconds(one.at), one) for one in messages if one.at is not None]
+    matching = sorted((one for one in dated if before is None or one[0] < before), key=itemgetter(0), reverse=True)
+    # The next page ends before the first millisecond of this one, so all messages of that millisecond are on this one.
+    first = matching[:limit][-1][0] if matching else None
     told = [
         {
             "id": one.id,
             "content": one.text,
             "platform": "",
-            "created_at": one.at and _milliseconds(one.at),
+            "created_at": at,
             "type": one.role.value,
-            "model_name": one.session_id,
+            "model_name": None if one.session_id == NO_THREAD else one.session_id,
         }
-        for one in reversed(page)
+        for at, one in reversed(matching)
+        if first is not None and at >= first
     ]
-    following = told[0]["created_at"] if told else None
-    return {"messages": told, "hasMore": len(matching) > limit, "nextCursor": following, "modelName": modelName}
+    return {"messages": told, "hasMore": len(matching) > len(told), "nextCursor": first, "modelName": modelName}
 
 
 @route("GET", "/api/queue/status", Permission.READ, table=AIRI_ROUTES)
@@ -357,7 +356,7 @@ def _now() -> str:
 
 
 class _Errors:
-    """Turns problems under ``/api`` into AIRI's errors; its client tells a missing key (401) from a wrong one (403)."""
+    """Turns problems under ``/api`` into AIRI's errors: its client expects 401 for no key, and 403 for a wrong one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

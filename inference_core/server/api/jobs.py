@@ -1,8 +1,8 @@
 """Jobs: work that takes longer than a request may, as rows of the store with their progress.
 
-A job runs in a thread of the server that took it in. If that server ends, another one goes on with it: each kind of
-work may be done twice without harm. What a job takes in and gives lies beside its user's memories in portions, for a
-day, and goes with the user.
+A job runs in a thread of the server that accepted it. If that server ends, another one takes it over: each kind of work
+can be done twice without harm. A job's input and output are stored in portions beside its user's memories, for two
+days, and are removed with the user.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from inference_core.stores.backend import Expiry, Put, Row
 
 Kind = Literal["export", "forget", "save", "erase"]
 LIFE: Final = timedelta(days=1)
-"""So long after its last change, a job is kept."""
+"""A job is kept for this long after its last change."""
 _LIFE_OF_PORTIONS: Final = 2 * LIFE
-"""So long what it takes in and gives is kept: the first of it is older than the job's last change."""
+"""A job's input and output are kept for this long: longer than `LIFE`, as they are older than its last change."""
 MOST: Final = 10
-"""So many jobs a user may have that are not over, or that keep a copy of the memories."""
+"""A user may have this many jobs that are unfinished, or exports, which hold a copy of the memories."""
 ABANDONED: Final = timedelta(seconds=60)
-"""Who runs a job writes it more often than this; one that was not written has lost its server."""
+"""A server writes its jobs more often than this; one that was not written for so long has lost its server."""
 BEAT_S: Final = 15.0
 TELL_S: Final = 0.3
 _AGAIN_S: Final = 5.0
@@ -58,15 +58,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Stopped(Exception):
-    """The server ends, or another one has taken the job over."""
+    """Ends a job's work, since its server ends or another one has taken the job over."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StoredJob:
-    """A job, as its row has it. ``user`` None: it is an erasure, which is not to leave a name behind.
+    """A job, as its row stores it. ``user`` None: it is an erasure, which must not leave a name behind.
 
-    ``is_given_up``: its server has ended in good order, and another one need not wait to see whether it is dead.
-    ``actor`` asked for it, and ``server`` is who runs it.
+    ``is_given_up``: its server has shut down in good order, so another one need not wait for `ABANDONED` to take over.
+    ``actor`` asked for the job, and ``server`` runs it. ``is_stopped`` asks its thread to end; it is not stored.
     """
 
     id: str
@@ -91,30 +91,30 @@ class StoredJob:
 
     @classmethod
     def of(cls, row: Row) -> StoredJob:
-        """The job in ``row``; what a later version of this package has added to it is left out."""
+        """The job in ``row``; fields that a later version of this package has added are left out."""
         known = {field.name for field in fields(cls)}.difference(_BESIDE)
         value = {name: what for name, what in row.value.items() if name in known}
         when = {"created_at": row.created_at, "updated_at": row.updated_at}
         return cls(id=row.key, place=row.namespace, version=row.version, **when, **value)
 
     def to_value(self) -> dict[str, Any]:
-        """What its row holds."""
+        """The value of its row."""
         return {name: value for name, value in asdict(self).items() if name not in _BESIDE}
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it is done or has failed."""
         return self.state in (_DONE, _FAILED)
 
     def advance(self, done: int, total: int | None) -> None:
-        """Notes how far it is. Raises _Stopped."""
+        """Notes the progress, called from the job's thread. Raises _Stopped once the job is to stop."""
         self.done, self.total = done, total
         if self.is_stopped:
             raise _Stopped
 
 
 class Jobs:
-    """Runs jobs for users of ``service``, two at once. ``ledger`` is the file of erasures; None: it erases nobody."""
+    """Runs jobs for users of ``service``, two at once. ``ledger`` records erasures; with None, they are refused."""
 
     def __init__(self, service: AgentMemoryStoreService, ledger: Path | None = None) -> None:
         self.ledger, self._scope, self._timeout = ledger, service.scope, service.timeout
@@ -134,9 +134,9 @@ class Jobs:
         given: Sequence[object] = (),
         request_key: str | None = None,
     ) -> StoredJob:
-        """Stores a job with what it is ``given``, durably, and begins it; a known ``request_key`` gives its job.
+        """Stores a job and its input ``given``, durably, and begins it; a repeated ``request_key`` returns its job.
 
-        Raises InvalidInput if that is another one, Refusal if the user has too many, ConfigurationError, StoreError.
+        Raises InvalidInput if that key began a different job, Refusal for too many, ConfigurationError, StoreError.
         """
         if kind == "erase" and self.ledger is None:
             raise ConfigurationError("This server has no ledger of erasures; run inference-core erase")
@@ -176,7 +176,7 @@ class Jobs:
         return known
 
     async def get(self, user: str, job_id: str) -> StoredJob | None:
-        """A job of ``user``."""
+        """A job of ``user``; None if there is none with this id."""
         (row,) = await arun(self._engine.get([(await self._place(user), job_id)]), self._timeout)
         return row and StoredJob.of(row)
 
@@ -185,17 +185,17 @@ class Jobs:
         return list(map(StoredJob.of, await arun(self._engine.scan([await self._place(user)]), self._timeout)))
 
     async def has_lines(self, user: str, job: StoredJob) -> bool:
-        """Whether all that a job has given is still there: an erasure of the user removes it."""
-        return await arun(self._engine.count([_portions(user, job.id)]), self._timeout) == job.portions
+        """Whether all of a job's output is still there: an erasure of the user removes it."""
+        return await arun(self._engine.count([_portions(user, job.id)]), self._timeout) >= job.portions
 
     async def lines(self, user: str, job: StoredJob) -> AsyncIterator[str]:
-        """What a job has given, as JSON Lines. Raises InvalidInput where a part of it is gone, StoreError."""
+        """A job's output, as JSON Lines. Raises InvalidInput where a portion of it is gone, StoreError."""
         for number in range(job.portions):
             for one in (await arun(self._portion(user, job.id, number)))["lines"]:
                 yield json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n"
 
     async def take_up(self) -> None:
-        """Goes on with jobs whose server has ended; looks for them every minute until it is cancelled."""
+        """Takes over jobs whose server has ended: looks for them every minute, until it is cancelled."""
         while True:
             try:
                 places = await arun(self._engine.namespaces((JOBS_ROOT,)))
@@ -207,9 +207,9 @@ class Jobs:
 
     async def _take_up(self, job: StoredJob) -> None:
         is_ours = any((one.place, one.id) == (job.place, job.id) for one in self._running.values())
-        # One that is queued waits in the pool of the server that took it in, which writes it from time to time too.
+        # A queued job waits in the pool of the server that accepted it, which writes it every `BEAT_S` seconds too.
         has_server = job.updated_at > self._clock.now() - ABANDONED and not job.is_given_up
-        if job.is_over or is_ours or has_server or job.kind not in get_args(Kind):  # or it is of a later version
+        if job.is_over or is_ours or has_server or job.kind not in get_args(Kind):  # a kind of a later version
             return
         user = job.user
         if user is None:
@@ -226,13 +226,13 @@ class Jobs:
             self._start(job, user, replace(self._scope, actor=Actor.from_value(job.actor or {})))
 
     def stop(self) -> None:
-        """Has jobs stop soon, for the next server to go on with, and streams of events end."""
+        """Tells jobs to stop, so that the next server takes them over, and event streams to end; does not wait."""
         self.is_closing = True
         for job in self._running.values():
             job.is_stopped = True
 
     async def close(self) -> None:
-        """Stops jobs, and waits a moment until they have."""
+        """Stops jobs, and waits up to two seconds for them to end."""
         self.stop()
         if self._running:
             await asyncio.wait(self._running, timeout=2)
@@ -245,7 +245,7 @@ class Jobs:
         task.add_done_callback(self._running.pop)
 
     async def _run(self, job: StoredJob, work: Callable[[], dict[str, Any]]) -> None:
-        """Has a thread work, and writes down how far it is; nobody else writes the row meanwhile."""
+        """Runs ``work`` in a thread and writes its progress; only this task writes the job's row meanwhile."""
 
         def begin() -> dict[str, Any]:
             job.state = _RUNNING
@@ -267,12 +267,12 @@ class Jobs:
         except Exception as error:  # noqa: BLE001 - nobody else would see it; its text may quote memories
             _LOG.error("The job %s failed: %s", job.id, without_quotes(error))
             job.state, job.problem = _FAILED, problem_of(500, "internal-error").model_dump(exclude_none=True)
-        # What became of it is told until it is written: else the next server does it once more, or says that it failed.
+        # Write the outcome until that succeeds: else the next server does the job again, or reports that it failed.
         while not await self._tell(job) and not job.is_stopped:  # noqa: ASYNC110 - no event says that a store is back
             await asyncio.sleep(_AGAIN_S)
 
     async def _tell(self, job: StoredJob) -> bool:
-        """Writes the job; whether that was confirmed. Stops it if another server has taken it up."""
+        """Writes the job; returns whether the store confirmed it. Stops the job if another server has taken it over."""
         try:
             try:
                 await self._write(job)
@@ -301,9 +301,9 @@ class Jobs:
         (job.version,) = await arun(self._engine.write([put], is_clean=True))
 
     def _take_in(self, user: str, job: StoredJob, number: int, portion: Sequence[object]) -> Operation[None]:
-        """Stores what the job is given, unless an attempt of the same request that broke off has done so.
+        """Stores a portion of the job's input, also where an interrupted attempt of the same request has stored it.
 
-        Raises VersionConflict if that was another request, or its job is under way.
+        Raises VersionConflict if another request has stored it, or the job is under way.
         """
         value = {"given": portion, "request": job.digest}
         (known,) = yield from self._engine.get([(_portions(user, job.id), str(number))])
@@ -326,7 +326,7 @@ class Jobs:
         return self._engine.write([put])
 
     def _portion(self, user: str, job_id: str, number: int) -> Operation[dict[str, Any]]:
-        """A portion of a job. Raises InvalidInput if it is gone: what is left would pass for all."""
+        """A portion of a job. Raises InvalidInput if it is gone, or else the rest would pass for the whole."""
         (row,) = yield from self._engine.get([(_portions(user, job_id), str(number))])
         if row is None:
             raise InvalidInput("What this job was given, or has given, is not kept any more; begin a new one")
@@ -336,7 +336,7 @@ class Jobs:
         return hmac.digest(await arun(self._engine.content_key(), self._timeout), text.encode(), "sha256").hex()
 
     async def _place(self, user: str) -> Namespace:
-        """Where a user's jobs are: under no user's name, so that an erasure can still be told of when it is done."""
+        """Where a user's jobs are: under a hash of the id, not below the user, so that an erasure keeps its own job."""
         return (JOBS_ROOT, (await self._keyed(f"jobs\0{user}"))[:32])
 
     def _export(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:

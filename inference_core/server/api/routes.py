@@ -50,7 +50,7 @@ class Needs:
         if self.permission is None:
             return
         principal: Principal | None = getattr(request.state, "principal", None)
-        if principal is None:  # the gate is missing, as where a platform has taken the routes without it
+        if principal is None:  # the gate is missing: a platform has taken the routes without the middleware
             raise Refusal(401, "unauthenticated")
         if self.permission not in principal.permissions:
             raise Refusal(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
@@ -73,7 +73,7 @@ ROUTES: Final = list[Route]()
 def route(
     method: str, path: str, permission: Permission | None, *, table: list[Route] = ROUTES, **options: Any
 ) -> Callable[[F], F]:
-    """Adds a function to a ``table`` of routes. ``permission`` None makes it public; `Gate` knows those by name."""
+    """Adds a function to a ``table`` of routes. ``permission`` None makes it public; the gate's `PUBLIC` lists it."""
 
     def add(endpoint: F) -> F:
         table.append(Route(method, path, permission, endpoint, options))
@@ -115,7 +115,7 @@ async def call_of(
         ),
     ] = None,
 ) -> Call:
-    """What a request is about; `Gate` has checked who may name whom. Raises Refusal."""
+    """The `Call` of a request; `Gate` has checked who may name which user. Raises Refusal if there is no user."""
     if request.state.user is None:
         raise Refusal(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
     service: AgentMemoryStoreService = request.app.state.service
@@ -129,9 +129,10 @@ async def call_of(
 
 
 class QuickRoute(APIRoute):
-    """A route that answers by itself if its endpoint takes a call, or a call and a body, and the request is in order.
+    """A route with a fast path, for endpoints that take a `Call`, or a `Call` and a body, and return a model.
 
-    FastAPI describes it, and answers everything else: resolving dependencies takes it about as long as a recall does.
+    It bypasses FastAPI if the request is valid and allowed, as resolving dependencies takes about as long as a recall.
+    FastAPI describes the route, and answers all other requests.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -147,7 +148,7 @@ class QuickRoute(APIRoute):
         self._body: type[BaseModel] | None = body
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers the request."""
+        """Answers the request, on the fast path if it can."""
         state, body = scope.get("state", {}), None
         is_quick = self._is_quick and "body" in state and self._permission in state["principal"].permissions
         if is_quick and self._body:
@@ -317,7 +318,7 @@ async def delete_memory(
 
 
 async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
-    """The memory, and its version in the response. Raises MemoryNotFound."""
+    """The memory, whose version becomes the ETag of ``response``. Raises MemoryNotFound."""
     document = await call.run(memories.get, memory_id)
     if document is None:
         raise MemoryNotFound(memory_id)
@@ -326,7 +327,7 @@ async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
 
 
 async def _expected(call: Call, memory_id: str, if_match: str | None) -> int | None:
-    """The version that If-Match names; None: any. Raises Refusal, MemoryNotFound."""
+    """The version that If-Match names; None: any. Raises Refusal for no ETag of a memory, or "*" without the memory."""
     if if_match is None:
         return None
     if if_match.strip() == "*":

@@ -1,4 +1,4 @@
-"""Routes around a user's memories: prompts, receipts, messages, forgetting, review, jobs; and for admins."""
+"""Further routes of a user: batches, prompts, receipts, messages, forgetting, review, jobs; and those for admins."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Submission:
     async def submit(
         self, call: Call, kind: Kind, arguments: dict[str, Any], given: Sequence[object] = ()
     ) -> user_wire.Job:
-        """Begins a job, and says in the response where it is."""
+        """Begins a job, and puts its address into the response's header Location. Raises what `Jobs.submit` raises."""
         job = await self._jobs.submit(call.scope, call.user, kind, arguments, given=given, request_key=self._key)
         self._response.headers["Location"] = f"{call.prefix}/v1/jobs/{job.id}"
         return user_wire.Job.model_validate(job)
@@ -242,7 +242,7 @@ async def begin_saving(call: Caller, to: Submission, body: user_wire.ManyMemorie
     """Begins to save up to 10,000 memories; GET /v1/jobs/{job_id}/result says what became of each, in their order."""
     try:
         given = [one.model_dump(mode="json", exclude_unset=True) for one in body.memories]
-    except ValueError as error:  # the only limit that pydantic has there; the job itself checks all others
+    except ValueError as error:  # depth is the one limit that pydantic checks here; the job checks all others
         raise InvalidMemory("extra_metadata is nested too deeply") from error
     await asyncio.to_thread(call.scope.engine.guard.refuse, given)
     return await to.submit(call, "save", {}, given)
@@ -302,7 +302,7 @@ async def follow_job(
                 quiet_since = time.monotonic()
                 yield ": \n\n"
             await asyncio.sleep(TELL_S)
-            if token is not None and await access.principal_of(token) != principal:
+            if token and not access.is_platform and await access.principal_of(token) != principal:
                 return  # the key was revoked meanwhile, or the token has expired
             found = await jobs.get(call.user, job_id)
             if found is None:
@@ -372,4 +372,4 @@ async def drop_dead_letters(request: Request, body: user_wire.Letters) -> user_w
 
 
 ALL_ROUTES: Final = ROUTES
-"""The routes of this module and those that it builds on."""
+"""`ROUTES` with those of this module: importing it adds them."""

@@ -1,4 +1,4 @@
-"""What requests and responses of the routes around a user's memories look like, and of those for admins."""
+"""Requests and responses of the routes in `user_routes`."""
 
 from __future__ import annotations
 

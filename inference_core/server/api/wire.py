@@ -1,4 +1,4 @@
-"""What memories look like in requests and responses, named as the service's arguments and stored memories are."""
+"""Memories in requests and responses, with the names of the service's arguments and of stored memories."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who sends a request, and what that may do."""
+"""Who sends a request, and what they may do."""

@@ -1,4 +1,4 @@
-"""Who sends a request, and what that may do: principals, API keys in the memories' own database, and limits.
+"""Who sends a request, and what they may do: principals, API keys in the memories' own database, and limits.
 
 A key is ``ic_<id>_<secret>``. The secret has 256 random bits, so a fast keyed hash of it is all that is stored.
 """
@@ -31,10 +31,10 @@ KEYS: Final[Namespace] = ("#keys",)
 CACHED_S: Final = 0.5
 """A revoked key is refused after this time at the latest, by every server on the database."""
 LISTED_S: Final = 2.0
-"""While made-up keys come in a flood, a new key counts after this time at the latest."""
+"""During a flood of made-up keys, a new key is accepted after this time at the latest."""
 _LOOK_UPS_S: Final = 1.0
 _LOOK_UPS: Final = 50
-"""So many unknown ids are looked up at once, and so many a second; after that, all ids are listed instead."""
+"""This many unknown ids are looked up at once, and `_LOOK_UPS_S` a second; beyond, all ids are listed instead."""
 _MAX_CACHED: Final = 10_000
 _KEY: Final = re.compile(r"ic_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
 _MAX_DAYS: Final = 36_500.0
@@ -52,7 +52,7 @@ class Permission(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends a request. ``subject`` is the user whose memories these are; None: that of the header Act-As-User."""
+    """Who sends a request. ``subject`` is the user that they are; None: each request names one, by Act-As-User."""
 
     subject: str | None
     permissions: frozenset[Permission]
@@ -151,8 +151,8 @@ def revoke_key(engine: StoreEngine, key_id: str) -> Operation[bool]:
 class ApiKeys:
     """Checks API keys. A key that was found is read again after `CACHED_S` seconds.
 
-    A flood of made-up keys costs no read each, whatever their addresses, and no right key is refused because of it: a
-    limit for each address alone would shut out those who share it.
+    In a flood of made-up keys, from one address or many, not each costs a read, and no valid key is refused: a limit
+    for each address alone would shut out those who share it.
     """
 
     def __init__(self, engine: StoreEngine, clock: Clock, timeout: float | None) -> None:
@@ -194,8 +194,8 @@ class ApiKeys:
         return row
 
     async def _ids(self) -> frozenset[str]:
-        """The ids of all keys, as they were a moment ago."""
-        async with self._lock:  # who comes meanwhile waits for the same list
+        """The ids of all keys, at most `LISTED_S` seconds old."""
+        async with self._lock:  # requests that come meanwhile wait for this list, and do not scan again
             if self._listed_until <= time.monotonic():
                 rows = await arun(self._engine.scan([KEYS]), self._timeout)
                 self._listed = frozenset(row.key for row in rows)
@@ -211,19 +211,22 @@ class FixedKey:
         self._principal = principal
 
     async def __call__(self, token: str) -> Principal | None:
-        """Whose key it is, if ``token`` is the key."""
+        """The principal, if ``token`` is the key, else None."""
         return self._principal if hmac.compare_digest(token.encode(errors="replace"), self._secret) else None
 
 
 class Buckets:
-    """A token bucket for each name: ``rate`` requests a second, ``burst`` at once. The least used are dropped first."""
+    """A token bucket for each name: ``rate`` tokens a second, ``burst`` at once.
+
+    Holds at most `_MAX_CACHED` names, and drops the least recently used first.
+    """
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, burst
         self._filled: OrderedDict[object, tuple[float, float]] = OrderedDict()
 
     def take(self, name: object) -> float:
-        """Takes one token; returns 0, or the seconds until there is one."""
+        """Takes one token and returns 0, or takes none and returns the seconds until there is one."""
         waits, tokens, now = self._state(name)
         self._filled.pop(name, None)
         self._filled[name] = (tokens if waits else tokens - 1), now

@@ -1,4 +1,7 @@
-"""Gate: what every request passes before it reaches a route. Refuses foreign hosts and pages, strangers and floods."""
+"""Gate: the middleware that every request passes before it reaches a route.
+
+It refuses unknown hosts, pages of other sites, senders without a valid key, floods, and too large or slow bodies.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ MCP_PATH: Final = "/mcp"
 MCP_METADATA: Final = f"/.well-known/oauth-protected-resource{MCP_PATH}"
 _PAGES: Final = frozenset({f"{PREFIX}/login", f"{PREFIX}/static/{{name}}"})
 PUBLIC: Final = {"/healthz", "/readyz", "/version", "/openapi.json", "/api/health", MCP_METADATA} | _PAGES
-"""Routes that need no key; they tell nothing about anybody."""
+"""Routes that need no key, as they tell nothing about any user."""
 METRICS_PATH: Final = "/metrics"
-"""Prometheus on this machine needs no key for it; another one needs a key with the permission admin."""
+"""Prometheus on this machine needs no key for it; from elsewhere, it needs one with the permission admin."""
 ACT_AS: Final = "act-as-user"
 BODY_S: Final = 30.0
 _ALWAYS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -39,13 +42,14 @@ _LOG = logging.getLogger(__name__)
 class Access:
     """Whom a server lets in.
 
-    ``is_platform``: it is whoever the application that this one is mounted in has authenticated, and nobody else; for
-    LangGraph Server. ``checks`` are asked in turn about a bearer token. ``anonymous`` is who sends a request without
-    one; None: nobody.
-    ``has_issuer``: clients of MCP are told where to read who gives tokens.
-    ``hosts`` are the names that the server answers to (None: any), ``origins`` those of other sites whose pages may
-    send requests, as ``https://app.example.com``. ``rate`` and ``burst`` bound the requests for one user with one key,
-    a second and at once, ``failures`` the wrong keys from one address in a minute.
+    ``is_platform``: those whom the surrounding application has authenticated, and nobody else; for routes in LangGraph
+    Server. ``checks`` are asked in turn about a bearer token. ``anonymous`` is who sends a request from this machine
+    without one; None: nobody may. ``has_issuer``: MCP clients without a token are told where to read who issues tokens.
+
+    ``hosts`` are the names that the server answers to (None: any), ``origins`` the other sites whose pages may send
+    requests, as ``https://app.example.com``. ``rate`` and ``burst`` bound the requests for one user with one key, a
+    second and at once, ``failures`` the wrong keys from one address in a minute. ``max_body`` is the largest body, in
+    bytes; ``max_bodies`` are other limits by path.
     """
 
     checks: Sequence[Authenticate] = ()
@@ -113,14 +117,17 @@ class Gate:
                 await problem(500, "internal-error")(scope, receive, answer)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> Receive:
-        """Who asks, in the request's state; the request's body, read. Raises Refusal."""
+        """Puts the sender, the user and the body into the request's state; returns what then receives the body.
+
+        Raises Refusal, StoreUnavailable.
+        """
         headers = Headers(scope=scope)
         self._check_host(headers)
         path = path_of(scope)
         if path not in PUBLIC and not path.startswith(f"{PREFIX}/static/"):
             principal = await self._principal(scope, headers)
             user = _user(principal, headers.get(ACT_AS))
-            is_mcp = path == MCP_PATH  # an agent that asks too often leaves its user's application in peace
+            is_mcp = path == MCP_PATH  # counted apart: an agent's flood must not block its user's application
             if waits := self._requests.take((principal.key_id, user, is_mcp)):
                 raise Refusal(429, "too-many-requests", headers={"Retry-After": str(ceil(waits))})
             scope.setdefault("state", {}).update(principal=principal, user=user)
@@ -131,7 +138,7 @@ class Gate:
         if not name or (hosts is not None and name not in hosts):
             raise Refusal(421, "wrong-host", "Set AGENT_SERVER_HOSTS to the names under which this server is reached")
         origin = headers.get("origin")
-        # A page of another site, or one whose name was made to point here, must not use the browser's way to us.
+        # Another site's page, or one whose host name was rebound to this address, must not reach us by the browser.
         if origin is not None and origin not in self._access.origins and not is_own(origin, headers):
             raise Refusal(403, "wrong-origin", "Set AGENT_SERVER_ORIGINS to the sites whose pages may use this server")
 
@@ -167,7 +174,10 @@ class Gate:
         )
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """Reads the body, which is bounded, into the request's state, and gives it to whoever receives."""
+        """Reads the body into the request's state; returns what then receives it once more.
+
+        Raises Refusal if it is too large, or takes longer than `BODY_S` seconds.
+        """
         limit = self._access.max_bodies.get(path_of(scope), self._access.max_body)
         told = headers.get("content-length", "0")
         too_large = Refusal(413, "body-too-large", f"The limit is {limit} bytes")
@@ -199,13 +209,13 @@ class Gate:
 
 
 def bearer_in(headers: Headers) -> str | None:
-    """The token or key that a request brings."""
+    """The bearer token or key in the header Authorization; None without one."""
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
 
 def is_own(origin: str, headers: Headers) -> bool:
-    """Whether the page that sent a request, as its header Origin says, is of the host that the request is for."""
+    """Whether a request's ``origin``, from its header Origin, is of the host that the request is for."""
     return origin.partition("://")[2] == headers.get("host")
 
 
@@ -214,19 +224,19 @@ def _name_in(headers: Headers) -> str:
     host = headers.get("host", "")
     try:
         return urlsplit(f"//{host}").hostname or "" if host.isascii() and not set(host) & set("/\\@?# ") else ""
-    except ValueError:  # of brackets around what is no IPv6 address
+    except ValueError:  # brackets around what is no IPv6 address
         return ""
 
 
 def _is_near(scope: Scope, headers: Headers) -> bool:
-    """Whether a request comes from this machine, and has no sign of a proxy on it; not every proxy leaves one."""
+    """Whether a request comes from this machine and has no proxy's header; not every proxy adds one."""
     address = (scope.get("client") or ("",))[0]
     is_direct = _name_in(headers) in LOOPBACK and not any(name in headers for name in _OF_PROXIES)
     return address in LOOPBACK and is_direct
 
 
 def _of_platform(scope: Scope) -> Principal:
-    """The user whom the platform has authenticated. Raises Refusal if it has not, as without its setting for routes."""
+    """The user whom the platform has authenticated. Raises Refusal if there is none; it names the setting needed."""
     user = scope.get("user")
     identity = getattr(user, "identity", None) if getattr(user, "is_authenticated", False) else None
     if not isinstance(identity, str) or not identity:
@@ -235,7 +245,10 @@ def _of_platform(scope: Scope) -> Principal:
 
 
 def _user(principal: Principal, named: str | None) -> str | None:
-    """Whose memories a request is about. Raises Refusal."""
+    """The user whom a request is about: ``named``, from the header Act-As-User, or else the principal's own.
+
+    Raises Refusal if ``named`` is no user id, or a user whom the principal may not act for.
+    """
     if named is None:
         return principal.subject
     try:

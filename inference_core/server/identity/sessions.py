@@ -1,4 +1,4 @@
-"""Sessions of people with a browser: a cookie holds the key that they signed in with, sealed by the server."""
+"""Browser sessions: a cookie holds the key that somebody signed in with, encrypted by the server."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from starlette.types import Scope
 from inference_core.server.identity.auth import Buckets
 
 PREFIX: Final = "/ui"
-"""Paths below which the cookie counts; it opens nothing else, so no page can be made to call the API by it."""
+"""The cookie counts below this path alone, so that no page can use it to call the API."""
 COOKIE: Final = "inference-core"
 LASTS_S: Final = 12 * 3600
 _MOST: Final = 3_900
-"""Bytes of a cookie that every browser keeps."""
+"""Every browser keeps cookies of up to this many bytes."""
 _FAILURES: Final = 10
 
 
 class Sessions:
-    """Servers with the same ``secret`` know each other's sessions, so any of them can answer any request.
+    """Begins and checks sessions. Servers with the same ``secret`` accept each other's.
 
-    A session ends after `LASTS_S`, or with its key, which each request checks anew. Without a secret, and for links,
-    it is this object's alone. ``failures`` bounds the wrong keys that one address may try in a minute.
+    A session ends after `LASTS_S`, or with its key, which each request checks anew. Without a secret, sessions are
+    valid for this object alone, as links always are. ``failures`` bounds the wrong keys that one address may try in a
+    minute.
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
@@ -36,7 +37,7 @@ class Sessions:
         self._seal = Fernet(urlsafe_b64encode(self._secret))
 
     def begin(self, key: str) -> str | None:
-        """What the cookie of a new session with ``key`` says; None if the key is too long for a cookie."""
+        """The value of the cookie for a new session with ``key``; None if the key is too long for a cookie."""
         cookie = self._seal.encrypt(key.encode()).decode()
         return cookie if len(cookie) <= _MOST else None
 
@@ -47,30 +48,30 @@ class Sessions:
         return token
 
     def follow(self, token: str) -> str | None:
-        """The key of a link that nobody has followed yet."""
+        """The key of the link with ``token``, which is then used up; None if it was followed before or is unknown."""
         return self._links.pop(token, None)
 
     def key(self, scope: Scope) -> str | None:
-        """The key of the session that a request's cookie holds."""
+        """The key in a request's session cookie; None without a cookie that is valid."""
         try:
             return self._seal.decrypt(cookie_of(scope), ttl=LASTS_S).decode()
         except (InvalidToken, ValueError):  # the latter for what is not ASCII
             return None
 
     def form_token(self, scope: Scope, who: str) -> str:
-        """What a form of this session has to bring along; pages of other sites cannot know it."""
+        """The CSRF token for ``who`` in this session, which pages of other sites cannot know."""
         return hmac.new(self._secret, f"{cookie_of(scope)}\0{who}".encode(errors="replace"), "sha256").hexdigest()
 
 
 def cookie_name(scope: Scope) -> str:
-    """The name of the cookie: with the port, as browsers give a host's cookies to all its ports."""
+    """The name of the cookie. It has the server's port, as browsers send a host's cookies to all its ports."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     port = host.rpartition(":")[2]
     return f"{COOKIE}-{port}" if port.isdigit() else COOKIE
 
 
 def cookie_of(scope: Scope) -> str:
-    """The session that a request names; "" without one."""
+    """The value of a request's session cookie, unchecked; "" without one."""
     jar, own = SimpleCookie(), cookie_name(scope)
     for name, value in scope["headers"]:
         if name == b"cookie":
@@ -82,7 +83,7 @@ def cookie_of(scope: Scope) -> str:
 
 
 def path_of(scope: Scope) -> str:
-    """The path of a request below the prefix under which the application is served, as the router reads it."""
+    """The path of a request without the prefix that the application is served under, as the router reads it."""
     path, prefix = scope["path"], scope.get("root_path", "")
     return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 

@@ -17,11 +17,11 @@ from inference_core.server.identity.auth import Permission, Principal
 from inference_core.server.problems import Refusal
 
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
-"""A token's own header does not choose: no shared secrets, and never none."""
+"""All that are accepted, whatever a token's header names: none with shared secrets, and never ``none``."""
 SCOPE_PREFIX: Final = "memory:"
 FRESH_S: Final = 300.0
 RETRY_S: Final = 30.0
-"""An unknown key has the issuer's keys fetched again, but not more often than this."""
+"""A token with an unknown key id has the issuer's keys fetched again, at most once in this time."""
 _TIMEOUT_S: Final = 5.0
 _LEEWAY_S: Final = 30
 _MAX_BYTES: Final = 1024 * 1024
@@ -32,8 +32,8 @@ class TokenCheck:
     """Checks tokens of ``issuer`` for ``audience``; the claim ``subject`` names the user.
 
     Scopes such as ``memory:read`` say what a token may do; one without any may read and write. ``jwks_url`` is where
-    the issuer's keys are, by default as its OpenID configuration says. Raises ConfigurationError for an address that is
-    not encrypted.
+    the issuer's keys are, by default as its OpenID configuration says. Raises ConfigurationError for an address without
+    https, other than one on this machine.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class TokenCheck:
         return self._keys.get(name)
 
     async def _fetch(self) -> None:
-        """Fetches the issuer's keys; if that fails, those that are known stay."""
+        """Replaces the known keys by the issuer's current ones; if they cannot be fetched, nothing changes."""
         try:
             async with httpx.AsyncClient(timeout=_TIMEOUT_S, transport=self._transport) as client:
                 url = self._jwks_url
@@ -108,7 +108,7 @@ class TokenCheck:
             try:
                 key = jwt.PyJWK(one)
             except (jwt.PyJWTError, AttributeError, TypeError):
-                continue  # of a kind that we do not use
+                continue  # a kind of key that is not used here
             if key.algorithm_name in ALGORITHMS and key.key_id is not None and key.public_key_use in (None, "sig"):
                 keys[key.key_id] = key
         self._keys, self._fresh_until = keys, time.monotonic() + FRESH_S

@@ -1,4 +1,4 @@
-"""What people change in the inspector: signing in and out, and the forms. Each form is followed by a screen."""
+"""What people change in the inspector: signing in and out, and the forms. After each form, a screen follows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOGIN: Final = f"{PREFIX}/login"
 
 @page(LOGIN, None)
 async def sign_in(request: Request, once: str = "") -> Response:
-    """The form for a key; or, for who has a link, the session that it begins."""
+    """Shows the form for a key, or begins the session of the one-time link with the token ``once``."""
     if not once:
         return plain_page(request, "login", {"problem": ""})
     key = sessions_of(request).follow(once)
@@ -55,7 +55,7 @@ async def sign_in(request: Request, once: str = "") -> Response:
 
 @page(LOGIN, None, method="POST")
 async def sign_in_with_key(request: Request) -> Response:
-    """Begins a session for a key."""
+    """Begins a session for a valid key; 403 for a wrong one, 429 after too many of them from one address."""
     check_origin(request)
     key = (await form_of(request)).get("key", "").strip()
     if await access_of(request).principal_of(key) is None:
@@ -70,7 +70,7 @@ def _begun(request: Request, key: str) -> Response:
     cookie = sessions_of(request).begin(key)
     if cookie is None:
         return plain_page(request, "login", {"problem": "This token is too long for a cookie; use an API key."}, 422)
-    # A page that goes on by itself, as a redirect from another program's link would not bring the strict cookie along.
+    # A page that refreshes itself: browsers send no SameSite=Strict cookie on a redirect after a foreign link.
     response = plain_page(request, "begun", {})
     response.set_cookie(
         cookie_name(request.scope),
@@ -86,7 +86,7 @@ def _begun(request: Request, key: str) -> Response:
 
 @page(f"{PREFIX}/logout", Permission.READ, method="POST")
 async def sign_out(look: Looking) -> Response:
-    """Has the browser forget the session."""
+    """Deletes the browser's session cookie."""
     await checked_form(look)
     response = RedirectResponse(f"{look.base}/login", 303)
     response.delete_cookie(cookie_name(look.request.scope), path=look.base)
@@ -95,7 +95,7 @@ async def sign_out(look: Looking) -> Response:
 
 @action(f"{OF_USER}/review", Permission.REVIEW)
 async def decide(look: Look, form: Form) -> str:
-    """Approves a pending memory with the text of the form, which is what the person has seen, or rejects it."""
+    """Approves or rejects a pending memory. It is approved with the form's text, which is what the person has seen."""
     name, by = form.get("id", ""), look.scope.actor.id
     if form.get("do") == "approve":
         done, said = await look.run(approve_pending, name, form.get("content"), by=by), "approved"
@@ -130,7 +130,7 @@ async def settle(look: Look, form: Form) -> str:
 
 @screen(f"{OF_USER}/erase", "erase", Permission.ADMIN)
 async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
-    """What an erasure of the user would remove, as the store counts it; or how far one is."""
+    """What an erasure of the user would remove, as the store counts it, and how far the erasure ``job`` is."""
     jobs: Jobs = look.request.app.state.jobs
     if jobs.ledger is None:
         raise Refusal(501, "no-ledger", "This server has no ledger of erasures; run inference-core erase")
@@ -149,7 +149,7 @@ async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
 
 
 def _counted(look: Look) -> Operation[list[Tally]]:
-    """How many rows each place has of the user. Raises Held."""
+    """How many rows of the user each namespace has. Raises Held if the user has legal holds, StoreError."""
     engine, label = look.scope.engine, encode_label(look.owner)
     yield from engine.check_holds(label)
     return (yield from engine.tally((yield from engine.namespaces((label,)))))

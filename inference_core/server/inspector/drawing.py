@@ -1,4 +1,4 @@
-"""What pages draw: times, bars and graphs as numbers for SVG, computed here so that pages work without JavaScript."""
+"""Texts for times, and coordinates of bars and graphs for SVG: computed here, so that pages need no JavaScript."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS: Final = {
     "feedback": "alike",
 }
 WIDTH: Final = 100
-"""Bars are as wide as this, in percent."""
+"""The full width of a bar, in percent."""
 _RINGS: Final = ((14, 110.0), (35, 190.0))
 """How many nodes each ring of a graph takes, and its radius."""
 _ROOM: Final = 26.0
@@ -30,7 +30,7 @@ def kind_of(signal: str) -> str:
 
 
 def bars(shares: Mapping[str, float], most: float) -> list[dict[str, Any]]:
-    """The positive ``shares`` of a score side by side, where ``most`` is as wide as there is room."""
+    """The positive ``shares`` of a score side by side, at a scale where ``most`` takes the full width."""
     at, drawn = 0.0, list[dict[str, Any]]()
     for name, share in sorted(shares.items(), key=lambda one: list(_KINDS).index(one[0]) if one[0] in _KINDS else 99):
         if share > 0 and most > 0:
@@ -41,14 +41,14 @@ def bars(shares: Mapping[str, float], most: float) -> list[dict[str, Any]]:
 
 
 def span_of(memories: Sequence[Mapping[str, Any]], now: str) -> tuple[str, str]:
-    """From when to when the validity bars of ``memories`` reach."""
+    """The first and the last moment that the validity bars of ``memories`` show; the last is ``now`` or later."""
     begins = [one["valid_from"] or one["created_at"] for one in memories]
     ends = [one["valid_to"] or one["expires_at"] or now for one in memories]
     return min(begins, default=now), max([*ends, now])
 
 
 def validity(memory: Mapping[str, Any], span: tuple[str, str]) -> dict[str, float]:
-    """Which part of ``span`` a memory holds, in percent."""
+    """The part of ``span`` in which a memory holds: its start and width, in percent, wide enough to be seen."""
     first, last = (_seconds(one) for one in span)
     room = max(last - first, 1.0)
     start = (_seconds(memory["valid_from"] or memory["created_at"]) - first) / room
@@ -59,7 +59,10 @@ def validity(memory: Mapping[str, Any], span: tuple[str, str]) -> dict[str, floa
 
 
 def graph(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Places for ``nodes``, the first one in the middle and the others on rings around it, and lines between them."""
+    """Coordinates of ``nodes``, the first in the middle and the others on two rings around it, and of ``edges``.
+
+    Nodes for which the rings have no room are left out, with their edges.
+    """
     rings = [nodes[1 : 1 + _RINGS[0][0]], nodes[1 + _RINGS[0][0] : 1 + _RINGS[0][0] + _RINGS[1][0]]]
     radii = [min(_RINGS[0][1], 50.0 + 8 * len(rings[0])), _RINGS[1][1]]
     middle = _ROOM + radii[bool(rings[1])]
@@ -95,13 +98,13 @@ def stamp(moment: str) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration in words, to the minute."""
+    """A duration in the largest unit of which it has at least two, or else in seconds."""
     units = (("days", 86_400), ("hours", 3_600), ("min", 60))
     return next((f"{seconds / size:.0f} {name}" for name, size in units if seconds >= 2 * size), f"{seconds:.0f} s")
 
 
 def dumps(value: object) -> str:
-    """JSON for people."""
+    """``value`` as indented JSON, for people."""
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 

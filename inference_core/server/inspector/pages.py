@@ -36,7 +36,7 @@ from inference_core.services.operations.review import list_pending
 from inference_core.services.user_memories import list_users
 
 _SHORT: Final = 280
-"""Characters of a memory in a list; a page stays below 200 KB whatever is stored."""
+"""Characters shown of a memory in a list; so a page stays below 200 KB, whatever is stored."""
 _LONG: Final = 16_000
 _PAGE: Final = 40
 _HITS: Final = 20
@@ -48,7 +48,7 @@ _MEDIA: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+x
 
 
 def cut(text: str, most: int = _SHORT) -> str:
-    """At most ``most`` characters of ``text``."""
+    """The first ``most`` characters of ``text``, with an ellipsis if there are more."""
     return text if len(text) <= most else f"{text[:most].rstrip()}…"
 
 
@@ -77,20 +77,20 @@ def brief(look: Look, document: MemoryStoreDocument, most: int = _SHORT) -> dict
 
 
 def now_of(look: Look) -> str:
-    """The time, as screens have times."""
+    """The present time in the scope's time zone, in ISO 8601, as all times of screens are."""
     return in_zone(look.scope.clock.now(), look.scope.zone).isoformat()
 
 
 @page(PREFIX, Permission.READ)
 @page(f"{PREFIX}/", Permission.READ)
 async def home(look: Looking) -> Response:
-    """The first screen: the user's timeline, or for whom is no user, all users."""
+    """The first screen: the user's timeline, or the list of users for a key without a user."""
     return RedirectResponse(look.link("timeline") if look.user is not None else f"{look.base}/users", 303)
 
 
 @page(f"{PREFIX}/static/{{name}}", None)
 async def static(name: str) -> Response:
-    """A style sheet or script."""
+    """A style sheet, script or icon, which browsers may cache for a year."""
     content = asset(name)
     if content is None:
         raise Refusal(404, "no-such-path")
@@ -100,7 +100,7 @@ async def static(name: str) -> Response:
 
 @screen(f"{PREFIX}/users", "users")
 async def users(look: Looking, user: str = "", after: str | None = None) -> dict[str, Any]:
-    """All users, for administrators; who may act as any user opens one by the id, but is told of none."""
+    """All users, for administrators. With the permission act-as alone, users can be opened by id, but not listed."""
     if not (look.may("admin") or look.may("act-as")):
         raise Refusal(403, "missing-permission", "This key may look at its own user only")
     if user:
@@ -131,7 +131,7 @@ async def timeline(look: Looking, type: str = "", source: str = "", after: str |
 
 @screen(f"{OF_USER}/search", "search")
 async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]:  # noqa: A002
-    """What a recall finds, the shares of each score, and what it left out and why. It counts for no memory."""
+    """What a recall finds, the shares of each score, and what it left out and why. No memory counts as used by it."""
     data: dict[str, Any] = {"q": q[:2_000], "type": type, "types": list(MEMORY_TYPES), "hits": [], "left_out": []}
     if not q.strip():
         return data | {"more": 0}
@@ -152,7 +152,7 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
 
 @screen(f"{OF_USER}/memory", "memory")
 async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002
-    """A memory: what it says, where it comes from, its versions, what it is linked with, and which prompts told it."""
+    """A memory: what it says, where it comes from, its versions, its links, and the prompts that it was part of."""
     found = await look.run(why, id, limit=_HITS, after=after)
     latest = found.memory or (found.removed and found.removed.document)
     if latest is None and not found.receipts:
@@ -178,7 +178,7 @@ async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, 
 async def _around(
     look: Look, document: MemoryStoreDocument
 ) -> tuple[dict[str, MemoryStoreDocument], list[dict[str, str]]]:
-    """The memories around one, itself first, at most `_NODES`, and what links them."""
+    """The memories that one is linked with, itself first, at most `_NODES`, and the links between them."""
     known, edges = {document.id: document}, dict[tuple[str, str, str], dict[str, str]]()
     frontier = [document]
     while frontier and len(known) < _NODES:
@@ -207,7 +207,7 @@ def _versions(
 ) -> list[dict[str, Any]]:
     """What the memory said before, what it replaced and what replaced it, the newest first, with the words changed."""
     chain = {found.memory.id} if found.memory else set[str]()
-    for _ in edges:  # each pass takes in the next of a chain
+    for _ in edges:  # each pass adds the next memories of the chain
         linked = {name for one in edges if one["kind"] == "replaces" for name in (one["from"], one["to"])
                   if {one["from"], one["to"]} & chain}  # fmt: skip
         if linked <= chain:
@@ -283,7 +283,7 @@ async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002
 
 
 def _line_of(look: Look, one: Receipt, memory_id: str) -> dict[str, Any]:
-    """Where a prompt had a memory."""
+    """The time of a prompt, and the place, rank and score that a memory had in it; None each if it was not there."""
     line = one.line_of(memory_id)
     return {
         "at": in_zone(one.at, look.scope.zone).isoformat(),
@@ -296,7 +296,7 @@ def _line_of(look: Look, one: Receipt, memory_id: str) -> dict[str, Any]:
 
 @screen(f"{OF_USER}/review", "review")
 async def review(look: Looking) -> dict[str, Any]:
-    """What waits for the user's confirmation, each text whole, as who approves it answers for all of it."""
+    """What waits for the user's confirmation. Each text is whole, as whoever approves it approves all of it."""
     found = await look.run(list_pending)
     shown, room = list[dict[str, Any]](), _LONG
     for one in found[:_HITS]:
@@ -318,7 +318,7 @@ async def review(look: Looking) -> dict[str, Any]:
 
 @screen(f"{OF_USER}/forgotten", "forgotten")
 async def forgotten(look: Looking, after: str | None = None) -> dict[str, Any]:
-    """What can be restored."""
+    """A page of the forgotten and deleted memories that can be restored."""
     found = await look.run(forgotten_page, limit=_PAGE, after=after)
     shown = [
         {
@@ -336,7 +336,7 @@ async def forgotten(look: Looking, after: str | None = None) -> dict[str, Any]:
 async def usage(look: Looking) -> dict[str, Any]:
     """How many memories there are, how they grew, which are used, and what making them took.
 
-    All but the counts of the store are of the newest ``of`` memories and jobs.
+    The store itself counts memories, types, jobs and what can be restored; all else is of the newest ``of`` of each.
     """
     found: dict[str, Any] = {"of": _NEWEST, **asdict(await look.run(statistics, _NEWEST))}
     for one in [*found["most_used"], *found["oldest_unused"]]:

@@ -1,4 +1,4 @@
-"""What all screens have in common: who looks at whom, pages and their JSON, forms, headers, errors."""
+"""What all screens share: who looks at whose memories, pages and their JSON, forms, headers, errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 SCREENS: Final = list[Route]()
 """The inspector's routes."""
 OF_USER: Final = f"{PREFIX}/u/{{label}}"
-"""Where a user's screens are; the label is `encode_label` of the user's id, so that any id makes a path."""
+"""The path of a user's screens. Its label is `encode_label` of the user's id, as an id may be any text."""
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -87,7 +87,7 @@ _TEMPLATES.filters |= {"counted": "{:,}".format, "percent": "{:.0%}".format, "qu
 
 
 class _AllAgents(MemoryNamespaceBuilder):
-    """Reads what all agents of one user have written: who looks at their own memories wants to see all."""
+    """Reads what all agents of one user have written, as the inspector shows all that is remembered of a user."""
 
     def __init__(self, names: list[Namespace]) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _AllAgents(MemoryNamespaceBuilder):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A request for a screen: who looks, and at whose memories. ``scope`` counts no recall."""
+    """A request for a screen: who looks, and at whose memories. Recalls with ``scope`` do not count as use."""
 
     request: Request
     scope: MemoryScope
@@ -115,7 +115,7 @@ class Look:
         return self.request.state.principal
 
     def may(self, permission: str) -> bool:
-        """Whether that principal has a permission."""
+        """Whether the principal has ``permission``."""
         return Permission(permission) in self.principal.permissions
 
     @property
@@ -134,23 +134,23 @@ class Look:
 
     @property
     def has_session(self) -> bool:
-        """Whether somebody has signed in."""
+        """Whether the request has a session, not only a key or an anonymous user."""
         return sessions_of(self.request).key(self.request.scope) is not None
 
     @property
     def said(self) -> str | None:
-        """What came of the form that led to this screen."""
+        """The outcome of the form that led to this screen; None without one."""
         return _SAID.get(self.request.query_params.get("said", ""))
 
     @property
     def form_token(self) -> str:
-        """What forms bring along."""
+        """The CSRF token that `checked_form` expects in every form of this session."""
         who = f"{self.principal.key_id}\0{self.principal.subject}"
         return sessions_of(self.request).form_token(self.request.scope, who)
 
     @property
     def owner(self) -> str:
-        """The user, on screens that show one."""
+        """The user's id, on screens below `OF_USER`."""
         assert self.user is not None  # noqa: S101 - they are below OF_USER
         return self.user
 
@@ -177,7 +177,7 @@ class Look:
 
 
 async def look_of(request: Request, label: str | None = None) -> Look:
-    """Who looks at whose memories. Raises Refusal."""
+    """The `Look` of a request at the user with ``label``, or the principal's own. Raises Refusal, StoreUnavailable."""
     service: AgentMemoryStoreService = request.app.state.service
     principal: Principal | None = getattr(request.state, "principal", None)
     if principal is None:
@@ -202,7 +202,7 @@ Form = dict[str, str]
 
 
 class _Screen(APIRoute):
-    """A route whose errors are pages, too."""
+    """A route that answers errors with pages, too, except for addresses that end with .json."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -224,7 +224,10 @@ class _Screen(APIRoute):
 def screen(
     path: str, template: str, permission: Permission | None = Permission.READ
 ) -> Callable[[Callable[P, Awaitable[dict[str, Any]]]], Callable[P, Awaitable[dict[str, Any]]]]:
-    """Shows what a function gives at ``path``, as a page and with .json as data. It takes a `Looking` look."""
+    """Serves what a function returns as a page at ``path``, and as JSON at ``path`` with .json.
+
+    The function has a parameter ``look`` of the type `Looking`.
+    """
 
     def add(read: Callable[P, Awaitable[dict[str, Any]]]) -> Callable[P, Awaitable[dict[str, Any]]]:
         @wraps(read)
@@ -243,7 +246,7 @@ def screen(
 def action(
     path: str, permission: Permission = Permission.WRITE
 ) -> Callable[[Callable[[Look, Form], Awaitable[str]]], Callable[[Look, Form], Awaitable[str]]]:
-    """Has a form that is sent to ``path`` call a function, which returns the address of the screen that follows."""
+    """Calls a function with each form sent to ``path``, and redirects to the address that it returns."""
 
     def add(change: Callable[[Look, Form], Awaitable[str]]) -> Callable[[Look, Form], Awaitable[str]]:
         async def answer(look: Looking) -> Response:
@@ -257,7 +260,7 @@ def action(
 
 
 def page(path: str, permission: Permission | None, method: str = "GET") -> Callable[[Callable[..., Any]], Any]:
-    """Adds a route to the inspector's table."""
+    """Adds a route to `SCREENS`, for principals with ``permission``; None: for everybody."""
     return route(
         method,
         path,
@@ -270,7 +273,7 @@ def page(path: str, permission: Permission | None, method: str = "GET") -> Calla
 
 
 def check_origin(request: Request) -> None:
-    """Refuses a form that a page of another site has sent, also of one that may use the API. Raises Refusal."""
+    """Raises Refusal for a form that a page of another site has sent, even a site that may use the API."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     is_foreign = origin is not None and not is_own(origin, request.headers)
     if is_foreign or site not in ("same-origin", "none"):
@@ -278,7 +281,7 @@ def check_origin(request: Request) -> None:
 
 
 async def checked_form(look: Look) -> Form:
-    """The fields of a form that a page of this session has sent. Raises Refusal."""
+    """The fields of a form. Raises Refusal unless a page of this session has sent it."""
     form = await form_of(look.request)
     check_origin(look.request)
     if not hmac.compare_digest(form.get("token", "").encode(), look.form_token.encode()):
@@ -287,7 +290,7 @@ async def checked_form(look: Look) -> Form:
 
 
 async def form_of(request: Request) -> Form:
-    """The fields of a form, the first value of each. Raises Refusal."""
+    """The fields of a form, the first value of each. Raises Refusal for a body that is no form."""
     try:
         fields = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=100)
     except ValueError as error:
@@ -306,7 +309,7 @@ def sessions_of(request: Request) -> Any:
 
 
 def plain_page(request: Request, template: str, data: dict[str, Any], status: int = 200) -> Response:
-    """A page without a user: of the login, or an error."""
+    """A page without a user: one of the login, or an error."""
     base = f"{request.scope.get('root_path', '')}{PREFIX}"
     given = {"look": None, "page": template, "static": static, "base": base, **data}
     return HTMLResponse(_TEMPLATES.get_template(f"{template}.html").render(given), status)
@@ -328,10 +331,10 @@ def _error(request: Request, error: Exception) -> Response:
 
 
 def asset(name: str) -> bytes | None:
-    """What a static file holds; None if there is none of this name."""
+    """The content of a static file; None if there is none with this name."""
     return _ASSETS.get(name)
 
 
 def static(name: str) -> str:
-    """The address of a static file below the inspector's, which changes with the file."""
+    """The address of a static file, relative to the inspector's. It changes with the content, so it can be cached."""
     return f"static/{name}?v={hashlib.sha256(_ASSETS[name]).hexdigest()[:12]}"

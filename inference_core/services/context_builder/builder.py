@@ -57,9 +57,9 @@ DEFAULT_SOURCES: Final[tuple[ContextSource, ...]] = (
     StaticFacts(),
 )
 WORKERS: Final = 8
-"""Calls of one source at a time; while all of them hang, the source is left out at once."""
+"""How many calls of one source run at a time; while all of them hang, the source is left out at once."""
 _HANG_S: Final = 2.0
-"""No prompt waits for a source nearly so long."""
+"""A call that has run for this long counts as hung; no prompt waits for a source nearly as long."""
 _AN_INSTANT_S: Final = 0.001
 _MAX_REASON: Final = 200
 _EVERYBODY: Final = global_namespace(MemoryCategory.SEMANTIC, "any")[0]
@@ -162,7 +162,7 @@ class ContextBuilder:
         return replace(context, left_out=left_out)
 
     def _gathered(self, request: ContextRequest) -> Operation[tuple[list[ContextItem], dict[str, str]]]:
-        """What all sources give in time, and why some give nothing. Never raises for a source."""
+        """The items of the sources that answer in time, and why the others gave none. Raises no source's error."""
         deadline = Deadline(self.deadline)
         items: list[ContextItem] = []
         left_out: dict[str, str] = {}
@@ -221,7 +221,7 @@ def _reason(error: Exception) -> str:
 
 
 def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem]:
-    """What ``source`` gives, in its name. Raises what it raises, IdentityError for a memory of another user."""
+    """The items of ``source``, under its name. Raises what it raises, IdentityError for a memory of another user."""
 
     async def awaited(given: Awaitable[Sequence[ContextItem]]) -> Sequence[ContextItem]:
         return await given

@@ -28,7 +28,7 @@ from inference_core.stores.indexing.search import FoundRow, Search
 from inference_core.stores.indexing.snapshot import Snapshot
 
 Accepts = Callable[[MemoryRecord], bool]
-"""Whether a source gives this memory."""
+"""Whether a source returns this memory."""
 _READ: Final = 1_000
 """This many of a category's newest memories are read to list what does not depend on a question."""
 _WAIT_S: Final = 2.0
@@ -44,7 +44,7 @@ class Memories:
     """The memories that fit the question best, ``limit`` in all.
 
     The ``categories`` take turns, the best of each first; where one has no more, the others fill up. ``types`` and
-    ``accepts`` narrow them down before that. ``section`` "": each in that of its category. With ``judged`` off, or
+    ``accepts`` filter them before that. ``section`` "" means that of each one's category. With ``judged`` off, or
     without a question, they are the newest ones, or with ``by_importance`` the most important, among the thousand
     newest of each category; these are shown whatever the question. Its fetch raises InvalidInput, StoreUnavailable.
     """
@@ -76,7 +76,7 @@ class Memories:
         return [item_of(one, self.name, self.section) for one in in_turn[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks; None if it gives the newest or the most important. Raises InvalidInput."""
+        """The search for the question; None if it returns the newest or the most important. Raises InvalidInput."""
         if not self.judged or request.question is None:
             return None
 
@@ -95,10 +95,10 @@ class Memories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssociatedMemories:
-    """What is about the same as the ``seeds`` memories that fit the question best, and does not fit it by itself.
+    """Memories on the same subjects as the ``seeds`` that fit the question best, which do not fit it themselves.
 
-    An associated memory is as relevant as the best of those is, times how relevant it is to them. What is among the
-    ``known`` best is found without this source. Its fetch raises StoreUnavailable.
+    The relevance of an associated memory is that of the best fit, times its own to the seeds. The ``known`` best fits
+    are left out, as they are found without this source. Its fetch raises StoreUnavailable.
     """
 
     name: str = "associated"
@@ -126,7 +126,7 @@ class AssociatedMemories:
         return [item_of(one, self.name, self.section, share) for one in found.groups[0]]
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks first; None without a question."""
+        """The search for the seeds; None without a question."""
         return search_in_all(request, max(self.known, self.seeds))
 
 
@@ -166,7 +166,7 @@ def _is_open(record: MemoryRecord) -> bool:
 
 
 def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
-    """Summaries of sessions, and memories that were made of others."""
+    """Summaries of sessions, and memories that were drawn from others."""
     return Memories(
         name="consolidated",
         section="consolidated_memory",
@@ -180,7 +180,7 @@ def consolidated_memories(limit: int = 10, *, judged: bool = True) -> Memories:
 
 @dataclass(slots=True)
 class _Entity:
-    """What memories of one trust say of an entity."""
+    """What memories of one trust level say about an entity."""
 
     name: str
     kind: str
@@ -226,9 +226,9 @@ class _Entity:
 class Entities:
     """The entities that the user's memories name, each with its relations in one line.
 
-    Those that most memories name come first, the newest first among equals, as found in the thousand newest memories.
-    With ``judged`` they are those of the ``read`` memories that fit the question best: an entity is as relevant as the
-    most relevant memory that names it. Memories of different trust make different entities. Its fetch raises
+    The thousand newest memories are read; the entities that most of them name come first, the newest first among
+    equals. With ``judged``, only the ``read`` memories that fit the question best count, and an entity is as relevant
+    as the most relevant memory that names it. Memories of different trust make different entities. Its fetch raises
     StoreUnavailable.
     """
 
@@ -259,7 +259,7 @@ class Entities:
         return [entity.item(self.section, self.name) for entity in best[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks; None if it does not depend on a question, or there is none."""
+        """The search for the question; None if there is no question, or ``judged`` is off."""
         return search_in_all(request, self.read) if self.judged else None
 
 
@@ -281,7 +281,7 @@ class RecentMessages:
     speakers: Sequence[str] = SPEAKERS
 
     def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
-        """The messages that hold text, but for system messages."""
+        """The messages with text, except system messages."""
         messages = request.messages or (yield from kept_messages(request.scope, request.user_id, MAX_KEPT))
         said = [one for one in messages if not isinstance(one, SystemMessage) and one.text.strip()]
         if said and said[-1].text == request.query:
@@ -343,7 +343,7 @@ def _newest(
 
 
 def search_in_all(request: ContextRequest, limit: int) -> Search | None:
-    """For the memories that fit the request's question best, of all categories; None without a question."""
+    """A search for the ``limit`` memories of any category that fit the question best; None without a question."""
     scopes = request.scope.namespaces.read_scopes(request.user_id)
     return None if request.question is None else search_for(request, request.question, [scopes], limit)
 
@@ -356,7 +356,7 @@ def search_for(
     kinds: frozenset[str] | None = None,
     rejects: Callable[[Row], str | None] | None = None,
 ) -> Search:
-    """For the ``limit`` memories of each group that fit ``text`` best and hold now."""
+    """A search for the ``limit`` memories of each group that fit ``text`` best and hold now."""
     return Search(
         groups=groups,
         text=text,
@@ -371,7 +371,7 @@ def search_for(
 
 
 def item_of(found: FoundRow, source: str, section: str, share: float = 1.0) -> ContextItem:
-    """The item of a hit, ``share`` as relevant as that; ``section`` "": that of its category."""
+    """The item of a hit, with ``share`` of its relevance; ``section`` "" means that of its category."""
     record = record_of(found.row)
     return ContextItem.of(
         record,

@@ -1,4 +1,4 @@
-"""ContextSource: what a part of the context comes from, and what a source is asked with."""
+"""ContextSource: where a part of the context comes from, and the request that it answers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.search import Search, SearchResult
 
 Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
-"""Items, an operation that gives them, or something to await, which runs on an event loop of its own."""
+"""Items, an operation that returns them, or an awaitable of them, which runs on an event loop of its own."""
 
 
 class SharedSearches:
-    """The searches of several sources, by name of the source, done at once by whichever asks for its result first."""
+    """The searches of several sources, by source; the first one that asks for its result runs all of them at once."""
 
     def __init__(self, engine: StoreEngine, searches: Mapping[str, Search]) -> None:
         self._engine = engine
@@ -96,12 +96,12 @@ class ContextSource(Protocol):
 
     @property
     def section(self) -> str:
-        """The heading of what it gives; "" if it has several."""
+        """The heading of its items; "" if it has several."""
         ...
 
     @property
     def limit(self) -> int:
-        """How many items it may give."""
+        """How many items it may return; more are cut off."""
         ...
 
     def fetch(self, request: ContextRequest) -> Given:
@@ -114,7 +114,7 @@ class SearchingSource(ContextSource, Protocol):
     """A source that searches for the question, and takes the result from `ContextRequest.search`."""
 
     def question(self, request: ContextRequest) -> Search | None:
-        """What it asks; None if it searches for nothing, or for something else. May raise what its ``fetch`` raises."""
+        """Its search for the question; None if it runs none, or another one. May raise what its ``fetch`` raises."""
         ...
 
 

@@ -29,7 +29,7 @@ def audit(  # noqa: D417 - callers of the service pass no scope
     until: datetime | None = None,
     limit: int | None = 100,
 ) -> Operation[list[AuditEvent]]:
-    """Returns who changed the user's memories, of all agents: the newest events first, without any content.
+    """Returns the events of who changed the user's memories, of all agents, the newest first and without any content.
 
     Args:
         user_id: The user.
@@ -84,10 +84,10 @@ def audit_page(
 
 
 def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -> Operation[TrailCheck]:
-    """Whether no event of the user's audit trail was changed, removed or added, as far as it is sealed.
+    """Checks that no event of the user's audit trail was changed, removed or added, as far as the trail is sealed.
 
-    Who has the database and its key can make the whole trail anew. Against that, keep the returned ``head`` elsewhere
-    and give it later. Raises InvalidInput, StoreUnavailable.
+    Whoever has the database and its key can forge the whole trail. To detect that, keep the returned ``head`` elsewhere
+    and pass it to a later call. Raises InvalidInput, StoreUnavailable.
     """
     return (yield from scope.engine.pool.call(check_trail, scope.engine.journal, encode_label(user_id), head))
 
@@ -95,7 +95,7 @@ def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -
 def events_of(
     engine: StoreEngine, user_id: UserId, is_wanted: Callable[[AuditEvent], bool] = lambda _: True
 ) -> Operation[list[AuditEvent]]:
-    """The user's events that are wanted, in the order in which they were written. What is no event is left out."""
+    """The user's events that are wanted, in the order in which they were written, without damaged ones."""
     rows = yield from engine.scan([(encode_label(user_id), AUDIT)], accepts=lambda row: row.key != SALT)
 
     def parsed() -> list[AuditEvent]:

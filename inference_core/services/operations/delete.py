@@ -1,7 +1,7 @@
 """Delete a memory, or all of a user's memories that the agent reads; and the archive of what was deleted or forgotten.
 
-A row of the archive lies beside the memories' namespace. It is the memory's own, with a note of when and why it went.
-What a user deleted has an end, at which the store removes it. Earlier states lie in rows of their own
+The archive is a namespace beside the memories' own. Its rows are the memories' rows, each with a note of when and why
+it went. What somebody deleted has an expiry, at which the store removes it. Earlier states are in rows of their own
 (`inference_core.stores.governance.versions`).
 """
 
@@ -63,8 +63,8 @@ def delete(
 ) -> Operation[bool]:
     """Deletes a memory; it can be restored for the service's ``deleted_days``. Returns False if there is none.
 
-    ``erase`` deletes it permanently, with its earlier texts, also if it was deleted before. A forgotten memory is
-    always deleted permanently. The memory is searched for in the scopes that the agent reads, or those of ``category``.
+    ``erase`` deletes it permanently, with its earlier texts, even if it was deleted before. A forgotten memory is
+    always deleted permanently. The memory is looked up in the scopes that the agent reads, or in those of ``category``.
     With ``expected_version``, it is deleted only at that version, and not if it was forgotten. Raises InvalidInput,
     StoreUnavailable, WriteUnknown, VersionConflict if it is at another version, and Held under a legal hold.
     """
@@ -131,7 +131,7 @@ def delete_all(
 
 
 def _write(scope: MemoryScope, batch: Sequence[Write], operation: str, *, erase: bool) -> Operation[list[int]]:
-    """Removes for good, or so that it can be restored."""
+    """Applies ``batch``; with ``erase`` without keeping what it removes, else so that it can be restored."""
     shown = replace(scope, deleted_days=0.0) if erase else scope
     return shown.write(batch, operation)
 
@@ -146,7 +146,7 @@ def empty(
     kinds: frozenset[str] | None = None,
     cause: Cause | None = None,
 ) -> Operation[int]:
-    """Removes all rows of exactly ``scopes`` (of ``kinds``), portion by portion until none is left; how many."""
+    """Removes all rows of exactly ``scopes`` (of ``kinds``), in portions until none is left; returns how many."""
     removed = 0
     while rows := (yield from engine.page(scopes, kinds=kinds, limit=PORTION)):
         yield from engine.write([Remove(namespace=row.namespace, key=row.key) for row in rows], cause)
@@ -182,7 +182,7 @@ def is_archived(row: Row, now: datetime) -> bool:
 
 
 def is_over(row: Row, now: datetime) -> bool:
-    """Whether the end of an archive's or versions' row has come, on a store that does not remove it by itself."""
+    """Whether a row of the archive or of earlier versions has expired, for stores that do not remove it themselves."""
     until = last_end(row) or moment_field(mapping_field(row.value, _NOTE), "until")
     return until is not None and until <= now
 
@@ -219,13 +219,13 @@ def archive_writes(
     return [
         put,
         Remove(namespace=row.namespace, key=row.key, expected=row.version),
-        # Any, where none is found: one that cannot be read seems absent, and must not keep the memory.
+        # Any version if none was found: an unreadable row seems absent, and must not stop the move.
         Remove(namespace=usage_place, key=row.key, expected=usage.version if usage else None),
     ]
 
 
 def restore_writes(row: Row, document: Document | None, now: datetime) -> list[Write]:
-    """The writes that put the memory of an archive's ``row`` back, as used now, unless one is there."""
+    """The writes that put the memory in ``row`` of the archive back, as used now; they fail if its id is taken."""
     note = mapping_field(row.value, _NOTE)
     count = note.get("count")
     home, record = memory_namespace(row.namespace), record_of(row)
@@ -248,7 +248,7 @@ def earlier_texts(
 ) -> Operation[list[MemoryStoreDocument]]:
     """The earlier texts of a memory that was kept in ``homes``, the oldest first; ``latest`` is what it says now.
 
-    A state that differs in something else is no other text.
+    Successive states with the same text count once.
     """
     places = [(home, memory_id) for home in homes]
     rows = yield from scope.engine.get(
@@ -281,7 +281,7 @@ def earlier_texts(
 
 
 def _states_of_before(row: Row | None, now: datetime) -> list[State]:
-    """What version 0.1 kept of replaced texts, in the row of the archive."""
+    """The replaced texts that version 0.1 kept in the archive's ``row``."""
     found: list[State] = []
     note = mapping_field(row.value, _NOTE) if row else {}
     for entry in cast("Sequence[Mapping[str, Any]]", note.get(_EARLIER) or ()):
@@ -294,5 +294,5 @@ def _states_of_before(row: Row | None, now: datetime) -> list[State]:
 
 
 def archive_keys(homes: Iterable[Namespace], key: str) -> list[tuple[Namespace, str]]:
-    """Where the archives of ``homes`` keep what there is under the id ``key``."""
+    """The keys at which the archives of ``homes`` keep the memory with the id ``key``."""
     return [(sidecar_namespace(home, FORGOTTEN), key) for home in homes]

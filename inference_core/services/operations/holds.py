@@ -1,4 +1,4 @@
-"""Legal holds on a user, a memory or a session: begun, listed, released; `stores.governance.holds` keeps them."""
+"""Places, lists and releases legal holds on a user, a memory or a session; `stores.governance.holds` enforces them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_REASON: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class HeldCopy:
-    """What stood in ``place`` under ``key`` until it was replaced under a hold; ``value`` is the row's."""
+    """A copy of the row in ``place`` under ``key``, with its ``value``, that was replaced or removed under a hold."""
 
     place: str
     key: str
@@ -89,9 +89,9 @@ def list_holds(scope: MemoryScope, user_id: UserId) -> Operation[list[Hold]]:
 
 
 def list_held_copies(scope: MemoryScope, user_id: UserId) -> Operation[list[HeldCopy]]:
-    """The copies of what was replaced under the user's holds, or had to be removed so that agents can go on.
+    """The copies of what was replaced under the user's holds, or removed because agents could not go on otherwise.
 
-    The newest first. Raises StoreUnavailable.
+    They come newest first. Raises StoreUnavailable.
     """
     rows = yield from scope.engine.scan([(encode_label(user_id), HELD)])
     told = [(row.value, row.updated_at) for row in rows]
@@ -99,7 +99,7 @@ def list_held_copies(scope: MemoryScope, user_id: UserId) -> Operation[list[Held
 
 
 def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> Operation[bool]:
-    """Ends a legal hold; with the user's last one the copies go. False if there is none with this id.
+    """Ends a legal hold, and with the user's last one removes the copies. Returns False if no hold has this id.
 
     Raises InvalidInput, StoreUnavailable.
     """
@@ -115,7 +115,7 @@ def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> Operation
 
 
 def _changed(scope: MemoryScope, label: str, write: Put | Remove, operation: str) -> Operation[list[int]]:
-    """Begins or ends a hold, which everybody who has read the marker before notices."""
+    """Begins or ends a hold and rewrites the user's marker, so that whoever read it before notices the change."""
     namespace, key = marker_of(label)
     (row,) = yield from scope.engine.get([(namespace, key)])
     marker = Put(

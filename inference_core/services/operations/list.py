@@ -56,8 +56,8 @@ def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[Memory
 def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
     """The memory, all that it superseded and all that superseded it, the oldest first; empty if it does not exist.
 
-    Texts that changes replaced come before the memory, under its id, for the service's ``deleted_days``. Covers only
-    memories in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
+    The earlier texts of a memory come before it, under its id, for the service's ``deleted_days``. Covers only memories
+    in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
     scopes = yield from readable(scope, user_id)
@@ -133,14 +133,14 @@ def list_all(
 ) -> Operation[list[MemoryStoreDocument]]:
     """All memories that the agent reads, the newest first, of one category or type if given.
 
-    `list_memories` gives them by pages. Raises InvalidInput, StoreUnavailable.
+    `list_memories` returns them in pages. Raises InvalidInput, StoreUnavailable.
     """
     found, _ = yield from list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
     return list(found)
 
 
 def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> Operation[dict[str, MemoryStoreDocument]]:
-    """Those of the memories ``ids`` that there are. Only looks: what expires lives no longer for it.
+    """The existing memories among ``ids``, by id. Unlike `get`, it does not renew their time to live.
 
     Raises StoreUnavailable.
     """
@@ -158,10 +158,10 @@ def browse(
     limit: int = 50,
     after: str | None = None,
 ) -> Operation[MemoryPage[MemoryStoreDocument]]:
-    """A page of memories of a type and an `Origin`, the newest first, which costs the same however rare these are.
+    """A page of memories of a type and an `Origin`, the newest first, at a bounded cost however rare these are.
 
-    It looks through `MOST_BROWSED` memories at most: a page may hold fewer than ``limit`` though others follow. Raises
-    InvalidInput, StoreUnavailable.
+    It looks through about `MOST_BROWSED` memories at most, so a page may hold fewer than ``limit`` though more follow.
+    Raises InvalidInput, StoreUnavailable.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes, cursor = (yield from readable(scope, user_id)), None if after is None else Cursor.decode(after)
@@ -193,7 +193,7 @@ def count(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:
 
 
 def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
-    """How many of the memories that are ``counted`` by their namespaces each category has, and ``total``."""
+    """The sums of ``counted``, numbers of memories by namespace, for each category and as ``total``."""
     counts = {category.value: 0 for category in MemoryCategory}
     for namespace, rows in counted:
         counts[namespace[1]] += rows
@@ -209,7 +209,7 @@ def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[list[M
 def page_of(
     engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: MemoryPageRequest
 ) -> Operation[tuple[MemoryPage[T], int]]:
-    """A page of what ``make`` gives of the rows in exactly ``scopes``, the newest first, and how many match in all."""
+    """A page of ``make(row)`` for the rows of exactly ``scopes``, the newest first, and how many rows match in all."""
     limit, offset, wanted = request.limit, request.offset, request.matches
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")

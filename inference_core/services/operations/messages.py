@@ -1,4 +1,4 @@
-"""Hand over messages and answers that a worker makes memories of, and read the newest ones."""
+"""Hand over messages and answers from which a worker makes memories, and read the newest ones."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.stores.backend import Remove
 
 TIMESTAMP: Final = "timestamp"
-"""The name in a message's ``additional_kwargs`` of the time at which it was said, in ISO 8601."""
+"""The key in a message's ``additional_kwargs`` for the time at which it was said, in ISO 8601."""
 MAX_KEPT: Final = 100
-"""This many of the newest messages of a user with an agent are kept for prompts."""
+"""How many of the newest messages of a user with an agent are kept for prompts."""
 _ROLES: Final = {HumanMessage: Role.USER, AIMessage: Role.ASSISTANT, ToolMessage: Role.TOOL}
 
 
@@ -43,9 +43,10 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[int]:
     """Puts messages into the outbox, durably, in one commit; a worker extracts memories from them.
 
-    The user's newest 100 messages are also kept unchanged, so that `ContextBuilder` can show them. System messages and
-    messages without text are skipped. A message with an id is added only once, however often you pass it; a message
-    without an id is new each time. Its time is ``additional_kwargs["timestamp"]`` (ISO 8601), by default now.
+    The user's newest 100 messages with this agent are also kept word for word, without secrets, so that
+    `ContextBuilder` can show them. System messages and messages without text are skipped. A message with an id is added
+    only once, however often you pass it; a message without an id is new each time. The time of a message is
+    ``additional_kwargs["timestamp"]`` (ISO 8601), by default now.
 
     Args:
         user_id: The user.
@@ -97,9 +98,9 @@ def add_messages_once(
     *,
     session_id: str | None = None,
 ) -> Operation[int]:
-    """As `add_messages`, once for each ``request_key`` of the user, also for messages without an id.
+    """Like `add_messages`, but once for each ``request_key`` of the user, even for messages without an id.
 
-    Raises InvalidInput for a known key with other messages.
+    Raises InvalidInput if the key was used for other messages.
     """
     told = {"messages": [one.model_dump_json() for one in messages], "session_id": session_id}
     request = yield from request_of(scope, user_id, request_key, told)
@@ -138,7 +139,7 @@ def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> Operation[
 
 
 def said_at(message: BaseMessage) -> datetime | None:
-    """When ``message`` was said, if it tells; aware, in UTC."""
+    """When ``message`` was said, aware and in UTC; None if it has no valid time."""
     try:
         return aware(datetime.fromisoformat(message.additional_kwargs[TIMESTAMP]))
     except (KeyError, TypeError, ValueError, OverflowError):

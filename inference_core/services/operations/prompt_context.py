@@ -60,8 +60,7 @@ class TurnOptions:
     and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
     holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
-    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` is that of a `Search`, in
-    seconds.
+    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` is that of a `Search`.
     """
 
     types: Sequence[str] | None = None
@@ -105,9 +104,9 @@ class TurnContext:
 def build_turn_context(
     scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
 ) -> Operation[TurnContext]:
-    """What a turn about ``query`` shows; ``frozen`` is the profile of the turn before, in this thread.
+    """What a turn about ``query`` shows; ``frozen`` is the profile of the previous turn in this thread.
 
-    One read of the store; all else is decided on its snapshot. Raises InvalidInput, StoreUnavailable.
+    Everything is decided on one snapshot of the memories. Raises InvalidInput, StoreUnavailable.
     """
     turn = _Turn(scope, user_id, query, options, (yield from roles_of(scope, user_id)))
     context = yield from scope.engine.read(
@@ -150,7 +149,7 @@ def format_context(
 
 
 class _Turn:
-    """One turn's question and limits; its methods are pure but for what they ask the snapshot."""
+    """One turn's question and limits; its methods are pure, apart from what they read from the snapshot."""
 
     def __init__(
         self, scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, spaces: Iterable[str]
@@ -191,9 +190,9 @@ class _Turn:
         return self.context(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
 
     def standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
-        """By id the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
+        """By id, the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
 
-        And those of the frozen profile, however old, since it stays only as long as all of them hold.
+        Those of the frozen profile are among them, however old, since it stays only as long as all of them hold.
         """
         rows = snapshot.pinned(self.scopes)
         for kind in STANDING:
@@ -263,7 +262,7 @@ class _Turn:
         spare = _SPARE if self.query and self.options.engineer else 0
 
         def reject(row: Row) -> str | None:
-            # Before the cut: what the profile shows takes no place of what answers.
+            # Rejected before the cut, so that what the profile shows takes no place from what answers.
             is_there = (row.namespace, row.key) in places or row.value.get("content") in contents
             return _IN_PROFILE if is_there else self.why_not(row)
 
@@ -295,7 +294,7 @@ class _Turn:
         found: dict[MemoryCategory, list[ContextItem]] = {}
         for name, group in zip(self.groups, result.groups, strict=True):
             own = list(islice(rest, len(group)))
-            # In their order, whatever gave it, but the doubted ones as much later as they lose.
+            # They keep their order, whatever decided it, except that doubts move an item back by what they cost.
             scores = accumulate((item.score for item in own), min)
             left = [score - item.doubt for item, score in zip(own, scores, strict=True)]
             order = sorted(range(len(own)), key=lambda at: -left[at])

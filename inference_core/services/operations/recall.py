@@ -85,10 +85,10 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         session_id: Only memories of this session.
         created_after: Only memories stored at this time or later.
         created_before: Only memories stored before it.
-        min_relevance: From 0 to 1. Leaves out memories that are less likely to answer the query.
+        min_relevance: From 0 to 1. Leaves out memories of lower relevance, which are less likely to answer the query.
 
     Raises:
-        InvalidInput: An argument is not usable.
+        InvalidInput: An argument is invalid.
         StoreUnavailable: The database did not answer in time.
     """
     limit = checked_limit(k or scope.max_results)
@@ -165,7 +165,7 @@ def recall_by_category(
 def user_context(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
 ) -> Operation[dict[str, list[str]]]:
-    """The contents of the user's newest memories, by type; types without memories are left out.
+    """The contents of the user's newest memories by type, at most ``max_per_type`` each; empty types are left out.
 
     The default ``memory_types`` are preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
     """
@@ -218,7 +218,7 @@ def asks(query: object) -> bool:
 
 
 def checked_limit(k: int) -> int:
-    """``k``, if it is a number of results that may be asked for. Raises InvalidInput."""
+    """``k``. Raises InvalidInput unless it is a whole number from 1 to `MAX_RESULTS`."""
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= MAX_RESULTS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidInput(f"The number of results must be from 1 to {MAX_RESULTS}, not {quoted(k)}")
     return k

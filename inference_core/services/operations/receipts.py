@@ -40,8 +40,8 @@ class Why:
     """Where a memory comes from, and a page of the model calls that were given it, the newest first.
 
     ``memory`` is None if it is gone; if it can be restored, ``removed`` has it, when it was deleted or forgotten, and
-    why. The ``source`` of its value names the thread, messages and tool it was made of. ``earlier`` are the texts that
-    updates have replaced, the oldest first.
+    why. The ``source`` of its value names the thread, messages and tool that it comes from. ``earlier`` are the texts
+    that updates have replaced, the oldest first.
     """
 
     memory: MemoryStoreDocument | None
@@ -63,9 +63,9 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The texts of a receipt, rendered again from what is stored now. ``is_same``: their hashes are the receipt's.
+    """The texts of a receipt, rendered again from what is stored now. ``is_same``: their hashes match the receipt's.
 
-    ``gone`` are the ids of memories that were deleted or changed since then; ``problem`` says why else it differs.
+    ``gone`` are the ids of memories that were deleted or changed since; ``problem`` is another reason for a difference.
     """
 
     profile: str
@@ -76,7 +76,7 @@ class Rebuilt:
 
 
 def keep_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> None:
-    """Stores ``receipt`` in the background until its time is over; never waits. Raises InvalidId."""
+    """Stores ``receipt`` in the background, to be kept until ``receipt.until``; never waits. Raises InvalidId."""
     put = Put(
         namespace=_namespace(user_id),
         key=receipt.id,
@@ -105,7 +105,7 @@ def list_receipts(
 
 
 def get_receipt(scope: MemoryScope, user_id: UserId, receipt_id: str) -> Operation[Receipt | None]:
-    """The user's receipt with this id; None if there is none any more. Raises StoreUnavailable."""
+    """The user's receipt with this id; None if there is none or its time is over. Raises StoreUnavailable."""
     yield from scope.engine.flush_later()
     (row,) = yield from scope.engine.get([(_namespace(user_id), canonical_id(receipt_id))])
     receipt = _read(row) if row else None
@@ -117,8 +117,8 @@ def why(
 ) -> Operation[Why]:
     """Where the memory comes from, and the newest receipts of model calls that included it. Raises InvalidInput.
 
-    Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call. What was
-    deleted or replaced in a space, only its admins see.
+    Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call. Only the
+    admins of a space see what was deleted or replaced in it.
     """
     homes = yield from readable(scope, user_id)
     record = yield from find(scope, user_id, memory_id, homes)
@@ -181,14 +181,14 @@ def _page(
     thread_id: str | None = None,
     memory_id: str | None = None,
 ) -> Operation[MemoryPage[Receipt]]:
-    """The kept receipts of a thread, or that name a memory, the newest first; writes what waits before."""
+    """A page of the user's receipts, of one thread or memory if given, the newest first. Flushes queued ones first."""
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, not {limit}")
     cursor = None if after is None else Cursor.decode(after)
     yield from scope.engine.flush_later()
     now, namespace = scope.clock.now(), _namespace(user_id)
     is_own = scope.engine.backend.capabilities.change_feed
-    if not is_own:  # nobody else removes what is over there, and a page reads all of it anyway
+    if not is_own:  # such a store does not remove expired rows, and a page reads all of them anyway
         rows = yield from scope.engine.scan([namespace])
         over = [row for row in rows if (receipt := _read(row)) and receipt.until <= now]
         yield from scope.engine.remove_later(over)

@@ -1,4 +1,4 @@
-"""Requests that clients repeat under a key of their own until they have an answer: each is carried out once."""
+"""Idempotent requests: clients repeat them under a key of their own until they get an answer; each runs once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_REQUEST_KEY_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request. Its ``mark`` is what the store keeps of it; writing that fails if the user's key was used before.
+    """A request. The store keeps its ``mark``; writing the mark fails if the user has used the key before.
 
-    ``id`` follows from the key and from what the request says, ``digest`` from the latter alone.
+    ``id`` is derived from the key and from what the request says, ``digest`` from the latter alone.
     """
 
     mark: Put
@@ -34,7 +34,7 @@ class Request:
 
 
 def request_of(scope: MemoryScope, user_id: UserId, request_key: str, told: Mapping[str, Any]) -> Operation[Request]:
-    """The request with this key that says ``told``. Raises InvalidMemory for a bad key."""
+    """The request with this key and the fields ``told``. Raises InvalidMemory for an invalid key."""
     name = canonical_text(request_key, what="idempotency key", max_bytes=MAX_REQUEST_KEY_BYTES)
     body = encode_json({field: str(value) for field, value in told.items()}, what="request")
     secret = yield from scope.engine.content_key()  # without it, what is kept says nothing about the memory

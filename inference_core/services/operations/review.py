@@ -1,8 +1,8 @@
 """Pending memories: what may become a memory when the user has confirmed it, and what reviewers decide about it.
 
 A pending memory is a row beside the memories' namespace, which no recall, list or count reads. It becomes a memory and
-leaves its place in one transaction. A rejected one leaves a mark there that says nothing of it: the row's name follows
-from the user and the text by a key of the store, so the same text is not offered again.
+leaves its place in one transaction. A rejected one leaves a mark there that reveals nothing of it: the row's name is an
+HMAC of the user and the text under a key of the store, by which the same text is recognized and not offered again.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from inference_core.stores.indexing.reader import content_key_of
 
 PENDING_DAYS: Final = 30
 MOST_PENDING: Final = 200
-"""So many memories of a user and category may wait; an agent that offers more is refused."""
+"""How many memories may wait beside one namespace, a user's category or an agent's part of it; more are refused."""
 _NOTE: Final = "_pending"
 _ENDS: Final = "ends"
 _NAMES: Final = 4
-"""A text gets another name each time that a memory of it was approved and has ended since."""
+"""How many names a text can get: the next one each time that a memory of it was approved and has ended since."""
 
 
 def proposal(
     scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()
 ) -> Operation[tuple[Decision, str, list[Write]]]:
-    """As `proposed_on`, for what this agent offers. Raises StoreError."""
+    """Like `proposed_on`, in the namespaces that this agent reads. Raises StoreError."""
     homes = scope.namespaces.read_scopes(owner_in(record.namespace))
     return (yield from scope.engine.ask(partial(proposed_on, record, homes, scope.clock.now(), ends)))
 
@@ -108,7 +108,7 @@ def proposed_on(
         kind=record.memory_type.value,
         created_at=now,
         updated_at=now,
-        expected=known[0].version if known[0] else 0,  # one that is over, on a store that does not remove it by itself
+        expected=known[0].version if known[0] else 0,  # an expired one, on a store that does not remove it by itself
         expiry=Expiry(until, until - now),
     )
     return Decision.PENDING, name, [put]
@@ -121,7 +121,7 @@ def has_to_wait(record: MemoryRecord, confirm: Collection[str] = ()) -> bool:
 
 
 def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> Operation[str]:
-    """Has ``record`` wait for the user; returns the id of the memory that says the same, if that was approved before.
+    """Returns the id of the approved memory that says the same as ``record``, or else has ``record`` wait for the user.
 
     Raises ConfirmationNeeded if it waits now; UntrustedWrite if the user has rejected it or too many wait; StoreError.
     """
@@ -161,8 +161,8 @@ def list_pending(
 ) -> Operation[list[PendingMemory]]:
     """The memories of all agents that wait for the user's confirmation, the newest first; of one session, if given.
 
-    Nothing else shows them: no recall, list, count, prompt or export. Approve them with `approve_pending`, or reject
-    them. After 30 days they are gone. Raises InvalidInput, StoreUnavailable.
+    Nothing else shows them: no recall, list, count, prompt or export. Decide with `approve_pending` or
+    `reject_pending`; undecided ones are gone after 30 days. Raises InvalidInput, StoreUnavailable.
     """
     rows = yield from pending_rows(scope, user_id, session_id=session_id)
     places = [_ends(row) for row in rows]
@@ -191,17 +191,17 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
     session_id: str | None = None,
     by: str | None = None,
 ) -> Operation[list[str]]:
-    """Makes a pending memory a memory that the user has stated, or all of a session; returns the ids that are approved.
+    """Turns a pending memory, or all of a session, into memories that the user has stated; returns the approved ids.
 
-    The memory keeps its id. What it replaces is superseded by it in the same transaction; if that was pinned, it is
-    pinned. You can repeat the call. An id is missing from the result if the memory was rejected, has expired, or was
-    approved with another text: a reviewer who gets the id back knows that what is stored is what they approved.
+    The memory keeps its id. In the same transaction it supersedes what it replaces, and is pinned if that was. You can
+    repeat the call. An id is missing from the result if the memory was rejected, has expired, or was approved with
+    another text: a reviewer who gets the id back knows that what is stored is what they approved.
 
     Args:
         user_id: The user.
         pending_id: The id of one pending memory.
         edit: Its new text.
-        session_id: Approves all that wait of this session instead.
+        session_id: Approves all that wait from this session instead.
         by: Who approves, for the memory's source. By default the user.
 
     Raises:
@@ -218,7 +218,7 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
     reviewing = _reviewing(scope, user_id, by)
 
     def approve(key: str) -> Operation[bool]:
-        """Makes it a memory, or finds that it is one. Raises VersionConflict if somebody else decides."""
+        """Makes it a memory, or finds that it is one already. Raises VersionConflict if somebody else decides first."""
         now = scope.clock.now()
         rows = yield from _beside(reviewing, user_id, key, now)
         if any(map(_is_rejected, rows)):
@@ -227,7 +227,7 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
             waiting = _record(row)
             targets = yield from scope.engine.get(_ends(row))
             old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
-            # What is approved for several users is still no word of each of them.
+            # What is approved in a space does not become the words of each of its members.
             origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
             source = replace(waiting.source, origin=origin, approved_by=reviewing.actor.id)
             record = replace(
@@ -267,17 +267,17 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
     session_id: str | None = None,
     by: str | None = None,
 ) -> Operation[list[str]]:
-    """Removes a pending memory, or all of a session, and keeps a mark; returns the ids that are rejected.
+    """Removes a pending memory, or all of a session, and keeps a mark of each; returns the rejected ids.
 
-    The same words, if they come from an agent, are refused from then on. The mark does not contain them; an undo finds
-    them for the service's ``deleted_days``. You can repeat
-    the call. An id is missing from the result if the memory was approved, or has expired.
+    From then on, the same words are refused if they come from an agent. The mark does not contain the words, but an
+    undo can bring them back for the service's ``deleted_days``. You can repeat the call. An id is missing from the
+    result if the memory was approved or has expired.
 
     Args:
         user_id: The user.
         pending_id: The id of one pending memory.
         why: The reason, which is kept with the mark.
-        session_id: Rejects all that wait of this session instead.
+        session_id: Rejects all that wait from this session instead.
         by: Who rejects. By default the user.
 
     Raises:
@@ -325,7 +325,7 @@ def _decided(
     session_id: str | None,
     decide: Callable[[str], Operation[bool]],
 ) -> Operation[list[str]]:
-    """Those of the chosen ids for which ``decide`` gives True; it is called again whenever somebody else was faster.
+    """Those of the chosen ids for which ``decide`` returns True; it is `retried` after a VersionConflict.
 
     Raises InvalidInput unless exactly one of ``pending_id`` and ``session_id`` is given.
     """
@@ -342,13 +342,13 @@ def _decided(
 
 
 def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemoryScope:
-    """``scope`` as the reviewer's: ``by``, or else the user; of a space, the application."""
+    """``scope`` with the reviewer as its actor: ``by``, by default the user or, in a space, the application."""
     encode_label(user_id)
     if by is not None:
         name = scope.engine.guard.text(canonical_text(by, what="by", max_bytes=512))
     else:
         name = Origin.APPLICATION.value if isinstance(user_id, Space) else str(user_id)
-    # Else it is who acts here: an administrator at the command line, a program with a key.
+    # Otherwise the kind is that of whoever acts here: an administrator at the command line, a program with a key.
     kind = Origin.USER.value if by in (None, str(user_id)) else scope.actor.kind
     return replace(scope, actor=Actor(kind=kind, id=name))
 
@@ -385,14 +385,14 @@ def _waits(row: Row, now: datetime) -> bool:
 
 
 def _ends(row: Row) -> list[Key]:
-    """Where the memories are that end with the approval of the pending one in ``row``; all are of its user."""
+    """The keys of the memories that end when the pending one in ``row`` is approved, of the same user only."""
     places = cast("list[list[str]]", mapping_field(row.value, _NOTE).get(_ENDS) or [])
     keys = [(tuple(labels), key) for *labels, key in places]
     return [(home, key) for home, key in keys if home[:1] == row.namespace[:1] and holds_memories(home)]
 
 
 def _names(key: bytes, user_id: UserId, content: str) -> Iterator[str]:
-    """The ids that this text of the user gets, whatever its type: they tell nothing without the key."""
+    """The ids that this text of the user can get, whatever its type. Without the key they reveal nothing."""
     text = " ".join(content.casefold().rstrip(".!").split())
     for attempt in range(_NAMES):
         told: list[Any] = [PENDING, encode_label(user_id), text, attempt]

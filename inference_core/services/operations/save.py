@@ -48,7 +48,7 @@ from inference_core.services.operations.scope import (
 from inference_core.stores.backend import Check, Remove, Write
 
 _SAME: Final = 3
-"""A save looks at this many memories of the same words, and no further."""
+"""How many ids derived from the words a save tries before it takes a random one."""
 
 
 class SavedId(str):
@@ -87,10 +87,10 @@ def save(  # noqa: D417 - callers of the service pass no scope
 ) -> Operation[SavedId]:
     """Stores a memory; it is durable when this returns.
 
-    If a current memory has the same words, type, agent and time, no second one is stored. The returned id is that of
-    the stored memory, with ``was_stored`` set, and new tags, topic, metadata, pin and importance are added to it. After
-    WriteUnknown (the write was not confirmed) you can safely repeat the call with the same ``memory_id``. Secrets are
-    left out; ``redacted`` of the returned id names their kinds.
+    Without a ``memory_id``, no second memory is stored if a current one has the same words, type, agent and time. The
+    returned id is then that memory's, with ``was_stored`` set, and new tags, topic, metadata, pin and importance are
+    added to it. After WriteUnknown (the write was not confirmed) you can safely repeat the call with the same
+    ``memory_id``. Secrets are left out; ``redacted`` of the returned id names their kinds.
 
     Args:
         user_id: The user.
@@ -99,7 +99,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
         session_id: The conversation that the memory belongs to.
         topic: A short label.
         extra_metadata: Your own JSON data.
-        memory_id: Replaces the memory with this id and keeps its creation time. By default a new id.
+        memory_id: Creates the memory with this id, or replaces it and keeps its creation time. By default a new id.
         category: A `MemoryCategory` by name. By default that of the type.
         source: Who said it, which decides how far it is trusted. By default the application.
         importance: From 0 to 1. More important memories rank a little higher and are forgotten later.
@@ -107,14 +107,14 @@ def save(  # noqa: D417 - callers of the service pass no scope
         tags: At most 32 short labels.
         valid_from: When it happened or became true. By default the time of storing.
         expires_at: From this time on, it is not found.
-        expected_version: With ``memory_id``, replaces the memory only at this version; 0 only creates it.
+        expected_version: With ``memory_id``, replaces the memory only at this version; 0: only if there is none yet.
 
     Raises:
         InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
         SecretFound: The text holds a secret, and the store rejects those.
         ConfirmationNeeded: The source may not write this; it waits for the user, see `list_pending`.
         QuotaExceeded: The user, or the agent, has as many memories or writes as allowed; a retry does not help.
-        UntrustedWrite: The user has rejected it before.
+        UntrustedWrite: The user has rejected it before, or has too much to confirm.
         VersionConflict: The memory is not at ``expected_version``.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
     """
@@ -162,12 +162,12 @@ def save(  # noqa: D417 - callers of the service pass no scope
 def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> Operation[SavedId]:
     """Saves a ``memory``, the arguments of `save` without an id, once for each ``request_key`` of the user.
 
-    Repeat it as often as you like, also after a failure; for a day, repetitions return the id with ``was_stored`` set
-    and store nothing, also if the memory was deleted meanwhile. Raises InvalidInput for a known key with another
+    Repeat the call as often as you like, even after a failure: for a day, repetitions return the id with ``was_stored``
+    set and store nothing, even if the memory was deleted meanwhile. Raises InvalidInput if the key was used for another
     memory, else what `save` raises.
     """
     request = yield from request_of(scope, user_id, request_key, memory)
-    once = replace(scope, beside=(request.mark,))  # in one transaction: what was saved is known to have been
+    once = replace(scope, beside=(request.mark,))  # in one transaction: no memory without its mark
     try:
         return (yield from save(once, user_id, memory_id=request.id, expected_version=0, **memory))
     except VersionConflict:
@@ -186,7 +186,7 @@ def _without_secrets(guard: Guard, record: MemoryRecord) -> tuple[MemoryRecord, 
 def _saved(
     scope: MemoryScope, user_id: UserId, record: MemoryRecord, expected_version: int | None
 ) -> Operation[SavedId]:
-    """Stores ``record``, under the id that it has or, without one, that follows from what it says."""
+    """Stores ``record`` under its id or, if it has none, under an id derived from what it says."""
     others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != record.namespace]
     if not record.id:
         return (yield from _stored_once(scope, record, others))
@@ -194,9 +194,9 @@ def _saved(
     kept = record if old is None else replace(record, created_at=old.created_at)
     operation = "replace" if old else "save"
     if expected_version is None:
-        # It alone stands under its id afterwards, whatever others write there at the same time.
+        # Afterwards it is the only memory with this id, whatever others write under the id at the same time.
         removed = [Remove(namespace=one, key=kept.id) for one in others]
-        put = replace(put_of(kept), above=old.version if old else 0)  # else its versions would come twice
+        put = replace(put_of(kept), above=old.version if old else 0)  # else version numbers would repeat
         yield from scope.write([*removed, put], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
     if old is not None and expected_version == 0:
@@ -211,12 +211,12 @@ def _saved(
 
 
 def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> Operation[SavedId]:
-    """Stores ``record`` under an id that follows from what it says, or finds it there.
+    """Stores ``record`` under an id derived from what it says, or finds it there.
 
-    So the write itself notices a repetition, without a look before it, also when two save at once. A memory that holds
-    no more, was changed, or was moved to one of the ``others`` keeps its id; then the next id is taken.
+    So the write itself detects a repetition, without a read before it, even if two callers save at once. If the memory
+    with that id has ended, was changed, or was moved to one of the ``others``, the next derived id is tried.
     """
-    key = yield from scope.engine.content_key()  # without it an id says nothing of the content
+    key = yield from scope.engine.content_key()  # without it, an id reveals nothing about the content
     session = record.session_id if record.category is MemoryCategory.EPISODIC else None  # else the same fact
     moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
     facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments]
@@ -237,9 +237,9 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Name
 
 
 def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
-    """Adds what ``new`` knows to the memory under its id; False if that says something else, or holds no more.
+    """Adds what ``new`` knows to the memory with its id; False if that memory says something else or has ended.
 
-    Raises VersionConflict if somebody else writes it meanwhile.
+    Raises VersionConflict if another caller writes it meanwhile.
     """
     (row,) = yield from scope.engine.get([(new.namespace, new.id)])
     if row is None or why_invalid(row.value, new.created_at):

@@ -46,11 +46,11 @@ DEFAULT_DELETED_DAYS: Final = 7.0
 class MemoryScope:
     """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
 
-    ``counts_access``: what is recalled is counted. ``deleted_days`` is how long what is deleted or replaced can be
+    ``counts_access``: whether recalls are counted. ``deleted_days`` is how long what is deleted or replaced can be
     restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
-    for the user. ``spares_pins``: who saves the words of a pinned memory again changes nothing of it. ``spaces`` None:
-    none are read. ``store`` is kept alive, for an engine does not do so. ``beside`` is written with each batch, in its
-    transaction.
+    for the user. ``spares_pins``: saving the words of a pinned memory again does not change it. ``spaces`` None: no
+    spaces are read. ``store`` is here to be kept alive, as an engine does not do so. ``beside`` is written with each
+    batch, in its transaction.
     """
 
     engine: StoreEngine
@@ -70,7 +70,7 @@ class MemoryScope:
 
     @property
     def kept_until(self) -> datetime | None:
-        """Till when what is deleted or replaced now can be restored or read; None: not at all."""
+        """Until when what is deleted or replaced now can be restored or read; None: not at all."""
         try:
             return self.clock.now() + timedelta(days=self.deleted_days) if self.deleted_days else None
         except OverflowError:  # at the end of the calendar
@@ -86,7 +86,7 @@ class MemoryScope:
         embeds: bool = True,
         is_clean: bool = False,
     ) -> Operation[list[int]]:
-        """Applies ``batch`` as `StoreEngine.write` does, in the name of ``actor`` or of who the ``source`` names."""
+        """Applies ``batch`` like `StoreEngine.write`, attributed to ``actor`` or, by default, as ``source`` says."""
         actor = self.actor
         if source is not None and actor == Actor():
             actor = actor_of(source, self.namespaces.agent_name)
@@ -99,7 +99,7 @@ class MemoryScope:
         self.engine.quotas.spend(encode_label(user_id), self.namespaces.agent_name, now)
 
     def note_recalled(self, records: Sequence[MemoryRecord], at: datetime) -> None:
-        """Counts that memories were recalled, and has them live on, without waiting."""
+        """Counts the recall of ``records`` and renews their time to live, as far as these are on; never waits."""
         self.engine.extend_later(records)
         if self.counts_access:
             self.engine.accesses.note([(record.namespace, record.id) for record in records], at)
@@ -108,7 +108,7 @@ class MemoryScope:
 def find(
     scope: MemoryScope, user_id: UserId, memory_id: str, scopes: Sequence[Namespace] | None = None
 ) -> Operation[MemoryRecord | None]:
-    """The memory with this id in ``scopes``, by default exactly the user's that the agent reads; None if in none.
+    """The memory with this id in ``scopes``, by default the user's own that the agent reads; None if there is none.
 
     Raises UnsupportedSchema if a newer version of this package wrote it.
     """
@@ -123,7 +123,10 @@ def find_row(
     category: str | None = None,
     scopes: Sequence[Namespace] | None = None,
 ) -> Operation[Row | None]:
-    """Its row, whichever version wrote it."""
+    """Like `find`, but returns the row, whichever version of the package wrote it.
+
+    ``category`` narrows down the default scopes.
+    """
     key, homes = canonical_id(memory_id), scopes or scope.namespaces.read_scopes(user_id, category)
     rows = yield from scope.engine.get([(namespace, key) for namespace in homes])
     return next((row for row in rows if row), None)
@@ -137,7 +140,7 @@ def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
 
 
 def check_version(memory_id: str, version: int, expected: int | None) -> None:
-    """Raises VersionConflict if the memory's ``version`` is not the ``expected`` one, InvalidInput if that is none."""
+    """Raises VersionConflict unless ``version`` is ``expected`` (None: any), InvalidInput if that is no version."""
     if expected is None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
@@ -160,7 +163,7 @@ def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
 
 
 def records_of(rows: Iterable[Row | None]) -> list[MemoryRecord]:
-    """The records of those of ``rows`` that are there; memories that a newer version has written are left out."""
+    """The records in ``rows``, without missing rows and memories that a newer version of the package wrote."""
     return [record_of(row) for row in rows if row and is_known(row)]
 
 
@@ -187,7 +190,7 @@ def record_of(row: Row) -> MemoryRecord:
 def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     """The write that stores ``record``, if it is at version ``expected``."""
     source = record.source
-    # A reply to what a tool said has the tool's origin, and names its message. What an agent saved by tool is no reply.
+    # A reply to a tool's result has the tool's origin and names its message. What an agent saved by tool is no reply.
     is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
     value = record.to_value()
     situation = DocumentMetadata(
@@ -209,7 +212,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
 
 
 def checked_moment(moment: datetime | None, what: str) -> datetime | None:
-    """``moment`` in UTC; one without a zone is taken for UTC. Raises InvalidMemory for what is no instant."""
+    """``moment`` in UTC, which is also assumed if it has no zone. Raises InvalidMemory if it is not an instant."""
     if moment is None:
         return None
     try:
@@ -238,9 +241,9 @@ def row_filter(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
 ) -> Callable[[Row], bool] | None:
-    """Whether the memory in a row has all ``tags``, is of the session and was stored from one instant to the other.
+    """A test of whether the memory in a row has all ``tags``, is of the session and was stored between the instants.
 
-    None if nothing is asked for. Raises InvalidInput.
+    ``created_after`` is inclusive, ``created_before`` exclusive. None if there is nothing to test. Raises InvalidInput.
     """
     wanted, session = set(checked_tags(tags)), optional_text(session_id, what="session_id")
     start, end = checked_moment(created_after, "created_after"), checked_moment(created_before, "created_before")

@@ -59,7 +59,7 @@ _OF_USERS: Final = frozenset({"add_messages", "add_messages_once", "add_completi
 
 
 def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRole]]:
-    """The spaces that the user may read, by name, with the role in each; none where spaces are off."""
+    """The spaces that the user may read, by name, with the user's role in each; empty if spaces are off."""
     if scope.spaces is None or isinstance(user_id, Space):
         return {}
     user, now = str(user_id), scope.clock.now()
@@ -97,10 +97,10 @@ def in_space(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Operation[T]:
-    """Runs ``operation``; if it is on a space and a member asks for it, only as far as that member's role goes.
+    """Runs ``operation``; for a `Space` with a member, only as far as that member's role allows.
 
-    Raises SpaceNotFound without the role for it, and UntrustedWrite if a member who is no admin would change or delete
-    what guides an agent; what such a member would add to that waits for an admin.
+    Raises SpaceNotFound if the role does not allow it, and UntrustedWrite if a member who is not an admin would change
+    or delete a memory that guides agents; one that such a member would add waits for an admin.
     """
     if not any(isinstance(one, Space) for one in chain(args[:1], kwargs.values())):
         return (yield from observed(scope.namespaces.agent_name, operation, scope, *args, **kwargs))
@@ -117,7 +117,7 @@ def in_space(
         # A pseudonym, so that nothing in the space names the member once that user is erased.
         member = pseudonym((yield from scope.engine.content_key()), str(space.member))
         given.arguments[first] = Space(space.name)
-        # Nor its threads, which may: `thread_label` begins with the user.
+        # For the same reason without the thread: `thread_label` begins with the user.
         by = Actor(kind=Origin.USER.value, id=member, agent=scope.actor.agent, tool=scope.actor.tool)
         acting = replace(scope, actor=by)
         if operation.__name__ in _OF_REVIEWERS:
@@ -135,7 +135,7 @@ def in_space(
 def grant(
     scope: MemoryScope, space: Space, role: str, user: str | None = None, group: str | None = None
 ) -> Operation[None]:
-    """Gives a user or a group a role in the space; it replaces the role that they have there.
+    """Gives a user or a group a role in the space, in place of the one that they have there.
 
     Give ``user`` or ``group``, not both. ``role`` is "read", "propose", "write" or "admin"; each includes those before
     it. Raises InvalidInput, InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is no admin.
@@ -156,7 +156,7 @@ def grant(
 
 
 def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str | None = None) -> Operation[bool]:
-    """Takes the role in the space away from a user or a group; False if they have none. Name one of the two.
+    """Takes the role in the space away from a user or a group; returns False if they have none. Name one of the two.
 
     Other processes notice it within the ``refresh_seconds`` of their `Spaces`, five by default. Raises InvalidInput,
     InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is no admin.
@@ -197,12 +197,15 @@ def _key(space: Space) -> str:
 
 
 def _shown(scope: MemoryScope, user: str | None, group: str | None) -> Operation[str]:
-    """Whose role it is, as the events of a space name members."""
+    """The user, by pseudonym, or the group, as the audit events of a space name them."""
     return f"user {pseudonym((yield from scope.engine.content_key()), str(user))}" if user else f"group {group}"
 
 
 def _changed(scope: MemoryScope, space: Space, write: Put | Remove, operation: str, told: str) -> Operation[None]:
-    """Changes a role, with an event in the trail of the space; the role itself lies with those of the user."""
+    """Changes a role and records an event in the audit trail of the space.
+
+    The role's row is not in the space, so a check that always holds makes the batch touch the space for the event.
+    """
     cause = Cause(at=scope.clock.now(), operation=operation, actor=scope.actor, reason=told, is_told=True)
     place = scope.namespaces.namespace_for(space, MemoryCategory.SEMANTIC)
     yield from scope.engine.write([write, Check(namespace=place, key=_NOTHING, expected=0)], cause)
@@ -220,10 +223,10 @@ def _limit(
     *,
     creates: bool,
 ) -> Operation[bool]:
-    """Makes the ``given`` write one of that member: no text of one user is the word of another.
+    """Changes the arguments ``given`` to a write so that it counts as the member's, never as another user's words.
 
-    A session by which the member is ``named`` is left out: the memory stays once that user is erased. Returns whether
-    it has to wait for an admin. Raises UntrustedWrite.
+    A session id that contains one of the member's names (``named``) is left out, as the memory outlives an erasure of
+    that user. Returns whether the write has to wait for an admin. Raises UntrustedWrite.
     """
     arguments: dict[str, Any] = given.arguments
     if any(name in str(arguments.get("session_id")) for name in named):
@@ -240,7 +243,7 @@ def _limit(
     is_guide |= guides(kind and validate_memory_type(kind), category) or bool(arguments.get("pinned"))
     if is_guide and role is SpaceRole.WRITE and not creates:
         raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")
-    if arguments.get("expected_version") is None and memory_id:  # what was looked at is what is written
+    if arguments.get("expected_version") is None and memory_id:  # only what was checked here is written
         # A row that cannot be read may be a rule, so a member who is no admin does not delete what nobody sees.
         unseen = _NO_VERSION if role is SpaceRole.WRITE and not there else None
         arguments["expected_version"] = old.version if old else (0 if creates else unseen)

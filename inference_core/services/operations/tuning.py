@@ -1,4 +1,4 @@
-"""Settings that can be changed while workers and servers run: the store keeps the changes, and all look there."""
+"""Settings that can be changed while workers and servers run: all of them read the changes from the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change a memory that is there."""
+"""Change an existing memory."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def update(  # noqa: D417 - callers of the service pass no scope
         category: A `MemoryCategory` by name.
         extra_metadata: Merged into the existing metadata.
         pinned: Whether it is always in the prompt's profile and never forgotten.
-        source: Who says so. It replaces the memory's source if you give content or type; an agent, a tool, a document
-            or the web does not replace one that is trusted less.
+        source: Who says so. It replaces the memory's source if you give content or type, except that only the user and
+            the application can replace a less trusted one.
         expected_version: Changes the memory only at this version, and then does not retry.
         tags: Replaces all tags; an empty list removes them.
         importance: From 0 to 1.
         expires_at: From this time on, it is not found; "never" removes the expiry.
 
     Raises:
-        InvalidInput: An argument is invalid, there is nothing to change, or the id is taken where it would move to.
+        InvalidInput: An argument is invalid, there is nothing to change, or the id is taken in the new category.
         SecretFound: What you give holds a secret, and the store rejects those.
         QuotaExceeded: The memory would become larger than allowed, or there were too many writes.
         UntrustedWrite: The source may not write rules; ConfirmationNeeded if the change waits for the user instead.
@@ -122,7 +122,7 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
             raise InvalidInput(
                 f"Another memory with id {quoted(new.id)} is {new.category.value} already; delete one of them first"
             )
-        put = replace(put_of(new, expected=0), above=old.version)  # else its versions would come twice
+        put = replace(put_of(new, expected=0), above=old.version)  # else version numbers would repeat
         writes = [Remove(namespace=old.namespace, key=old.id, expected=old.version), put]
     elif new.content != old.content:
         (archived,) = yield from scope.engine.get(archive_keys([old.namespace], old.id))
@@ -135,7 +135,7 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is to be changed of a memory; None keeps."""
+    """The changes to make to a memory; None leaves a field as it is."""
 
     content: str | None
     memory_type: str | None

@@ -47,7 +47,7 @@ def passage(message: AnyMessage, session_id: str, position: int = 0) -> Conversa
 
 
 def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: bool = False) -> list[ConversationMessage]:
-    """``messages`` as messages to ingest, in order; ``after_tool``: so has `with_outside` found."""
+    """``messages`` as messages to ingest, in order; ``after_tool`` is what `with_outside` returned for them."""
     said = list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
     return [replace(one, after_tool=one.role is Role.ASSISTANT) for one in said] if after_tool else said
 
@@ -72,7 +72,7 @@ def text_in(message: AnyMessage) -> str:
         if isinstance(text, str):
             parts.append(text)
         elif kind not in (*_CALLS, *_THOUGHTS):
-            # Of what it shows, the kind and the URL or else the media type, never the data.
+            # Shown by its kind and its URL or else its media type, never by its data.
             inner: Any = block.get(kind)
             fields: dict[str, Any] = {"url": block.get("url") or inner}
             fields = {**block, **(inner if isinstance(inner, Mapping) else fields)}
@@ -114,11 +114,11 @@ def forget_session(
 ) -> Operation[None]:
     """Removes the memories of ``block`` that come from this session alone; others only lose the session.
 
-    So goes what waits for the user or was deleted and can be restored, if it comes from this session alone.
+    Those that wait for the user, or were deleted and can be restored, also go if they come from this session alone.
     Raises StoreError; what was removed before stays removed.
     """
     homes = scope.namespaces.read_scopes(conversation.user_id, category)
-    # One look at all: between two, a memory could be approved or deleted, and be in neither.
+    # All in one scan: between two, a memory could be approved or deleted, and be found in neither.
     scopes = [*homes, *(sidecar_namespace(home, place) for home in homes for place in (PENDING, FORGOTTEN))]
 
     def other_sessions(rows: Sequence[Row]) -> list[tuple[Row, list[str]]]:

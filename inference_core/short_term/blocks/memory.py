@@ -63,7 +63,7 @@ class UserSession:
 
 
 class Owners:
-    """Finds the user of a session: ``user_id``, or whom ``owner`` names. Raises ConfigurationError for both."""
+    """Finds the user of a session: ``user_id``, or whom ``owner`` returns. Raises ConfigurationError for both."""
 
     def __init__(self, user_id: str | UUID | None = None, owner: Owner | None = None) -> None:
         if user_id is not None and owner is not None:
@@ -149,7 +149,7 @@ class Block(ABC):
     Args:
         store: Where it keeps memories: a store, a service, or anything that `open_store` takes. None: the store of the
             `AgentMemory` or agent that uses it.
-        name: Tells it from other blocks on the store. None: its `section`.
+        name: Distinguishes it from other blocks on the store. None: its `section`.
         max_results: The maximum number of memories that a recall returns.
         max_tokens: The maximum tokens of a recall, approximately.
         user_id: The user, if the block is used alone; an `AgentMemory` or agent passes its own.
@@ -248,7 +248,7 @@ def text_of(message: BaseMessage | None) -> str:
 
 
 def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-    """What ``function`` returns, which is called on a separate thread for ``block``. Raises BlockFailed."""
+    """Calls ``function`` for ``block`` as `in_thread` does, and returns its result. Raises BlockFailed if it fails."""
 
     def failure(error: Exception) -> BlockFailed:
         return BlockFailed(f"The block {quoted(block)} failed: {type(error).__name__}: {told_error(error)}")

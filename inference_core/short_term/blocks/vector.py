@@ -144,7 +144,7 @@ class VectorMemory(Block):
         vector_store = self.vector_store
 
         def add(vector_store: VectorStore, batch: Sequence[Draft]) -> Operation[None]:
-            """Adds those without a mark. A crash before the mark has them added again under the same ids."""
+            """Adds those without a mark. After a crash before the mark, they are added again under the same ids."""
             marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in batch}
             left = yield from unmarked(scope.engine, marks, known)
             fresh, records, waiting = yield from drafts.stored_or_offered([known[key] for key in left])
@@ -174,7 +174,7 @@ class VectorMemory(Block):
 
     def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
         """Removes the passages of this session. Raises BlockFailed if a vector store fails."""
-        # Beside a vector store, too, passages wait for the user here, and become memories when they are approved.
+        # Even with a vector store, passages that wait for the user are here, and become memories when approved.
         yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
         if self.vector_store is None:
             return

@@ -51,7 +51,7 @@ from inference_core.stores.codec import PageRequest, place_of
 MAX_SCOPE_ROWS: Final = 10_000
 _PAGE: Final = 500
 _RESTARTS: Final = 5
-"""So often a listing begins anew because rows were removed meanwhile; then it goes on."""
+"""How often a listing starts over because rows were removed meanwhile; after that it goes on all the same."""
 _LOOP_S: Final = 2.0
 _in_memory_lock = threading.Lock()
 """LangGraph's InMemoryStore fails if one thread reads while another writes."""
@@ -104,9 +104,9 @@ class Mirror:
 class ForeignBackend:
     """Serves ``store``, whose errors become StoreUnavailable.
 
-    To rank a scope of more than ``max_rows`` rows raises ScopeTooLarge; to list, count or erase it does not.
+    Ranking a scope of more than ``max_rows`` rows raises ScopeTooLarge; listing, counting and erasing it do not.
 
-    ``weakly`` holds only a weak reference to the store.
+    ``weakly``: holds only a weak reference to the store.
     """
 
     capabilities = Capabilities(
@@ -259,7 +259,7 @@ class ForeignBackend:
         return 0
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
-        keys = [(row.namespace, row.key) for row in self.inspect(root)]  # of a scope after the other, as they are many
+        keys = [(row.namespace, row.key) for row in self.inspect(root)]  # keeps keys only, as there may be many rows
         self._ask([PutOp(namespace, key, None) for namespace, key in [*keys, *also]])
         self.forget(root)
 
@@ -302,7 +302,8 @@ class ForeignBackend:
         seen: set[str] = set()
         offset, last, restarts = 0, None, 0
         while True:
-            # From the last row of the page before: if another is there now, one was removed, and one would be missed.
+            # Begin with the last row of the page before: if another row is in its place, one was removed, and this page
+            # would miss a row.
             start = max(offset - 1, 0)
             (page,) = self._ask([SearchOp(scope, limit=_PAGE, offset=start, refresh_ttl=False)])
             places = [(tuple(item.namespace), item.key) for item in page]

@@ -1,4 +1,4 @@
-"""Rows as values of another LangGraph store: what it has no place for lies in the value under one key, ``EXTRA``."""
+"""Rows as values of another LangGraph store: fields that it does not know are in the value, under the key ``EXTRA``."""
 
 from __future__ import annotations
 

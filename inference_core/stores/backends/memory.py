@@ -66,7 +66,7 @@ class InMemoryBackend(TableBackend):
             return list(table.rows(root))
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """None: nothing here can be damaged."""
+        """Removes nothing: nothing here can be damaged."""
         del found
         return 0
 
@@ -84,11 +84,11 @@ class InMemoryBackend(TableBackend):
         return []
 
     def close(self) -> None:
-        """Later calls are refused."""
+        """Makes later calls raise StoreUnavailable."""
         self._closed = True
 
     def _keep(self, states: Mapping[Key, RowState]) -> None:
-        """Makes ``states`` last longer than this object, in a subclass. Raises StoreError."""
+        """Stores ``states`` beyond this object, in a subclass. Raises StoreError."""
 
     @contextmanager
     def _open(self) -> Generator[Table]:
@@ -167,7 +167,7 @@ class MappingBackend(InMemoryBackend):
             else:
                 self._mapping.pop(root, None)
 
-        with raised_as(refusal), ExitStack() as undo:  # the batch is refused as a whole
+        with raised_as(refusal), ExitStack() as undo:  # if one user's rows are refused, the whole batch is undone
             for root, entries in changed.items():
                 self._mapping[root] = list(entries.values())
                 undo.callback(restore, root)

@@ -116,7 +116,7 @@ class MongoBackend:
         outcomes: list[Outcome] = []
         with self._open():
             for batch in batches:
-                # Everybody checks the fences: who leased them would wait for everybody else.
+                # Every write checks fences: if it leased them, all writers would wait for each other.
                 checks = [write.namespace for write in batch if isinstance(write, Check)]
                 fences = {namespace for namespace in checks if namespace[0] == ERASED}
                 names = sorted({pack_namespace(write.namespace) for write in batch if write.namespace not in fences})

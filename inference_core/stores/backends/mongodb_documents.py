@@ -168,7 +168,7 @@ class Scopes:
             self._known.add(name)
 
     def drop_unused(self, names: Sequence[str]) -> None:
-        """Removes those that were made for a write that was refused: they may name a user who was erased."""
+        """Removes documents that were made for a refused write: they may name a user who was erased."""
         self._scopes.delete_many({"_id": {"$in": list(names)}, "head": 0, "until": 0.0})
         self._known.difference_update(names)
 
@@ -180,7 +180,7 @@ class Scopes:
 
     @contextmanager
     def taken(self, names: Sequence[str], session: Any) -> Generator[dict[str, int]]:
-        """Leases the scopes and yields their last numbers; what the caller makes of these become the heads.
+        """Leases the scopes and yields their last numbers by name; what the caller changes them to become the heads.
 
         Raises StoreBusy if another writer keeps a lease, WriteUnknown if this one has run out.
         """
@@ -199,7 +199,7 @@ class Scopes:
                         break
                     if not self._scopes.find_one({"_id": name}, session=session):
                         self._known.discard(name)
-                        if session:  # which cannot make it
+                        if session:  # `prepare` does not work in a transaction
                             raise StoreBusy("The scope was removed meanwhile; try again")
                         self.prepare([name])
                     if time.monotonic() > deadline:

@@ -42,7 +42,7 @@ _EXPECTING: Final = (Put, Remove, Check)
 _SAME: Final = (SetVector, Rewrite)
 """Writes that leave the version as it is."""
 MAX_WORDS: Final = 64
-"""A scan for words looks for that many words of a query at most."""
+"""A scan for words looks for at most this many words of a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class RowState:
     expiry: Expiry | None = None
 
     def is_alive(self, now: datetime) -> bool:
-        """Whether there is a value, and its time has not come."""
+        """Whether there is a value that has not expired."""
         return self.value is not None and not self.is_expired(now)
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether its time has come."""
+        """Whether its expiry lies at or before ``now``."""
         return self.expiry is not None and self.expiry.at <= now
 
     def deleted(self) -> RowState:
@@ -100,14 +100,14 @@ class RowState:
 
 @lru_cache(maxsize=256, typed=True)
 def lost(seq: object, version: object) -> RowState:
-    """The state of a row that cannot be read and may still be replaced and deleted; its numbers, if they are sound."""
+    """The state of an unreadable row, which may still be replaced and deleted; keeps its numbers if they are sound."""
     epoch = datetime.fromtimestamp(0, UTC)
     known = seq if type(seq) is int else 0
     return RowState(known, version if type(version) is int else 1, "", epoch, epoch, LOST)
 
 
 class WriteSet:
-    """Decides a batch on the states that ``find`` and the numbers that ``head`` returns; it stores nothing.
+    """Applies a batch in memory to the states that ``find`` and the numbers that ``head`` returns; it stores nothing.
 
     Afterwards ``states`` and ``heads`` hold what to store, and ``checked`` the keys whose version a Check has compared.
     """
@@ -182,7 +182,7 @@ def _changed(
         )
     if state is None or state.value is None:
         return None
-    # The database found the rows to expire; a state that cannot be read does not say itself that its time has come.
+    # The database found the rows to expire; a state that cannot be read does not say itself that it has expired.
     if isinstance(write, Remove) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
         return state.deleted()
     if isinstance(write, Expire) or state.version != write.version:

@@ -25,7 +25,7 @@ class Table:
         self._scopes: dict[Namespace, dict[str, RowState]] = {}
         self._heads: dict[Namespace, int] = {}
         self._orders: dict[Namespace, list[tuple[int, str]]] = {}
-        """Ages and keys of the rows of a scope in the order of a page, for scopes that a page was read of."""
+        """Ages and keys of the rows of a scope in the order of a page, for scopes of which a page was read."""
 
     def copy(self) -> Table:
         """A table with the same states that changes independently."""

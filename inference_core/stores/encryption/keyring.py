@@ -1,8 +1,8 @@
 """Data keys, one or more for each first label of a namespace (a user's), in a key store of their own.
 
-A key store holds each data key encrypted ("wrapped") by a master key. To destroy a user's data key makes every copy of
-the user's rows unreadable, also those in old backups and logs, so the key store must not lie in the same backup as the
-rows.
+A key store holds each data key encrypted ("wrapped") with a master key. Destroying a user's data key makes every copy
+of the user's rows unreadable, also those in old backups and logs. So the key store must not be in the same backup as
+the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BUSY_S: Final = 5.0
 _MOST_KNOWN: Final = 10_000
 """The keys of this many users are kept unwrapped, until the file changes."""
 _TICK_NS: Final = 50_000_000
-"""More than a tick of the clock that gives files their times."""
+"""More than a tick of the clock behind the modification times of files."""
 
 
 class DataKey(NamedTuple):
@@ -52,8 +52,8 @@ class DataKey(NamedTuple):
 class KeyRing(Protocol):
     """Data keys by label. Methods block, may be called from any thread, and raise StoreUnavailable.
 
-    `get` is called for each read and write, so that a key that was destroyed elsewhere is not used any more: keep what
-    is slow in memory, for a few seconds at most.
+    `get` is called for each read and write, so that a key that was destroyed elsewhere is not used any more. If it is
+    slow, cache the keys, but for a few seconds at most.
     """
 
     def get(self, label: str, *, makes: bool = False) -> Sequence[DataKey]:
@@ -68,7 +68,7 @@ class KeyRing(Protocol):
         ...
 
     def destroy(self, label: str, *, keep: int = 0) -> int:
-        """Destroys the keys of ``label`` for good, but for the ``keep`` newest; how many."""
+        """Destroys the keys of ``label`` for good, except the ``keep`` newest. Returns how many."""
         ...
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class _Entry(TypedDict):
 
 
 class StoredKeyRing(ABC):
-    """A key store in a file. Labels are in it as HMACs, so that it does not say whose keys were destroyed.
+    """A key store in a file. It holds labels as HMACs, so that it does not tell whose keys were destroyed.
 
     Raises ConfigurationError if ``master`` is not the key that it was made with, MissingExtra without cryptography.
     """
@@ -110,11 +110,11 @@ class StoredKeyRing(ABC):
 
     @abstractmethod
     def _setting(self, made: str) -> str:
-        """The key that labels are hashed with, wrapped; ``made`` if the key store is new."""
+        """The key that labels are hashed with, wrapped; if the key store is new, stores ``made`` as that key."""
 
     @abstractmethod
     def _wrapped_names(self) -> str:
-        """The same as it is now: another process may have wrapped it anew."""
+        """The same key as it is stored now: another process may have wrapped it anew."""
 
     @abstractmethod
     def _read(self, name: str) -> list[_Entry]:
@@ -122,7 +122,7 @@ class StoredKeyRing(ABC):
 
     @abstractmethod
     def _change(self, name: str, change: Callable[[list[_Entry]], list[_Entry]]) -> list[_Entry]:
-        """Replaces the entries under ``name``, durably, while nobody else changes any; what they are now."""
+        """Replaces the entries under ``name``, durably, while nobody else changes any. Returns the new entries."""
 
     @abstractmethod
     def _rewrap(self, names: str, rewrapped: Callable[[list[_Entry]], list[_Entry]]) -> None:
@@ -173,7 +173,7 @@ class StoredKeyRing(ABC):
         return len(destroyed)
 
     def rewrap(self, master: str | bytes) -> None:
-        """Wraps all data keys by another master key. Rows do not change; the old master key opens nothing any more."""
+        """Wraps all data keys with another master key. Rows do not change; the old master key opens nothing then."""
         wrapping = _wrapping_key(parse_key(master))
 
         def again(wrapped: str, place: bytes) -> str:
@@ -191,7 +191,7 @@ class StoredKeyRing(ABC):
         return hmac.digest(self._names, label.encode(errors="surrogatepass"), "sha256").hex()
 
     def _more(self, entries: list[_Entry]) -> list[_Entry]:
-        self._check_master()  # what is sealed with a key that the new master key does not open is lost
+        self._check_master()  # rows sealed with a key that a new master key cannot unwrap would be lost
         own = secrets.token_hex(ID_BYTES)
         wrapped = self._wrap(_place(own), secrets.token_bytes(KEY_BYTES))
         return [_Entry(id=own, made=_now(), wrapped=wrapped, destroyed=None), *entries]
@@ -226,7 +226,7 @@ class StoredKeyRing(ABC):
 
 
 class SqliteKeyRing(StoredKeyRing):
-    """A key store in an SQLite file, safe for several processes. It is made, readable by its owner alone."""
+    """A key store in an SQLite file, safe for several processes. A missing file is made, readable only by its owner."""
 
     def __init__(self, path: Path, master: str | bytes) -> None:
         try:
@@ -335,8 +335,8 @@ class FileKeyRing(StoredKeyRing):
 def open_keys(url: str, master: str | bytes | None, store: object = None) -> StoredKeyRing:
     """The key store at ``url``: ``sqlite:///keys.db`` or ``file:///keys.json``; made if it is not there.
 
-    Raises ConfigurationError if the master key is missing, malformed or another one's, and if it would lie in
-    ``store``, the URL of the store that it is for.
+    Raises ConfigurationError if the master key is missing, malformed or not the key store's, and if the key store would
+    be inside ``store``, the URL of the store that it is for.
     """
     if not master:
         raise ConfigurationError(
@@ -356,7 +356,7 @@ def open_keys(url: str, master: str | bytes | None, store: object = None) -> Sto
 
 
 def sealed(key: bytes, body: bytes, place: bytes) -> bytes:
-    """``body`` encrypted with AES-256-GCM and a random nonce; it can be opened only as what stands at ``place``."""
+    """``body`` encrypted with AES-256-GCM and a random nonce; it can be opened only with the same ``place``."""
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + _cipher(key).encrypt(nonce, body, place)
 
@@ -385,7 +385,7 @@ def _cipher(key: bytes) -> AESGCM:
 
 
 def _wrapping_key(master: bytes) -> bytes:
-    """Derived, as the same master key may also encrypt the files of a store."""
+    """The key that wraps data keys: derived, as the same master key may also encrypt the files of a store."""
     return hmac.digest(master, b"inference_core key store", "sha256")
 
 

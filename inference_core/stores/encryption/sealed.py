@@ -1,4 +1,4 @@
-"""SealedBackend: any of our databases with its rows encrypted, by a key for each user.
+"""SealedBackend: any of our databases with its rows encrypted, with a key for each user.
 
 Values, texts with their terms and metadata, vectors and token vectors are sealed, each for its namespace, key and
 field. What the database needs to find rows stays readable: namespaces, keys, kinds, times, versions, sizes, and the
@@ -41,9 +41,9 @@ from inference_core.stores.encryption.sealing import COMPACT, RowCipher
 
 T = TypeVar("T")
 SEALED_META: Final = "sealed"
-"""The setting that marks a sealed store; it can be opened with the store's own key alone."""
+"""The setting that marks a sealed store; only the store's own key opens it."""
 GRACE_S: Final = 60.0
-"""So long after a new key was made the one before may still be in use by a write. Seconds."""
+"""How long after a new key was made a write may still use the one before. Seconds."""
 OF_STORE: Final = "#store"
 """The label of the key for the store's own settings. No user's label begins with "#"."""
 _PORTION: Final = 200
@@ -52,8 +52,8 @@ _PORTION: Final = 200
 class SealedBackend:
     """A Backend on ``inner`` whose rows are sealed with the keys of ``keyring``.
 
-    A row whose key was destroyed is left out as one that cannot be read. One that was moved, swapped, cut or changed,
-    and one whose key the key store does not know, raises SealError, and nothing is returned.
+    A row whose key was destroyed is left out like one that cannot be read. If a row was moved, swapped, cut or changed,
+    or the key store does not know its key, reading it raises SealError, and nothing is returned.
     Raises ConfigurationError if ``inner`` holds rows that are not sealed, or was sealed with another key store.
     ``closes_keys``: the key store is closed with it.
     """
@@ -82,8 +82,8 @@ class SealedBackend:
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         """Applies each batch as a whole or not at all.
 
-        What is written while its key is destroyed is as if it had been written before. A write that took so long that
-        a rotation may have ended meanwhile is a StoreError if its key is gone.
+        What is written while its key is being destroyed counts as written before that. A write that took so long that a
+        rotation may have ended meanwhile is a StoreError if its key is gone.
         """
         sealers: dict[str, RowCipher] = {}
         started = time.monotonic()
@@ -136,7 +136,7 @@ class SealedBackend:
             found += filter(None, (sealers[row.namespace[0]].row(row) for row in rows))
             if len(rows) < left or len(found) == request.limit:
                 return found
-            # More, in place of those whose keys were destroyed: a short page would be taken for the last.
+            # More rows, in place of those whose keys were destroyed: a short page would be taken for the last.
             left = request.limit - len(found)
             behind = replace(request, after=Cursor.of(rows[-1]), offset=0, limit=left)
 
@@ -220,7 +220,7 @@ class SealedBackend:
     def discard(self, found: Sequence[Unreadable]) -> int:
         own = [one.place for one in found if isinstance(one.place, Remove)]
         others = [one for one in found if not isinstance(one.place, Remove)]
-        # A row that is sealed anew keeps its version, so each is tried once more, with the keys of now.
+        # A row that is sealed anew keeps its version, so each is tried once more, with the present keys.
         keys = [(delete.namespace, delete.key) for delete in own]
         sealers = self._sealers(keys)
         rows = zip(own, self.inner.get(keys), strict=True)
@@ -249,16 +249,16 @@ class SealedBackend:
             self.keyring.close()
 
     def reseal(self, label: str, advance: Callable[[int], None] = lambda _: None) -> int:
-        """Seals the rows under ``label`` anew whose keys are not the newest; how many.
+        """Seals anew the rows under ``label`` that are not sealed with the newest key. Returns how many.
 
-        Calls ``advance`` with the number of rows that it has looked at since it last did.
+        Calls ``advance`` with the number of rows that were checked since its last call.
         Rows change neither version nor times. May be interrupted, and run beside writers. Raises SealError.
         """
         if label == OF_STORE:
             for name in (SEALED_META, CONTENT_KEY_META):
                 if (value := self._get_sealed(name)) is not None:
                     self._set_sealed(name, value)
-        inner, done = with_ended(self.inner), 0  # a hold may keep them, and the old key is destroyed
+        inner, done = with_ended(self.inner), 0  # a hold may keep expired rows, and the old key is destroyed
         for scope in inner.namespaces((label,)):
             sealer = self._sealer(scope[0])
             changes = iter(inner.changes(scope, 0))
@@ -314,7 +314,7 @@ class SealedBackend:
 
 
 def _or_reason(opening: Callable[[], T | None]) -> T | str:
-    """What ``opening`` gives, or why it cannot be read."""
+    """What ``opening`` returns, or in words why it cannot be read."""
     try:
         opened = opening()
     except SealError as error:
@@ -323,7 +323,7 @@ def _or_reason(opening: Callable[[], T | None]) -> T | str:
 
 
 def _unreadable(namespace: Namespace, key: str, reason: str, version: int | None = None) -> Unreadable:
-    """``version``: the row itself cannot be read; None: what indexes know of it cannot."""
+    """With ``version``, the row itself cannot be read; with None, only what indexes know of it."""
     return Unreadable(
         root=namespace[0],
         namespace=namespace,

@@ -25,8 +25,8 @@ COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 class RowCipher:
     """Seals and opens the fields of rows whose namespaces have the same first label.
 
-    What opens a field returns None if its key was destroyed, and raises a SealError that names the row. ``again`` gives
-    the keys of now: a rotation may have made one since.
+    Methods that open a field return None if its key was destroyed, and raise a SealError that names the row. ``again``
+    gives the present keys: a rotation may have made one since.
     """
 
     def __init__(self, keys: Sequence[DataKey], store: str, again: Callable[[], Sequence[DataKey]]) -> None:
@@ -46,7 +46,7 @@ class RowCipher:
         return b64encode(self.seal(body, place, field)).decode()
 
     def sealed_write(self, write: Put | SetVector | Rewrite) -> Put | SetVector | Rewrite:
-        """``write`` with all of its fields sealed that tell something. Raises UnicodeError."""
+        """``write`` with its value, document and vectors sealed. Raises UnicodeError."""
         place = write.namespace, write.key
         if isinstance(write, SetVector):
             tokens = None if write.tokens is None else self.seal(write.tokens, place, "tokens")
@@ -71,7 +71,7 @@ class RowCipher:
         header = blob[:_HEADER]
         if header not in self._secrets and header.startswith(SEALED):
             known = {one: secret for one, secret in self._secrets.items() if secret}
-            # Those that it has stay: it may be given rows that were read before they were sealed anew.
+            # Known keys stay: the row may have been read before it was sealed anew.
             self._secrets = {SEALED + key.id: key.secret for key in self._again()} | known
         try:
             secret = self._secrets[header]
@@ -100,7 +100,7 @@ class RowCipher:
         return None if opened is None else replace(row, value=json.loads(opened))
 
     def document(self, document: Document, place: Key, *, with_vector: bool = True) -> Document | None:
-        """``document`` with its text, terms and vector open; token vectors are read apart."""
+        """``document`` with its text, terms and vector open; token vectors are read separately."""
         opened = self.open_text(document.text, place, "text")
         vector = document.vector if with_vector else None
         opened_vector = None if vector is None else self.open(vector, place, "vector")
@@ -119,7 +119,7 @@ class RowCipher:
 
 
 def _decoded(text: object) -> bytes:
-    """The bytes of a sealed text; none if it is anything else."""
+    """The bytes of a sealed text; empty if it is anything else."""
     try:
         return a2b_base64(text, strict_mode=True) if isinstance(text, str) else b""
     except ValueError:

@@ -3,8 +3,9 @@
 A user that is being erased has a row, the fence, whose version changes when the erasure begins and when it ends. Each
 write checks, in its own transaction, that the fences of its users are at the versions that this process knows. A write
 that began before an erasure ended is refused with UserErased. What begins later is written: a user may come back.
-A worker's write may begin later, and still come from messages of before. If the outbox is in this database, its claim
-of the messages is checked, which an erasure ends; else these checks, taken before it reads them (`Pipeline.process`).
+A worker's write may begin later and still come from older messages. If the outbox is in this database, the write checks
+the worker's claim of the messages, which an erasure ends; otherwise the checks of the fences, which the worker takes
+before it reads the messages (`Pipeline.process`).
 
 The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: without that key
 and the id, it reveals nothing. As long as nobody was ever erased there is no key, and all writes check just that.
@@ -31,7 +32,7 @@ _STATE: Final = "state"
 _NEVER: Final = -1
 """No row is at this version: a Check for it refuses the batch."""
 _SKEW_S: Final = 60.0
-"""So far the clocks of two machines may differ: a write that began this long after an erasure began after it."""
+"""How far the clocks of two machines may differ: a write is later than an erasure if it began this long after it."""
 _MOST_KNOWN: Final = 10_000
 _MAKING: Final = threading.Lock()
 _NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
@@ -55,7 +56,7 @@ class Fences:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = weakref.proxy(backend)
-        # Those who share a file share a clock.
+        # Processes that share a file share a clock.
         self._skew_s = 0.0 if backend.files() else _SKEW_S
         self._key: bytes | None = None
         self._known: dict[str, Fence] = {}
@@ -66,7 +67,10 @@ class Fences:
         return (ERASED,) if self._key is None else self._place(root)[0]
 
     def checks(self, roots: Iterable[str]) -> list[Check]:
-        """The writes that refuse a batch if one of these users was erased since, or is being erased; asks nobody."""
+        """The writes that refuse a batch if one of these users was erased since, or is being erased.
+
+        They follow from what this process knows; the database is not read.
+        """
         if self._key is None:
             return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
         named = [(self._place(root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
@@ -76,7 +80,7 @@ class Fences:
         ]
 
     def read(self, roots: Sequence[str]) -> list[Check]:
-        """Like `checks`, as of now. Raises StoreError."""
+        """Like `checks`, after reading the fences from the database. Raises StoreError."""
         if self._key is None:
             (row,) = self._backend.get([_KEY_ROW])
             self._key = row and bytes.fromhex(row.value["key"])
@@ -89,7 +93,7 @@ class Fences:
         return self.checks(roots)
 
     def renewed(self, checks: Sequence[Check], roots: Sequence[str], began: float) -> list[Check] | None:
-        """The checks for another try of a batch that was refused; None if it was not for its fences.
+        """The checks for another try of a batch that was refused; None if its fences were not the reason.
 
         ``began``: when the write began, in seconds since 1970. Raises UserErased if that was before the end of an
         erasure, StoreError.
@@ -110,7 +114,7 @@ class Fences:
         self._set(root, is_up=True)
 
     def take_down(self, root: str) -> None:
-        """Lets writers of the user in that began later. Raises StoreError."""
+        """Lets in writes of the user that begin after this. Raises StoreError."""
         self._set(root, is_up=False)
 
     def since(self, root: str) -> float:
@@ -155,6 +159,6 @@ def _put(key: Key, value: dict[str, Any], expected: int | None = None) -> Put:
 
 
 def roots_of(batch: Iterable[Write]) -> list[str]:
-    """The first labels of what ``batch`` puts somewhere: nothing else brings anything back."""
+    """The users' labels under which ``batch`` puts something: no other write brings anything back."""
     roots = dict.fromkeys(one.namespace[0] for one in batch if isinstance(one, Put))
     return [root for root in roots if root not in _NOBODYS]

@@ -2,8 +2,8 @@
 
 Every write that could remove something passes `Holding.apply` on its way to the database, whichever operation, chore,
 tool or command it comes from; so do `erase`, `discard` and the sweep of expired rows. A user with holds has a marker
-row, whose version changes with each of them. A batch that may remove something checks it in its own transaction, so
-that no process removes anything after a hold that it has not heard of. Without holds this costs no read.
+row, whose version changes with each of them. A batch that may remove something checks the marker in its own
+transaction, so no process can overlook a new hold of another process. Without holds this costs no read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _ATTEMPTS: Final = 5
 _MOST_HOLDS: Final = 1_000
 _MOST_EXPIRED: Final = 100_000
 _WORKING: Final = frozenset({"outbox", "messages", "short_term", "vector_store", "jobs", PENDING})
-"""Second labels of what has to move on, lest agents stop: it may be removed once a copy is kept."""
+"""Second labels of what agents have to remove to go on working: it may be removed once a copy is kept."""
 _FREE: Final = frozenset({USAGE, QUOTA, PORTIONS, "ingested", "~requests"})
 """Second labels of what says nothing by itself: counts, marks, what requests and jobs of the server take and give."""
 _LEASES: Final = ("outbox", "state")
@@ -70,7 +70,7 @@ _NOBODYS: Final = frozenset({GRANTS, QUEUE_ROOT, JOBS_ROOT, ERASED, SEALS, GLOBA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Nothing of a user is removed, or of one of the user's memories or sessions, until it is released or ``until``."""
+    """Keeps all of a user, or of one of the user's memories or sessions, until it is released or until ``until``."""
 
     id: str
     by: str
@@ -101,7 +101,7 @@ class Hold:
         )
 
     def covers(self, row: Row) -> bool:
-        """Whether ``row``, of the hold's user, stays."""
+        """Whether the hold keeps ``row``, which is of the hold's user."""
         if row.namespace[1:2] in ((HOLDS,), (HELD,)):
             return True
         if self.memory_id is not None:
@@ -120,7 +120,7 @@ def holding(backend: Backend) -> Backend:
 
 
 class Holding:
-    """Passes everything on to ``backend``, but for what a hold keeps.
+    """Passes all calls on to ``backend``, except removals of what a hold keeps.
 
     On a store of another library, whose batches are not atomic, a hold that begins during a removal may come too late.
     """
@@ -139,7 +139,7 @@ class Holding:
             (row,) = self.beneath.get([marker_of(root)])
         except StoreUnavailable:
             raise
-        except StoreError:  # a damaged file answers no question; what can be read of it still says what is held
+        except StoreError:  # a damaged file can only be inspected; the holds in its readable part still count
             readable = (one for one in self.beneath.inspect(root) if isinstance(one, Row))
             return [Hold.of(one) for one in readable if one.namespace == (root, HOLDS) and one.key != MARKER]
         if row is None:
@@ -148,7 +148,7 @@ class Holding:
         self._seen[root] = row.version
         rows = self.beneath.page(PageRequest([(root, HOLDS)], limit=_MOST_HOLDS))
         found = [Hold.of(one) for one in rows if one.key != MARKER]
-        if self.beneath.capabilities.change_feed:  # else nothing hides a row whose time has come
+        if self.beneath.capabilities.change_feed:  # else expired rows are still listed
             return found
         now = SystemClock().now()
         return [one for one in found if one.until is None or one.until > now]
@@ -159,7 +159,7 @@ class Holding:
             raise Held([one.id for one in found])
 
     def held(self, rows: Iterable[Row]) -> set[Key]:
-        """Which of ``rows`` a hold keeps, for who removes what is not. Raises StoreError."""
+        """The keys of the ``rows`` that a hold keeps, for callers that remove the others. Raises StoreError."""
         known: dict[str, list[Hold]] = {}
         kept: set[Key] = set()
         for row in rows:
@@ -234,7 +234,7 @@ class Holding:
         return checks, [*writes, *copies]
 
     def _kept(self, root: str, holds: Sequence[Hold], writes: list[Write]) -> list[Put]:
-        """The copies of what ``writes`` take away; they are made to expect what was copied. Raises Held."""
+        """The copies of what ``writes`` take away. Changes ``writes`` to expect what was copied. Raises Held."""
         of_user = [(at, one) for at, one in enumerate(writes) if one.namespace[0] == root and _may_remove(one, {root})]
         keys = [(one.namespace, one.key) for _, one in of_user]
         rows = dict(zip(keys, self.beneath.get(keys), strict=True))
@@ -282,7 +282,7 @@ class Holding:
         return copies
 
     def _ended(self, root: str, keys: Collection[Key]) -> Iterator[Row]:
-        """Those rows of the user at ``keys`` whose time has come; no other read finds them."""
+        """The expired rows of the user at ``keys``, which no other read finds."""
         ended = set(keys) & set(self.beneath.expired(_MOST_EXPIRED)) if keys else set[Key]()
         for one in self.beneath.inspect(root) if any(key[0][0] == root for key in ended) else ():
             if isinstance(one, Row) and (one.namespace, one.key) in ended:
@@ -306,9 +306,9 @@ def _is_kept(namespace: Namespace) -> bool:
 
 
 def _may_remove(write: Write, seen: Collection[str]) -> bool:
-    """Whether ``write`` may take something away that a hold keeps; of users ``seen`` to have holds, looks closely.
+    """Whether ``write`` may take something away that a hold keeps.
 
-    A key at which nothing is expected may have a row whose time has come.
+    For users ``seen`` to have holds, that includes a put that expects nothing: it may replace an expired row.
     """
     if isinstance(write, Put):
         is_guess = write.expected == 0 and write.namespace[0] not in seen
@@ -317,7 +317,7 @@ def _may_remove(write: Write, seen: Collection[str]) -> bool:
 
 
 def _lost(row: Row, write: Write, puts: Mapping[Key, Put]) -> Mapping[str, Any] | None:
-    """What of ``row`` would be nowhere after ``write``; None if that must not be."""
+    """The part of ``row``'s value that ``write`` would lose; None if the write must be refused."""
     old = {name: part for name, part in row.value.items() if name != EXTRA}
     if row.namespace[1:2] in ((HOLDS,), (HELD,)):
         return None
@@ -335,7 +335,7 @@ def _lost(row: Row, write: Write, puts: Mapping[Key, Put]) -> Mapping[str, Any] 
     homes = [place for place, key in puts if key == row.key and place[0] == row.namespace[0]]
     if not any(holds_memories(place) or place[1:2] == _LEASES[:1] for place in homes):
         return None
-    return {} if _is_versioned(row, puts) else old  # it is moved to another category, or is tried again
+    return {} if _is_versioned(row, puts) else old  # the memory moves to another category, or the work is tried again
 
 
 def _is_versioned(row: Row, puts: Mapping[Key, Put]) -> bool:

@@ -1,4 +1,4 @@
-"""Journal: in the batch of each change, what it replaces and who made it.
+"""Journal: records in the batch of each change what it replaces and who made it.
 
 Whatever operation writes, its batch passes here on the way to the database. So an event is there if and only if the
 change is, on every database whose batches are atomic. Events hold versions and commitments, never content.
@@ -52,7 +52,7 @@ _CHANGES: Final = (Put, Remove, Expire)
 
 
 class UserKey(NamedTuple):
-    """The key of a user's commitments, the salt that it is made of, and that row's version: 0 if it is not stored."""
+    """The key of a user's commitments, the salt it is derived from, and the version of the salt's row (0: none)."""
 
     secret: bytes
     salt: str
@@ -60,9 +60,9 @@ class UserKey(NamedTuple):
 
 
 class Journal:
-    """The versions and events of the changes in ``backend``; without ``audit`` the versions alone (None: as before).
+    """Records the versions and events of the changes in ``backend``; without ``audit`` only versions (None: as before).
 
-    ``secret`` is the key of the store's audit trail; by default one that the store keeps. Events end after ``days``.
+    ``secret`` is the key of the store's audit trail; by default one that the store keeps. Events expire after ``days``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Journal:
         self.unsealed: dict[str, None] = {}
         """The users with events that the sealer has not seen."""
         self.wake: Callable[[], None] | None = None
-        """Called when there is one more."""
+        """Called when ``unsealed`` gets one more."""
 
     def recorded(
         self,
@@ -94,9 +94,9 @@ class Journal:
         read: Callable[..., Operation[Any]],
         write: Callable[[Sequence[Write], Callable[[], None]], Operation[list[int]]],
     ) -> Operation[list[int]]:
-        """What ``write`` returns for ``batch`` and what it records; ``read`` calls a function of the backend.
+        """What ``write`` returns for ``batch`` together with its records; ``read`` calls a function of the backend.
 
-        ``write`` calls its second argument once the batch is there.
+        ``write`` must call its second argument once the batch is there.
 
         Raises VersionConflict if the batch expects another version, and what ``write`` raises.
         """
@@ -122,7 +122,7 @@ class Journal:
                 may_be_unreadable = bool(keys) or not all(key.version for key in salted.values())
                 if not fresh and not (may_be_unreadable and is_strict):
                     raise
-                # Somebody else was faster, or it is a row that cannot be read, which seems absent and is not.
+                # Another writer was faster, or a row cannot be read, which seems absent and is not.
                 is_strict, seen = fresh or versions != seen, versions
 
     def apply(
@@ -131,7 +131,7 @@ class Journal:
         cause: Cause,
         apply: Callable[[Sequence[Sequence[Write]]], list[Outcome]] | None = None,
     ) -> list[Outcome]:
-        """Applies the batches at once with what they record, for who writes to the backend itself, or by ``apply``."""
+        """Applies the batches with their records, for callers that write to the backend directly or by ``apply``."""
         apply = apply or self.backend.apply
         salted: dict[str, UserKey] = {}
         try:
@@ -149,9 +149,10 @@ class Journal:
         ]
 
     def discard(self, found: Sequence[Unreadable], cause: Cause) -> int:
-        """Removes rows that cannot be read, and tells of them; how many were still as they were ``found``. Blocks.
+        """Removes rows that cannot be read and records an event for each user. Blocks.
 
-        The event follows: such rows go one by one, not in a batch. It names none, as nothing is known of them.
+        Returns how many were still as they were ``found``. The event comes after the removals, as these are not one
+        batch. It names no row, as nothing is known of them.
         """
         removed = self.backend.discard(found)
         lost = [one for one in found if removed and one.namespace and is_audited(one.namespace)]
@@ -166,7 +167,7 @@ class Journal:
         return None if row is None else self._derived(user, text_field(row.value, "salt") or "")
 
     def chain_key(self) -> bytes:
-        """The key of the store's audit trail. Blocks when it is first asked for."""
+        """The key of the store's audit trail. The first call blocks."""
         if self._secret is None:
             with self._lock:
                 if not self.backend.get_meta(KEY_META):
@@ -175,11 +176,11 @@ class Journal:
         return self._secret
 
     def _noted(self, batch: Sequence[Write], cause: Cause, salted: dict[str, UserKey]) -> list[Write]:
-        """``batch`` with what it records; the users who get an event go into ``salted``, with their keys."""
+        """``batch`` with its records; adds the users who get an event, with their keys, to ``salted``."""
         changing = [one for one in batch if isinstance(one, _CHANGES) and is_audited(one.namespace)]
         users = self._users(batch, changing, cause)
         if salts := [salt_put(user, key.salt, cause) for user, key in self._loaded(users).items() if not key.version]:
-            self.backend.apply([[salt] for salt in salts])  # first, as several batches may be a user's
+            self.backend.apply([[salt] for salt in salts])  # first, as several batches may be of one user
             self._load(users, anew=True)
         keys = self._read_before(changing, cause)
         before = dict(zip(keys, self.backend.get(keys), strict=True))
@@ -245,7 +246,7 @@ class Journal:
         return records
 
     def _load(self, users: Sequence[str], *, anew: bool = False) -> bool:
-        """Reads the keys of users; ``anew``: also known ones. Whether one is another than before."""
+        """Reads the keys of ``users``; ``anew``: also known ones. Returns whether a key is new or has changed."""
         wanted = users if anew else [user for user in users if user not in self._keys]
         rows = self.backend.get([((user, AUDIT), SALT) for user in wanted])
         has_changed = False
@@ -274,7 +275,7 @@ class Journal:
     def _note_written(self, keys: Mapping[str, UserKey]) -> None:
         for user, key in keys.items():
             if not key.version:
-                self._keys.pop(user, None)  # what it is at is read with the next write
+                self._keys.pop(user, None)  # the next write reads its version
             if user not in self.unsealed:
                 self.unsealed[user] = None
                 if self.wake:
@@ -315,7 +316,7 @@ def event_put(cause: Cause, changes: Sequence[Sequence[Any]], user: str, key: by
 
 
 def mac_of(text: str, user: str, event: str, key: bytes) -> str:
-    """The commitment of an event, as JSON text with sorted names, which is bound to its place."""
+    """The commitment to an event, given as JSON ``text`` with sorted names, that is bound to its user and id."""
     return commitment(f"{user}\0{event}\0{text}", key)
 
 

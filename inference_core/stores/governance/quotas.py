@@ -39,9 +39,9 @@ from inference_core.stores.governance.holds import holding
 
 _ATTEMPTS: Final = 8
 _VERIFIED_S: Final = 600.0
-"""Processes without limits, and imports by them, do not count what they write. So counts are verified so often."""
+"""How often counts are verified: processes without limits, and imports by them, do not count what they write."""
 _REFUSED_S: Final = 60.0
-"""And, while writes are refused, so often."""
+"""How often counts are verified while writes are refused."""
 _MOST_KNOWN: Final = 10_000
 
 
@@ -56,7 +56,7 @@ def limited(backend: Backend, quotas: Quotas | Quota | None) -> Backend:
 
 
 class _Limited:
-    """Passes everything on to ``backend``, writes with a `Measure` for each user whose memories they change."""
+    """Passes all calls on to ``backend``, and adds a `Measure` to a batch for each user whose memories it changes."""
 
     def __init__(self, backend: Backend, quotas: Quotas) -> None:
         self._backend = backend
@@ -106,7 +106,7 @@ class _Limited:
         return [end[: len(batch)] if isinstance(end, list) else end for batch, end in zip(batches, ends, strict=True)]
 
     def _in_turn(self, batch: Sequence[Write], measures: Sequence[Measure]) -> Outcome:
-        """Applies ``batch`` with the counts that follow from what this process reads; again if those have changed."""
+        """Applies ``batch`` with counts that this process computes from what it reads; again if they have changed."""
         addresses = [(write.namespace, write.key) for write in batch]
         places = [(one.namespace, one.key) for one in measures]
         with self._lock:
@@ -133,7 +133,7 @@ class _Limited:
                     return outcome
 
     def _may_go_again(self, measures: Sequence[Measure], outcome: Outcome) -> bool:
-        """Whether the counts were missing or wrong, and are right now."""
+        """Whether the batch was refused for missing or wrong counts, which have now been corrected."""
         roots = [one.namespace[0] for one in measures]
         if isinstance(outcome, NotCounted):
             for root in roots:
@@ -142,7 +142,7 @@ class _Limited:
         return isinstance(outcome, QuotaExceeded) and any(self._verify(root, _REFUSED_S) for root in roots)
 
     def _verify(self, root: str, every_s: float) -> bool:
-        """Compares the counts with the rows if that was long ago; whether they were wrong."""
+        """Compares the counts with the rows, at most every ``every_s`` seconds. Returns whether they were wrong."""
         now = time.monotonic()
         if now - self._verified.get(root, -every_s) < every_s:
             return False
@@ -155,7 +155,7 @@ class _Limited:
         return (row is None or counts_of(row.value).get("", (0, 0))[0] != rows) and self._recount(root)
 
     def _recount(self, root: str) -> bool:
-        """Counts the user's rows; whether the counts were wrong. Others who write at the same time win."""
+        """Counts the user's rows anew, again if others write the counts meanwhile. Returns whether they were wrong."""
         namespace, key = counts_place(root)
         for _ in range(_ATTEMPTS):
             (row,) = self._backend.get([(namespace, key)])
@@ -171,7 +171,7 @@ class _Limited:
 
 
 def _stored(row: Row) -> str:
-    """The value of ``row`` as a write has it; stores of other libraries keep more in it."""
+    """The value of ``row`` as it was put, without what is added to it in another library's store."""
     return encode_json({name: part for name, part in row.value.items() if name != EXTRA}, what="memory")
 
 

@@ -1,4 +1,4 @@
-"""Writes without secrets, whatever made them: the last look before a database."""
+"""Takes secrets out of writes, whatever made them: the last check before a database."""
 
 from __future__ import annotations
 

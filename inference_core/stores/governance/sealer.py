@@ -3,7 +3,8 @@
 A seal names the events since the one before it, and holds the HMAC of these names, of their MACs and of the seal
 before. Seals are made in the background: a chain that each save had to extend would have all saves wait for each other.
 They lie under a keyed pseudonym, so an erasure of the user may leave them: the chain stays whole without the events.
-Whatever removes a user's events first seals that their key ends. Events that are gone without that were taken.
+Whatever removes a user's events first seals that their key ends. So if events are gone without such a seal, and have
+not expired, somebody has tampered with the trail.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from inference_core.stores.governance.journal import Journal, mac_of
 _MOST_EVENTS: Final = 1_000
 _PAGE: Final = 500
 _NEWEST_SEALS: Final = 20
-"""So many are read to find the last one. If clocks were wrong, and it is not among them, all are read."""
+"""How many are read to find the last one. If clocks were wrong and it is not among them, all are read."""
 _FIRST: Final = "0" * 64
 """What stands for the seal before the first one."""
 _MICROSECONDS: Final = 1_000_000
 _MARK: Final = 32
 _OLD_MARK: Final = 16
-"""The length of marks in seals of versions that did not seal the end of a key; such a mark begins the present one."""
+"""The length of marks in seals of package versions that did not seal the end of a key: the first half of a mark."""
 _TRIES: Final = 100
 
 
@@ -57,11 +58,11 @@ class Seal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrailCheck:
-    """What became of a user's audit trail. It is whole if there are no ``problems``; each names an event or a seal.
+    """The state of a user's audit trail. It is whole if there are no ``problems``, which name events and seals.
 
-    ``events`` are there, ``sealed`` of them in the chain; ``expired`` ones are older than they are kept, ``erased``
-    ones went with the user's key, whose end is sealed. ``head`` stands for the whole chain: keep it elsewhere, and ask
-    later whether it is still part of it.
+    ``events`` are there, ``sealed`` of them in the chain; ``expired`` ones are gone because their time is over,
+    ``erased`` ones went with the user's key, whose end is sealed. ``head`` stands for the whole chain: keep it
+    elsewhere, and have `check_trail` look for it later.
     """
 
     events: int
@@ -78,16 +79,16 @@ class Sealer:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.Lock()
-        # Who keeps no numbers of writes is asked for all seals: they name the events that are sealed.
+        # Of a backend that does not number writes all seals are read: only they tell which events are sealed.
         self._reads_all = not journal.backend.capabilities.change_feed
 
     def seal_portion(self) -> bool:
-        """Chore: seals the new events of one user; whether there may be more to do. Raises StoreError."""
+        """Chore: seals the new events of one user. Returns whether there may be more to do. Raises StoreError."""
         user = next(iter(self._journal.unsealed), None)
         if user is None:
             return False
         self._journal.unsealed.pop(user, None)
-        is_left = True  # whatever ends it, what is not sealed yet is sealed later
+        is_left = True  # also if `seal` raises: what is not sealed yet is sealed later
         try:
             is_left = self.seal(user)
         finally:
@@ -96,10 +97,10 @@ class Sealer:
         return bool(self._journal.unsealed)
 
     def seal(self, user: str) -> bool:
-        """Seals the new events of the user with this label; whether it must be asked again. Raises StoreError."""
+        """Seals the new events of the user with this label. Returns whether to call it again. Raises StoreError."""
         backend, journal = self._journal.backend, self._journal
         with self._lock:
-            # An erasure that has sealed the end of the key waits for no sealer, and no sealer may come after that.
+            # An erasure does not wait for sealers. So the fence refuses a seal behind the one that ends the key.
             fence = fences_of(backend).read([user])
             chain = _Chain(journal, user, reads_all=self._reads_all)
             mark, fresh = _key_mark(journal, user), _unsealed(backend, user, chain.seals)
@@ -110,9 +111,8 @@ class Sealer:
                 seal = chain.put([[event, mac] for _, event, mac in some], mark, some[-1][0])
                 (outcome,) = backend.apply([[seal, *fence]])
                 if isinstance(outcome, VersionConflict):
-                    # Another process has made this one, or clocks that were wrong hide the last one: look again what
-                    # is left. After that it is a race once more, or a seal that cannot be read: that is not tried
-                    # again at once.
+                    # Another process has made this seal, or wrong clocks hide the last one: look again, at all seals.
+                    # If that fails too, it is another race or a seal that cannot be read, and not tried again at once.
                     if self._reads_all:
                         raise StoreBusy("Another process seals the audit trail; it is tried again") from outcome
                     self._reads_all = True
@@ -126,7 +126,7 @@ class Sealer:
 def end_key(journal: Journal, user: str) -> list[Check | Put]:
     """The writes that seal the end of the key of the user with this label: none if there is none. Blocks.
 
-    They belong into the transaction that removes the events, or before it, if nothing is sealed in between. Raises
+    They belong in the transaction that removes the events, or before it if nothing is sealed in between. Raises
     StoreError.
     """
     mark = _key_mark(journal, user)
@@ -152,7 +152,7 @@ def end_trail(journal: Journal, user: str) -> None:
         (outcome,) = backend.apply([[*end_key(journal, user), *removals]])
         if isinstance(outcome, Exception):
             tries += 1
-            if tries == _TRIES or not isinstance(outcome, VersionConflict):  # else somebody has sealed more meanwhile
+            if tries == _TRIES or not isinstance(outcome, VersionConflict):  # else a sealer was faster
                 raise outcome
 
 
@@ -164,7 +164,8 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
     heads, sealed, ended, problems = _checked(journal, user)
     rows = {row.key: row for row in _events(journal.backend, user)}
     mark, secret = _key_mark(journal, user), journal.key_of(user) or b""
-    # An end counts for all seals before it. Earlier versions of the package sealed none: their keys may have ended so.
+    # A sealed end covers all seals before it. Earlier versions of the package sealed no ends, so a key of theirs may
+    # have ended without one.
     told = {key[:_OLD_MARK] for _, key, _ in sealed.values() if len(key) > _OLD_MARK} | {mark[:_OLD_MARK], *ended}
     expired = erased = 0
     for event, (mac, key, number) in sealed.items():
@@ -205,7 +206,7 @@ class _Chain:
         return f"{self._taken + 1:010d}"
 
     def put(self, events: list[list[str]], mark: str, seq: int) -> Put:
-        """The write of the next seal, after which the chain goes on; it is refused if another one is faster."""
+        """The write of the next seal, which is then the chain's last; it is refused if another sealer was faster."""
         previous, key = self.seals[-1].head(self._key) if self.seals else _FIRST, self.next
         self._taken += 1
         seal = Seal(self._taken, previous, events, mark, seq)
@@ -252,7 +253,7 @@ def _place(journal: Journal, user: str) -> Namespace:
 
 
 def _key_mark(journal: Journal, user: str) -> str:
-    """What tells one key of the user's commitments from the next one, after an erasure."""
+    """A mark of the key of the user's commitments, which differs from that of the next key, after an erasure."""
     key = journal.key_of(user)
     return "" if key is None else _hmac("key", key)[:_MARK]
 
@@ -275,7 +276,7 @@ def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int,
     last = seals[-1].seq if seals else 0
     known = set[str]() if numbered else {event for seal in seals for event, _ in seal.events}
     fresh: list[tuple[int, str, str]] = []
-    seen_in_a_row = 0  # behind a sealed one there may be others: an event of a write that took long has an old name
+    seen_in_a_row = 0  # there may be new ones behind a sealed one: the event of a slow write has an old id
     for row in _events(backend, user):
         is_new = row.seq > last if numbered else row.key not in known
         seen_in_a_row = 0 if is_new else seen_in_a_row + 1

@@ -19,20 +19,20 @@ from inference_core.memory.types import validate_memory_category
 from inference_core.stores.backend import Expiry, Key, Put, Touch, Write
 
 FRESH: Final = 0.1
-"""A read extends what has lived for this share of its time."""
+"""A read extends a time to live once this share of it has passed."""
 _MAX_MINUTES: Final = 100 * 366 * 24 * 60
 _MOST_NOTED: Final = 10_000
 _KNOWN: Final = ("default_ttl", "refresh_on_read", "sweep_interval_minutes", "categories")
 
 
 class MemoryTTLConfig(TTLConfig, total=False):
-    """LangGraph's TTLConfig, and minutes for the memories of single ``categories``; None: they do not end."""
+    """LangGraph's TTLConfig, and minutes for the memories of single ``categories``; None: they do not expire."""
 
     categories: Mapping[str, float | None]
 
 
 def expiry_in(now: datetime, minutes: float) -> Expiry:
-    """The end of what is put ``now`` for so many minutes. Raises InvalidInput."""
+    """The expiry of what is put ``now`` and lives for so many minutes. Raises InvalidInput."""
     if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MAX_MINUTES:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"ttl is in minutes, above 0 and at most {_MAX_MINUTES:,}; got {quoted(minutes)}")
     ttl = timedelta(minutes=minutes)
@@ -90,7 +90,7 @@ class MemoryLifetimes:
             raise ConfigurationError(f"ttl: {error}") from error
 
     def stamped(self, batch: Sequence[Write]) -> list[Write]:
-        """``batch`` with an end for each memory that has none. Pinned ones, and those with ``expires_at``, keep it."""
+        """``batch`` with an expiry for each memory without one, except pinned ones and those with ``expires_at``."""
         stamped = list(batch)
         for at, put in enumerate(batch):
             if not isinstance(put, Put) or put.expiry or not holds_memories(put.namespace):

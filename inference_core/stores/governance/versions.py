@@ -1,7 +1,7 @@
 """Earlier states of memories: rows beside a memory's namespace that keep what a write replaces or removes.
 
-One row a memory holds its newest earlier states, each with an end of its own. They are written in the batch that
-replaces them, whatever operation that is, and only history, `why` and undo read them.
+One row per memory holds its newest earlier states, each with an end of its own. The batch that replaces a state also
+writes it there, whatever operation that is; only history, `why` and undo read it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from inference_core.memory.text import encode_json, mapping_field, moment_field,
 from inference_core.stores.backend import Expiry, Key, Put, Remove, Row, Write
 
 MOST_VERSIONS: Final = 50
-"""Of one memory: more than a person reads, and few enough that the row stays small."""
+"""How many are kept of one memory: more than a person reads, and few enough that the row stays small."""
 _MOST_CHARACTERS: Final = 200_000
-"""The row is written anew with each change of the memory."""
+"""The most that the row holds, as each change of the memory rewrites it."""
 _ENTRIES: Final = "versions"
 
 
@@ -80,12 +80,12 @@ def home_of(namespace: Namespace) -> Namespace:
 
 
 def versions_key(key: Key) -> Key:
-    """Where the earlier states of the memory are whose row, or a row beside it, is at ``key``."""
+    """The key of the earlier states of a memory; ``key`` is that of the memory itself or of a row beside it."""
     return sidecar_namespace(home_of(key[0]), VERSIONS), key[1]
 
 
 def states_in(row: Row | None, now: datetime) -> list[State]:
-    """The earlier states in the row at a `versions_key` whose time has not come, the oldest first."""
+    """The earlier states in ``row``, from a `versions_key`, that have not ended by ``now``, the oldest first."""
     if row is None:
         return []
     states: list[State] = []
@@ -116,9 +116,10 @@ def last_end(row: Row) -> datetime | None:
 def versions_writes(
     batch: Sequence[Write], before: Mapping[Key, Row | None], now: datetime, until: datetime | None
 ) -> list[Write]:
-    """The writes that keep until ``until`` what ``batch`` replaces of ``before``, which has the rows of versions too.
+    """The writes that keep, until ``until``, what ``batch`` replaces of the rows ``before`` it.
 
-    Without ``until`` nothing is kept, and what was kept of memories that ``batch`` removes is removed.
+    ``before`` also holds the rows at `versions_key`. Without ``until`` nothing is kept, and the earlier states of
+    memories that ``batch`` removes are removed.
     """
     lost: dict[Key, list[Row]] = {}
     for key in dict.fromkeys((write.namespace, write.key) for write in batch if isinstance(write, Put | Remove)):
@@ -135,7 +136,7 @@ def versions_writes(
 def expecting(batch: Sequence[Write], versions: Mapping[Key, int], *, is_strict: bool) -> list[Write] | None:
     """``batch``, expecting the ``versions`` that were read, so that no other state is lost; None if it expects others.
 
-    Without ``is_strict`` rows that seemed absent may be there.
+    Without ``is_strict``, it expects nothing of rows that seemed absent: they may be there and unreadable.
     """
     guarded: list[Write] = []
     for write in batch:

@@ -1,4 +1,4 @@
-"""What a store makes of texts before they are written and before they are searched for: terms and vectors."""
+"""The terms and vectors that a store makes of texts before it writes them, and of questions before it searches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from inference_core.stores.codec import PageRequest
 from inference_core.stores.indexing.search import QuestionVectors
 from inference_core.stores.writer import GroupWriter
 
-# Gives vectors, in the background, to texts that were stored while the embedding model was away or another one.
+# Vectors, made in the background, for texts that were stored without those of the store's embedding model.
 
 PORTION: Final = 32
 _FEW: Final = 3
@@ -53,14 +53,14 @@ class Backfill:
         self._refused: set[tuple[Namespace, str, int]] = set()
 
     def fill_portion(self) -> bool | None:
-        """Has the model's own thread embed some of what is pending; whether to go on at once, None if it only begins.
+        """Chore: has the model's own thread embed a portion of what is pending; `_filled` then wakes it again.
 
-        Called again when that is done. Raises then what it raised: EmbeddingError if the model fails or refuses what is
-        left, StoreError.
+        Returns whether to go on at once, None while the outcome is open. Raises what the portion before raised:
+        EmbeddingError if the model fails or refuses what is left, StoreError.
         """
         # Never in the thread of the chores: a model that hangs would hold up all of them.
         running = self._running
-        self._asked_meanwhile = True  # before the look: if it still runs, it reads this when it is done
+        self._asked_meanwhile = True  # before `done()` is called: a portion that still runs reads this at its end
         if running is not None and not running.done():
             return None
         self._running = None
@@ -72,9 +72,9 @@ class Backfill:
                 raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
             if filled:
                 return True
-            # It found nothing, and so woke nobody: whoever did has stored a text since.
+            # It found nothing, so it did not wake the chore: whoever did has stored a text since.
         if not self._embedder.is_loaded:
-            return None  # whoever loads it has the chore woken
+            return None  # the chore is woken once it is loaded
         if not self._embedder.is_ready:
             self._wake(_PAUSE_S)
             return None
@@ -84,19 +84,19 @@ class Backfill:
         return None
 
     def close(self, timeout: float) -> None:
-        """Waits ``timeout`` seconds for the portion in hand. Call it when nothing calls `fill_portion` any more."""
+        """Waits ``timeout`` seconds for the current portion. Call it when nothing calls `fill_portion` any more."""
         if self._running is not None and not self._running.cancel():
             wait([self._running], timeout)
 
     def _filled(self, done: Future[bool]) -> None:
-        """Has the chore called again if a portion leaves something to do, or a text came while it was looked for."""
+        """Wakes the chore if a portion leaves something to do, or if a text was stored while it looked for some."""
         if done.exception() or done.result() or self._refused or self._asked_meanwhile:
             self._wake(0.0)
 
     def _fill_some(self) -> bool:
-        """Embeds some of what is pending; texts that the model refuses wait until all others are done.
+        """Embeds a portion of what is pending; texts that the model refuses wait until all others are done.
 
-        A store that was given another model meanwhile is left to those who have that.
+        Returns whether there was anything. A store that was given another model meanwhile is left to that model.
         """
         if self._backend.get_meta(EMBEDDING_META) not in (None, self._embedder.fingerprint):
             return False
@@ -106,8 +106,8 @@ class Backfill:
             if portion:
                 self._fill(portion)
         except EmbeddingError:
-            # One at a time, so that one that cannot be embedded holds up no others. In any order, so that the first few
-            # that are refused, after which the model counts as away, are not always the same.
+            # One at a time, so that a text that cannot be embedded holds up no others. In random order, as the model
+            # counts as away when it refuses the first few: they must not always be the same.
             refused: list[UnembeddedRow] = []
             is_answering = False
             for row in random.sample(portion, len(portion)):
@@ -203,8 +203,8 @@ _SCOPES_LOOKED_AT: Final = 20
 class VectorSpace:
     """Holds ``embedder`` to the vectors of ``backend``. Raises EmbeddingMismatch if they are another model's.
 
-    A class of one's own is known by its name alone, so a second model behind that name shows only in its vectors: one
-    with other dimensions than the store's is refused when it answers for the first time.
+    An application's own class is known by its name alone, so a second model behind that name shows only in its vectors:
+    one with other dimensions than the store's is refused when it answers for the first time.
     """
 
     def __init__(self, backend: Backend, embedder: Embedder) -> None:
@@ -250,7 +250,7 @@ class VectorSpace:
         return int(found) if found and found.isdecimal() else None
 
     def _of_a_stored_vector(self) -> int | None:
-        """Of a store that was made before dimensions were recorded: those of the first vector that is found."""
+        """The dimensions of a stored vector, for a store that was made before dimensions were recorded."""
         from inference_core.retrieval.vectors import is_packed, unpack_vectors  # noqa: PLC0415 - numpy is slow to import
 
         if not self._backend.capabilities.change_feed:
@@ -275,7 +275,7 @@ _EMBEDDINGS: Final = "embeddings"
 class Texts:
     """Analyses and embeds for the store of ``backend``, outside of every lock and transaction.
 
-    A text whose model is slow, fails or is away goes without its vectors, and gets them later. ``with_tokens``: also
+    If the model is slow, fails or is away, a text is stored without vectors and gets them later. ``with_tokens``: also
     token vectors, for late interaction. Raises EmbeddingMismatch if ``embedder`` is not the store's.
     """
 

@@ -1,7 +1,7 @@
-"""The indexes of the users that were asked about last, and their rows, within one bound of bytes.
+"""A cache of the indexes of the users that were searched last, and of their rows, within one bound of bytes.
 
-Readers take views, which nobody changes; who finds that something was written since brings the index up to date, one
-thread a user at a time.
+Readers take views, which never change. A reader that finds newer writes first brings the index up to date; of each
+user, one thread at a time does so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FOLLOW_S: Final = 0.1
 _MANY_WRITES: Final = 1_000
 _SCOPES_COUNTED: Final = 10_000
 _POOLS: Final = 4
-"""This many combinations of a user's scopes are kept; an agent asks for one, or for one and its parts."""
+"""Of this many combinations of a user's scopes a pool is kept; an agent uses one, or one and its parts."""
 _ROWS_SHARE: Final = 8
 """Of the bound of bytes, parsed rows get an eighth: few rows are read again and again."""
 _BYTES_PER_ROW: Final = 2_500
@@ -40,7 +40,7 @@ _BYTES_PER_ROW: Final = 2_500
 
 
 class _Shard:
-    """The indexes of one user's scopes; ``lock`` is for who changes them, the pools are under that of the cache.
+    """The indexes of one user's scopes. ``lock`` guards changes of them; the cache's lock guards ``pools``.
 
     ``erasures`` is the head of the user's fence that they were made with.
     """
@@ -55,7 +55,8 @@ class _Shard:
         """The views of ``scopes``, if all of them show just what was written up to ``heads``."""
         found = [self.indexes.get(scope) for scope in scopes]
         views = [index.view for index in found if index is not None]
-        # A view of more than was written is of a database that was put back to what it was, or newer than the heads.
+        # A view ahead of its head is not current: the database was restored to an earlier state, or the view is newer
+        # than the heads.
         is_current = len(views) == len(scopes) and all(
             view.seq == head for view, head in zip(views, heads, strict=True)
         )
@@ -97,8 +98,8 @@ class IndexCache:
     def views(self, scopes: Sequence[Namespace]) -> list[ScopeView]:
         """The views of ``scopes``, of a user and of spaces, with all that was written before.
 
-        One read of the heads where nothing was written since the last time. Raises StoreError if the backend fails;
-        the last views stay as they were then.
+        Costs one read of the heads if nothing was written since the last call. Raises StoreError if the backend fails;
+        the last views then stay as they were.
         """
         if not scopes:
             return []
@@ -118,9 +119,9 @@ class IndexCache:
         return [found[scope] for scope in scopes]
 
     def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[int]:
-        """The heads of ``scopes``. If the user was erased since the last time, nothing is kept that was read before.
+        """The heads of ``scopes``. If the user was erased since the last call, drops everything that was read before.
 
-        Scopes that are made anew count from 1: their heads alone do not show it.
+        The heads alone do not show an erasure, as scopes that are made anew count from 1.
         """
         if not self._backend.capabilities.change_feed:
             return self._backend.heads(scopes)
@@ -149,7 +150,7 @@ class IndexCache:
                 return known
         pool = Pool(views)
         with self._lock:
-            # Else the pool of a user who was dropped would live on, and nobody would count it.
+            # Else the pool of a user who was dropped would live on uncounted.
             if shard and self._shards.get(scopes[0][0]) is shard:
                 shard.pools[key] = pool
                 while len(shard.pools) > _POOLS:
@@ -159,7 +160,7 @@ class IndexCache:
     def needs_build(self, scopes: Sequence[Namespace], wait_seconds: float) -> bool:
         """Whether the indexes of ``scopes`` must be built first, and that takes more than ``wait_seconds``."""
         if not self._backend.capabilities.change_feed:
-            return False  # its heads are all of its rows, read by whoever asks: see `note_written`
+            return False  # its `heads` reads all rows, and only in the caller's thread: see `note_written`
         missing: list[Namespace] = []
         with self._lock:
             for root, own in _by_owner(scopes).items():
@@ -180,7 +181,7 @@ class IndexCache:
                     self._wake(0.0)
 
     def note_written(self, scopes: Iterable[Namespace]) -> None:
-        """Texts were written to ``scopes``: indexes that are there, or soon needed, follow in the background.
+        """Notes writes of texts to ``scopes``: indexes that are there, or soon needed, follow in the background.
 
         Not those of another library's store, which its owner may close at any time: to read from a LangGraph
         SqliteStore in one thread while another closes it ends the process.
@@ -194,10 +195,10 @@ class IndexCache:
                 self._wake(_FOLLOW_S)
 
     def follow(self) -> bool:
-        """Chore: brings an index up to date; whether there was one to do. Raises StoreError.
+        """Chore: brings an index up to date. Returns whether there was one to do. Raises StoreError.
 
-        Those that were asked for are built first. Then those that are there, and those of scopes to which so much was
-        written that the next search would have to wait.
+        First come those that `build` was called for; then those that are there, and those of scopes to which so much
+        was written that the next search would have to wait.
         """
         with self._lock:
             self._is_woken = False
@@ -224,13 +225,13 @@ class IndexCache:
             for scope, known in zip(scopes, heads, strict=True):
                 index, head = shard.indexes.get(scope), known
                 if index is not None and head < index.head:
-                    # Another thread has seen more meanwhile, or the database was put back to what it was.
+                    # Another thread has seen more meanwhile, or the database was restored to an earlier state.
                     (head,) = self._backend.heads([scope])
                 if index is None or head < index.head or index.is_sparse:
                     index = ScopeIndex(self._model)
                 changes = iter(self._backend.changes(scope, index.head) if head > index.head else ())
                 # Whatever fails here fails before `publish`: the index goes on from where it is, or is made anew, and
-                # who has the last view keeps it.
+                # readers keep the last view.
                 while portion := list(islice(changes, _PORTION)):
                     index.apply(portion)
                 if index.head != index.view.seq or scope not in shard.indexes:
@@ -247,7 +248,7 @@ class IndexCache:
             while self._total > self._max_bytes and self._shards:
                 dropped.append(self._shards.popitem(last=False)[0])
                 self._total -= self._sizes.pop(dropped[-1], 0)
-        for user in dropped:  # without the lock, as a backend may be busy with what it reads
+        for user in dropped:  # without the lock, as the backend may hold its own during a long read
             self._backend.forget(user)
         return views
 
@@ -261,7 +262,7 @@ def _by_owner(scopes: Iterable[Namespace]) -> dict[str, list[Namespace]]:
 
 
 class RowCache:
-    """Rows as they were read and parsed, each with the number of its last write, the least recently used dropped."""
+    """Rows as they were read and parsed, by key; beyond ``max_bytes`` the least recently used are dropped."""
 
     def __init__(self, backend: Backend, max_bytes: int) -> None:
         self.nbytes = 0
@@ -272,7 +273,10 @@ class RowCache:
         self._lock = threading.Lock()
 
     def get(self, wanted: Sequence[tuple[Key, int, int]]) -> list[Row | None]:
-        """The row of each key as of any write from its first to its second number, else as it is now; None if gone."""
+        """The row of each key, None if it is gone.
+
+        With each key come two numbers: a cached row whose ``seq`` lies between them will do, else the row is read.
+        """
         found: dict[Key, Row | None] = {}
         with self._lock:
             drops = self._drops
@@ -288,7 +292,7 @@ class RowCache:
             with self._lock:
                 for row in filter(None, read if drops == self._drops else ()):  # else it may be of an erased user
                     if row.expiry or not row.seq:
-                        continue  # its end moves without a write, or nobody numbers its writes
+                        continue  # a Touch moves its expiry without a new number, or the store numbers no writes
                     size = _BYTES_PER_ROW + 2 * sum(sys.getsizeof(value) for value in row.value.values())
                     _, before = self._rows.pop((row.namespace, row.key), (None, 0))
                     self._rows[row.namespace, row.key] = (row, size)
@@ -299,7 +303,7 @@ class RowCache:
         return [found[key] for key, _, _ in wanted]
 
     def drop(self, root: str) -> None:
-        """Keeps no row of the user with the label ``root``."""
+        """Drops the rows of the user with the label ``root``; reads under way do not bring them back."""
         with self._lock:
             self._drops += 1
             for key in [key for key in self._rows if key[0][0] == root]:

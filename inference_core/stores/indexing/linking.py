@@ -57,7 +57,7 @@ class Ranked:
         return self.scopes[place.owner], self.pool.views[place.owner].keys[place.slot]
 
     def hits(self, search: Search, owners: Collection[int]) -> Iterator[Hit]:
-        """The hits in some of the views, the best first; if the search is to be filled, what is no hit after them."""
+        """The hits in the views of ``owners``, the best first; with ``backfill``, all other texts follow."""
         if not owners:
             return iter(())
         hits = self._ranking.of(owners, search.kinds)
@@ -74,7 +74,7 @@ def found_at(search: Search, hits: Sequence[Hit], rows_at: RowsAt) -> dict[Place
 
 
 def by_name(search: Search, best: list[FoundRow], others: Callable[[], Iterable[FoundRow]]) -> list[FoundRow]:
-    """``best``, and ``others`` if one of them is about somebody whom the text names; what is has gained by it."""
+    """``best``; if one of them is about somebody whom the text names, also ``others``, and all such rows gain by it."""
     named = Named(search.text)
     if not any(named.is_any(subjects_of(one.row.value, content_of(one.row))) for one in best):
         return best
@@ -85,7 +85,7 @@ def by_name(search: Search, best: list[FoundRow], others: Callable[[], Iterable[
 
 
 def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int], rows_at: RowsAt) -> list[FoundRow]:
-    """The best hits in the views of ``owners`` and what links lead to there, the best first. Raises StoreError.
+    """The best hits in the views of ``owners``, and rows there that links lead to, the best first. Raises StoreError.
 
     Rows that the search rejects lead nowhere.
     """
@@ -99,7 +99,7 @@ def linked(search: Search, query: Query, ranked: Ranked, owners: Collection[int]
     for place in best if strength else ():
         row = direct[place].row
         bridges[place] = bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
-    # What bridges lead to beyond the best comes after these, and nothing says that it is relevant.
+    # Rows that only bridges lead to come after the direct hits; nothing says that they are relevant.
     reached = [(mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct]
     kinds, views = search.kinds, ranked.pool.views
     wanted = {
@@ -135,7 +135,7 @@ def _gained(search: Search, found: Mapping[K, FoundRow], candidates: Mapping[K, 
 
 
 def _candidates(search: Search, found: Mapping[K, FoundRow]) -> dict[K, RankingCandidate]:
-    """What of ``found`` may be given, as links see it."""
+    """The rows of ``found`` that the search does not reject, as candidates for links."""
     candidates: dict[K, RankingCandidate] = {}
     for place, one in found.items():
         if search.reject is None or search.reject(one.row) is None:

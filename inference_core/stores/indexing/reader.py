@@ -38,11 +38,11 @@ _LARGEST_PAGE: Final = 2_000
 _REDACTED_AT_ONCE: Final = 20_000
 """Characters. Searching more for secrets takes milliseconds, too long for an event loop's thread."""
 _CONTENT_KEY_LOCK: Final = threading.Lock()
-"""Two that made one each would know different names."""
+"""Two threads that each made a key would derive different names."""
 
 
 def content_key_of(backend: Backend) -> bytes:
-    """The store's own key for names that follow from contents; made when it is first asked for."""
+    """The store's own key for names that are derived from contents; made on first use."""
     with _CONTENT_KEY_LOCK:
         if not backend.get_meta(CONTENT_KEY_META):
             backend.set_meta(CONTENT_KEY_META, token_hex(32), is_first=True)
@@ -115,9 +115,9 @@ class StoreReader:
         limit: int | None = None,
         after: Cursor | None = None,
     ) -> Operation[list[Row]]:
-        """The first ``limit`` rows, or all, that ``accepts`` is true of, behind ``after``, the newest first.
+        """The first ``limit`` rows, or all, behind ``after`` for which ``accepts`` is true, the newest first.
 
-        Read by pages, each behind the last row of the one before: what nobody touches meanwhile is found exactly once.
+        They are read by pages, each behind the last row of the one before: what is not written meanwhile is found once.
         ``accepts`` is called on the workers, as judging many rows would hold up a caller's event loop.
         """
 
@@ -128,7 +128,7 @@ class StoreReader:
             return of_page, Cursor.of(rows[-1]) if len(rows) == size else None
 
         found: dict[Key, Row] = {}
-        # Small at first, as many a scan ends early, then larger, as stores that have to sort do so for each page.
+        # Small at first, as many scans end early; then larger, as stores that have to sort do so for each page.
         size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
         while limit is None or len(found) < limit:
             of_page, after = yield from self._read(accepted, size, after)
@@ -151,17 +151,17 @@ class StoreReader:
         return self._read(self.backend.namespaces, prefix)
 
     def ask(self, body: Callable[[Backend], T]) -> Operation[T]:
-        """What ``body`` returns, which reads from the database in a thread of the pool."""
+        """What ``body`` returns; it is called with the backend on a worker."""
         return self._read(body, self.backend)
 
     def content_key(self) -> Operation[bytes]:
-        """The store's own key for names that follow from contents; made when it is first asked for."""
+        """The store's own key for names that are derived from contents; made on first use."""
         if self._content_key is None:
             self._content_key = yield from self.ask(content_key_of)
         return self._content_key
 
     def redacting(self, redact: Callable[[], T], size: int = 0) -> Operation[T]:
-        """What ``redact`` returns; from a worker for many characters, and with an application's own redactor."""
+        """What ``redact`` returns; called on a worker for many characters, and with an application's own redactor."""
         if size > _REDACTED_AT_ONCE or self.guard.redactor:
             return (yield from self.pool.call(redact))
         return redact()
@@ -171,7 +171,7 @@ class StoreReader:
         return (yield from self.search_together([search]))[0]
 
     def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
-        """Like `search` for each of ``searches``, which ask the same, so that it is embedded and ranked once."""
+        """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
         text, wait_seconds = searches[0].text, searches[0].wait_seconds
 
         def searched(ask_model: AskModel) -> list[SearchResult]:
@@ -191,8 +191,8 @@ class StoreReader:
     ) -> Operation[T]:
         """What ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
 
-        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. As long
-        is waited for an index that is not there yet.
+        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. The
+        snapshot waits as long for an index that is not there yet.
         """
         result = yield from self._asked(
             lambda ask_model: body(self._snapshot(scopes, ask_model, wait_seconds)), text, wait_seconds
@@ -206,7 +206,7 @@ class StoreReader:
             self.maintenance.wake(VECTORS)
 
     def _embed_what_was_read(self) -> None:
-        """A backend without a change feed knows what waits for its vector only of what was read."""
+        """Without a change feed, a backend knows only of texts it has read that they wait for a vector."""
         if not self.backend.capabilities.change_feed:
             self.embed_later()
 
@@ -217,8 +217,8 @@ class StoreReader:
     def _asked(self, body: Callable[[AskModel], T], text: str, wait_seconds: float) -> Operation[T]:
         """What ``body`` makes of the vectors of ``text``, on a worker.
 
-        A model of this process embeds on that very worker, once it is known which vectors the texts have; for any other
-        one the caller waits ``wait_seconds`` seconds.
+        A model in this process embeds on the same worker, once it is known which vectors the texts have. For any other
+        model, the caller waits at most ``wait_seconds`` seconds before ``body`` runs.
         """
         if self.embedder is None or self.embedder.runs_in_process or not text.strip():
 

@@ -1,4 +1,4 @@
-"""What a search asks for and gives: the query, what narrows it down, and how the best rows are chosen."""
+"""The request and the result of a search, and how the best rows are chosen."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Search:
 
     ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``deduplicate``: of rows
     whose contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
-    ``backfill``: when fewer match than are asked for, the newest others follow. ``diversity`` is what a content
-    that repeats another one entirely loses of its score. ``explains``: rows come with the shares of their scores.
-    ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: rows about
-    somebody whom the text names gain by it (None); so do, and some are added, those that share something with the
-    best rows (True); nothing of this (False). ``together``: the scopes of several owners, such as a user and the
-    user's spaces, are ranked as one. ``wait_seconds`` is how long, in seconds, to wait for the query's
-    vector, and how long for an index that is not there yet, rather than to do without. ``prefers_newer``: of the
-    best rows on the same subject, those of user or application, the newer comes first unless the text asks for what
-    held before. ``now`` is what "last week" is counted from, in the user's time zone.
+    ``backfill``: if fewer rows match than ``limit``, the newest others follow. ``diversity`` is how much of its score a
+    content loses that repeats another one entirely. ``explains``: rows come with the shares of their scores.
+    ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: None lets rows
+    gain that are about somebody whom the text names; True also lets rows gain that share something with the best rows,
+    and adds some of these; False does neither. ``together``: the scopes of several owners, such as a user and the
+    user's spaces, are ranked as one. ``wait_seconds`` is how long to wait for the query's vector, and for an index that
+    is not there yet, before doing without. ``prefers_newer``: of the best rows on the same subject, those of user or
+    application, the newer comes first unless the text asks for what held before. ``now`` is what "last week" is counted
+    from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -80,7 +80,7 @@ class FoundRow:
     """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
 
     ``links`` are those that add to the score. ``outdated``, from 0 to 1, is what it lost to a newer row that
-    contradicts it. ``place`` is where the index of the search has it, if that found it.
+    contradicts it. ``place`` is the row's place in the index of the search, if the index found it.
     """
 
     row: Row
@@ -128,7 +128,7 @@ def content_of(row: Row) -> str:
     return content if isinstance(content, str) else ""
 
 
-# From ranked rows to those that are given: valid ones, each said once, various, within the budget.
+# From ranked rows to the result: not rejected, without duplicates, diverse, within the budget.
 
 _CHOICE: Final = 3
 """Diversity chooses among this many times as many rows as are wanted."""
@@ -146,7 +146,7 @@ class Selection:
         self._alike = alike
         if search.diversity:
             self._wanted = search.limit * _CHOICE
-        else:  # the first of few shall be those of many
+        else:  # at least WINDOW rows, so that a small limit gives the first rows of a large one
             self._wanted = max(search.limit, WINDOW) if search.prefers_newer else search.limit
         self._found: list[FoundRow] = []
         self._said: dict[frozenset[str], FoundRow] = {}
@@ -171,12 +171,12 @@ class Selection:
             self.left_out.append(LeftOutRow(found, reason))
 
     def keys(self) -> set[Key]:
-        """What it was offered."""
+        """The keys of the rows that it took or left out."""
         offered = [*self._found, *(one.found for one in self.left_out)]
         return {(found.row.namespace, found.row.key) for found in offered}
 
     def rows(self) -> list[FoundRow]:
-        """What is given, the best first."""
+        """The rows of the result, the best first; adds to ``left_out`` what repeats others or exceeds the budget."""
         search, chosen = self._search, self._found
         if search.diversity:
             texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
@@ -240,7 +240,7 @@ class Selection:
 def _moment_of(row: Row) -> Moment | None:
     """Since when what ``row`` says holds; None if it does not tell what holds now.
 
-    That is what an assistant said by itself, unless a memory tool saved it for the user, and all external text.
+    None is for external text, and for what an assistant said by itself, unless a memory tool saved it for the user.
     """
     source = MemorySource.from_value(row.value.get("source") or {})
     if source.trust is Trust.EXTERNAL or (source.trust is Trust.INFERRED and source.tool is None):
@@ -285,7 +285,7 @@ def as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
 
 
 def reordered(reranker: Reranker, query: str, texts: Sequence[str]) -> list[int]:
-    """Positions of ``texts``, the best first; of equal ones the first. Raises what the re-ranker raises, ValueError."""
+    """Positions of ``texts``, the best first; ties keep their order. Raises what the re-ranker raises, ValueError."""
     scores = list(reranker.rerank(query, texts))
     if len(scores) != len(texts):
         raise ValueError(f"The re-ranker gave {len(scores)} scores for {len(texts)} texts")

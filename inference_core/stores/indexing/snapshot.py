@@ -1,4 +1,4 @@
-"""Snapshot: a user's scopes as they were at one moment, from which a turn answers all that it asks."""
+"""Snapshot: a user's scopes as they were at one moment, which answers all reads of a turn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LARGEST_PORTION: Final = 500
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
 _FIRST_PINNED: Final = 2_000
-"""While an index is being built, pinned rows are looked for among so many of the newest."""
+"""While an index is being built, pinned rows are found only among this many of the newest."""
 Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
 
@@ -69,11 +69,11 @@ class Snapshot:
             indexes.build(self._scopes)
 
     def search(self, search: Search) -> SearchResult:
-        """The best rows for a text; a blank text that ``backfill`` gives the newest."""
+        """The best rows for a text; for a blank text, the newest with ``backfill``, else none."""
         return self.search_together([search])[0]
 
     def search_together(self, searches: Sequence[Search]) -> list[SearchResult]:
-        """Like `search` for each of ``searches``, which ask the same, so that it is ranked once.
+        """Like `search` for each of ``searches``. All have the same text, which is ranked once.
 
         Statistics are those of all their groups.
         """
@@ -126,7 +126,7 @@ class Snapshot:
         places: list[tuple[float, str, Namespace, int]] = []
         for scope in scopes:
             view = self._views[scope]
-            # A pinned memory is as important as can be; whether one that is so is pinned, its row says.
+            # Pinned memories have the highest importance; whether a memory with it is pinned, only its row says.
             places += [(-view.columns.created.item(slot), view.keys[slot], scope, slot) for slot in view.important]
         rows = self._rows([(scope, slot) for _, _, scope, slot in sorted(places)])
         return [row for row in rows if row is not None and row.value.get("pinned") is True]
@@ -140,7 +140,7 @@ class Snapshot:
         return [None if slot is None else next(rows) for _, slot in slots]
 
     def _by_age(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, size: int) -> Iterator[list[Row]]:
-        """Rows in portions, the newest first; of equal ones by key."""
+        """Rows in portions, the newest first; ties by key."""
         if self._is_cold:
             after: Cursor | None = None
             while page := self._backend.page(PageRequest(scopes, kinds=kinds, limit=size + _SPARE, after=after)):
@@ -159,7 +159,7 @@ class Snapshot:
             yield [row for row in rows if row is not None]
 
     def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query]:
-        """All that the searches look at, in order."""
+        """All texts in the groups of ``searches``, ranked, and the query that ranked them."""
         first = searches[0]
         query = Query.of(first.text, first.now, question.vectors, ignore_session=first.ignore_session)
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
@@ -184,7 +184,7 @@ class Snapshot:
     def _result(self, search: Search, ranked: Ranked, query: Query, question: QuestionVectors) -> SearchResult:
         wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
         hits = [ranked.hits(wanted, ranked.owners(group)) for group in search.groups]
-        # One read for all groups: what each of them then asks for first is in memory.
+        # One read for all groups puts the rows that each of them asks for first into the cache.
         spare = _SPARE + NAMED if len(hits) > 1 and search.links is None else _SPARE
         firsts = [list(islice(one, wanted.limit + spare)) for one in hits]
         if len(firsts) > 1 and not self._is_cold:
@@ -233,7 +233,7 @@ class Snapshot:
         return selection
 
     def _rows_at(self, ranked: Ranked) -> Callable[[Sequence[Place]], list[Row | None]]:
-        """What gives the rows of texts."""
+        """A function that reads the rows of the texts at places."""
         if self._is_cold:
             return lambda places: self._backend.get([ranked.key(place) for place in places])
         return lambda places: self._rows([(ranked.scopes[place.owner], place.slot) for place in places])
@@ -262,9 +262,9 @@ def reranked(
 def search_each_user(
     searches: Sequence[Search], snapshot_of: Callable[[Sequence[Namespace]], Snapshot]
 ) -> list[SearchResult]:
-    """What each of ``searches`` finds; the scopes of several users are ranked one user after the other.
+    """What each of ``searches`` finds. Scopes of several users are ranked one user after the other.
 
-    Unless the searches are to rank them together.
+    With ``together`` in the first search, they are ranked as one.
     """
     if searches[0].together:
         scopes = dict.fromkeys(chain.from_iterable(chain.from_iterable(search.groups) for search in searches))

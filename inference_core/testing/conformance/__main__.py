@@ -17,7 +17,7 @@ _MARKS: Final = {Outcome.KEPT: "kept  ", Outcome.BROKEN: "BROKEN", Outcome.UNTRI
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints each promise as soon as it was tried. 1 if the contract is broken (--strict: anything), 2 if misused."""
+    """Prints each promise once it was tried. Returns 1 if the contract is broken (--strict: or any), 2 if misused."""
     parser = argparse.ArgumentParser(prog="python -m inference_core.testing.conformance", description=__doc__)
     parser.add_argument(
         "factory",

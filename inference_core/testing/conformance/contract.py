@@ -1,4 +1,4 @@
-"""The contract, which LangGraph documents: items, batches, values, errors, searches, namespaces, isolation."""
+"""The contract that LangGraph documents: items, batches, values, errors, searches, namespaces, isolation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE_IDS: Final = (
     *("a/b", "a:b", "a|b", "a,b", "a\\b", "\u00e9", "e\u0301", "\u0130", "\u0131", "\u00df", "ss", "\U0001f375"),
     "'; DROP TABLE store; --",
 )
-"""User ids that a store with LIKE, a tokeniser, a separator or case folding takes for one another."""
+"""User ids that a store may confuse if it uses LIKE, a tokeniser, a separator or case folding."""
 _CITIES: Final[tuple[Namespace, ...]] = (
     ("docs", "eu", "rome"),
     ("docs", "eu", "oslo", "v1"),

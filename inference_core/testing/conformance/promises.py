@@ -1,7 +1,7 @@
 """What a promise is: a method ``test_…`` of a `Promises` class whose docstring's first line says what is promised.
 
-Promises of the contract must be kept. Those of strength go beyond what LangGraph documents: they are reported, and fail
-only if they are asked for (``strict``).
+Promises of the contract must be kept. Those of strength go beyond what LangGraph documents: if broken, they are
+reported, and fail only with ``strict``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN: Final = 150
 
 
 class BrokenPromise(AssertionError):
-    """The store does something else than was promised; the message says what."""
+    """The store does not do what was promised; the message says what it does instead."""
 
 
 class NotApplicable(SkipTest):
@@ -106,7 +106,7 @@ def expect_equal(found: object, wanted: object, what: str) -> None:
 
 
 def expect_same(found: Iterable[Any], wanted: Iterable[Any], what: str) -> None:
-    """Like `expect_equal`, in any order, and each as often."""
+    """Like `expect_equal`, but in any order; each element must occur as often."""
     expect_equal(sorted(found, key=repr), sorted(wanted, key=repr), what)
 
 
@@ -128,7 +128,7 @@ def expect_invalid_namespace(what: str, method: Callable[..., object], *argument
 
 
 def as_json(value: object) -> str:
-    """A value as JSON whatever the order of its names; true, 1 and 1.0 differ."""
+    """A value as JSON with sorted names, for comparisons in which true, 1 and 1.0 differ."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 

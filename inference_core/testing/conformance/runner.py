@@ -1,4 +1,4 @@
-"""All promises, and what tries them on the stores of a factory without pytest."""
+"""All promises, and a runner that tries them on the stores of a factory without pytest."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PromiseResult:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A promise and its findings, one a mode."""
+    """A promise and its findings, one for each mode."""
 
     promise: Promise
     findings: tuple[PromiseResult, ...]
@@ -60,7 +60,7 @@ class Verdict:
         return next(one for one in (Outcome.BROKEN, Outcome.KEPT, Outcome.UNTRIED) if one in outcomes)
 
     def notes(self) -> list[str]:
-        """The reasons of the outcome, each once, with the modes that it concerns."""
+        """The reasons for the outcome, each once; with its modes, if it does not concern all."""
         shown = [finding for finding in self.findings if finding.outcome is self.outcome and finding.note]
         modes = {note: [one.mode for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
         return [f"{note} ({', '.join(names)})" if len(names) < len(MODES) else note for note, names in modes.items()]

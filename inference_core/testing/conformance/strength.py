@@ -159,7 +159,7 @@ class SearchStrength(Strength):
     """Items of the other users in the table where a small user, with a tenth as many, must still find its own."""
 
     def settle(self, subject: Subject) -> None:
-        """Called when the crowd is in: a database may gather here the statistics by which it plans."""
+        """Called once the other users' items are stored: override it to have a database gather planner statistics."""
 
     def test_pages_with_a_query_reach_everything(self, subject: Subject) -> None:
         """Pages of a search with a query give every item once.
@@ -264,11 +264,11 @@ class SearchStrength(Strength):
             expect(is_refused(subject.keys, NS, filter=conditions), f"{conditions} was not refused")
 
 
-# Processes that write to the data of the tried store: they run this module.
+# Processes that write to the data of the store under test: they run this module.
 
 
 class WriterProcess:
-    """A process that puts items 0, 1, … into ("p<number>",) and says so after each; ``acknowledged`` are their keys."""
+    """A process that puts items 0, 1, … into ("p<number>",) and reports each; ``acknowledged`` has those keys."""
 
     def __init__(self, subject: Subject, number: int, writes: int) -> None:
         self.number = number
@@ -290,19 +290,19 @@ class WriterProcess:
         self._output.readline()
 
     def go(self) -> None:
-        """Lets it write."""
+        """Makes it start to write."""
         with suppress(BrokenPipeError):  # it has ended; `finished` says why
             self._input.write("go\n")
             self._input.flush()
 
     def finished(self) -> str:
-        """Waits until it ends; the last line that it said of an error, if there was one."""
+        """Waits until it ends; returns the last line of its error output if it failed, else an empty text."""
         output, errors = self._process.communicate(timeout=_FINISH_S)
         self.acknowledged += output.split()
         return (errors.strip().splitlines() or ["it ended"])[-1] if self._process.returncode else ""
 
     def kill(self, after: int) -> None:
-        """Kills it once ``after`` items were acknowledged."""
+        """Kills it once ``after`` items were acknowledged. Raises AssertionError if it ended before."""
         for line in self._output:
             self.acknowledged.append(line.strip())
             if len(self.acknowledged) >= after:
@@ -314,7 +314,7 @@ class WriterProcess:
             raise AssertionError(f"it ended by itself: {errors.strip()[-300:]}")
 
     def end(self) -> None:
-        """Ends it, whatever it does."""
+        """Kills it if it is still running."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
@@ -322,7 +322,7 @@ class WriterProcess:
 
 @contextmanager
 def started(subject: Subject, count: int, writes: int) -> Generator[list[WriterProcess]]:
-    """``count`` processes that begin at once, each with ``writes`` puts; gone afterwards. Raises NotApplicable."""
+    """``count`` processes that start writing together, ``writes`` puts each; ended afterwards. Raises NotApplicable."""
     subject.factory()
     writers = [WriterProcess(subject, number, writes) for number in range(count)]
     try:
@@ -337,7 +337,7 @@ def started(subject: Subject, count: int, writes: int) -> Generator[list[WriterP
 
 
 def main(address: str, folder: str, mode: str, number: str, writes: str) -> None:
-    """Writes; prints ``ready``, then each key once its put has returned."""
+    """The process of a `WriterProcess`: prints ``ready``, waits for a line, then prints each key after its put."""
     embeddings = WatchedEmbeddings()
     factory = Factory(address)
     place = Location(Path(folder), factory)

@@ -1,4 +1,4 @@
-"""`Subject`: the store that is tried, through its sync or its async methods; how it is opened, and its embeddings."""
+"""`Subject`: the store under test, through its sync or its async methods; how it is opened, and its embeddings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Made = BaseStore | AbstractContextManager[BaseStore] | AbstractAsyncContextManag
 
 
 class WatchedEmbeddings(Embeddings):
-    """A text is the sum of its words, each a fixed direction; of length 1. Safe for threads.
+    """Embeds a text as the sum of fixed vectors of its words, scaled to length 1. Safe for threads.
 
     ``texts`` are the documents that were embedded. While ``seconds`` is set, embedding documents takes that long;
     ``begun`` is set when it starts.
@@ -111,8 +111,9 @@ class LoopThread:
 class Factory:
     """A function that opens a store, by its address ``module:function``.
 
-    It is called with those of these arguments that it has: ``place`` (a folder, empty at first: the same place is the
-    same data, also from another process), ``embeddings`` (the suite's) and ``index`` (LangGraph's IndexConfig of them).
+    It is called with those of the following arguments that it accepts: ``place`` (a folder, empty at first: the same
+    place is the same data, also in another process), ``embeddings`` (the suite's) and ``index`` (LangGraph's
+    IndexConfig of them).
     """
 
     address: str
@@ -131,7 +132,7 @@ class Factory:
         return cast("Callable[..., Made]", found)
 
     def make(self, place: Path, embeddings: WatchedEmbeddings) -> Made:
-        """What the function gives for ``place``."""
+        """What the function returns for ``place``; a store that is a context manager is closed by the suite."""
         function = self.function()
         offered: dict[str, Any] = {"place": place, "embeddings": embeddings, "index": embeddings.index}
         wanted = inspect.signature(function).parameters
@@ -173,13 +174,13 @@ class StoreCall:
 
 
 def call(name: str, *arguments: Any, **options: Any) -> StoreCall:
-    """A call to be made later."""
+    """A call for `Subject.start` or `Subject.together` to make."""
     return StoreCall(name, arguments, options)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the data of the tried store are, and how to open them again."""
+    """Where the data of the store under test are, and how to open them again."""
 
     folder: Path
     factory: Factory | None = None
@@ -187,7 +188,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A store through one mode. Its methods are the store's own, sync: an async mode runs on a loop of its own."""
+    """A store through one mode. Its methods are sync versions of the store's; async mode runs these on ``loop``."""
 
     store: BaseStore
     mode: Mode
@@ -229,7 +230,7 @@ class Subject:
         return self._call("batch", ops)
 
     def start(self, wanted: StoreCall) -> Future[Any]:
-        """Starts a call beside others; a thread of its own, or a task on the loop."""
+        """Starts a call in the background: in a thread of its own, or as a task on the loop."""
         if self.mode == "async":
             return self.loop.start(self._awaited(wanted))
         pool = ThreadPoolExecutor(1)
@@ -238,7 +239,7 @@ class Subject:
         return future
 
     def together(self, *calls: StoreCall) -> list[Any]:
-        """The results of calls that are made at once, or what they raised; async: in one turn of the loop."""
+        """Makes calls at once (async: in one turn of the loop); returns the result of each, or what it raised."""
         if self.mode == "async":
 
             async def gathered() -> list[Any]:

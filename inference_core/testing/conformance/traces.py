@@ -22,7 +22,7 @@ from inference_core.testing.conformance.subject import NS, Subject
 
 _MINUTE_S: Final = 60.0
 _TICK_S: Final = 1.1
-"""After so long, times in whole seconds have moved, too."""
+"""Long enough for timestamps in whole seconds to change."""
 _BRIEF_S: Final = 1.2
 _LONG_S: Final = 2.4
 

@@ -8,7 +8,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Who came to "Older …" by keyboard goes on with the first of the older ones.
+// After "Older …" was pressed by keyboard, the focus moves to the first of the older entries.
 document.addEventListener("htmx:afterSwap", (event) => {
   const first = event.detail.requestConfig?.elt?.closest(".more") && event.detail.elt?.querySelector?.("a");
   if (first && document.activeElement === document.body) first.focus();

@@ -1,4 +1,4 @@
-"""Redis: one primary server, which other programs may use too; only exact keys are asked for.
+"""Redis: one primary server, which other programs may use too; except for repairs, commands name exact keys.
 
 A batch is applied in memory to the rows it touches and stored by a script, which refuses if one of them has changed in
 the meantime; then it is tried again. Rows do not expire by Redis' own means, which the change feed would miss.
@@ -87,7 +87,7 @@ class RedisBackend:
             opened.pop_all()
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch with one script, all in one round trip; batches that lost a race are tried again."""
+        """Applies each batch by one call of the script, all sent together; batches that lost a race are tried again."""
         self._server.check()
         waiting = dict(enumerate(batches))
         outcomes: dict[int, Outcome] = {}
@@ -110,7 +110,7 @@ class RedisBackend:
         questions: list[tuple[Any, ...]] = []
         for scope, names in wanted.items():
             # Numbers first: a write in between then gives a newer row with an older number, which caches read again,
-            # and never an older row with a newer number. A server without memory would refuse a transaction.
+            # and never an older row with a newer number. A server out of memory would refuse a transaction.
             questions += [("ZSCORE", self._keys.of("feed", *scope), encoded(name)) for name in names]
             questions.append(("HMGET", self._keys.of("cells", *scope), *map(encoded, names)))
         answers = iter(self._server.ask(questions))
@@ -241,7 +241,7 @@ class RedisBackend:
         erase(self._server, self._keys, root, also)
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
-        """Has the server write its append-only file anew, if it has one and permits it; waits for the end."""
+        """Has the server rewrite its append-only file, if it has one and permits it, and waits for the end of that."""
         del fully
         left = [f"snapshots (RDB) of {self.name}, until the next one"] if self._server.setting("save") else []
         if self._server.setting("appendonly") != "yes":

@@ -1,4 +1,4 @@
-"""How a store lies in Redis: the names of its keys, rows as bytes, also damaged ones, and the script that writes them.
+"""The layout of a store in Redis: the names of its keys, rows (also damaged ones) as bytes, and the script for writes.
 
 Each scope has the hashes ``cells``, ``vectors`` and ``tokens`` by key, and the sorted sets ``feed`` (keys by sequence
 number), ``age`` and ``kinds`` (by creation, the newest first) and ``ends`` (by expiry). The store has the hashes
@@ -45,7 +45,7 @@ Member = tuple[bytes, bytes]
 """A sorted set, and a member of it."""
 # A Lua script runs alone on the server, and its effects reach the append-only file together. This one first compares
 # the stamps of all cells on which the batch was decided; if one has changed, it returns 0 and changes nothing. Commands
-# that a server without memory refuses come first, so that such a batch fails before its first change.
+# that a server out of memory refuses come first, so that such a batch fails before its first change.
 SCRIPT: Final = """
 local at = 0
 local function text() at = at + 1; return ARGV[at] end
@@ -97,7 +97,7 @@ class Stored(NamedTuple):
 
 
 class DamagedCell(NamedTuple):
-    """Finds a cell again that cannot be read: a scope and a field of its hashes, as they are stored, and its stamp."""
+    """How to find an unreadable cell again: a scope and a field of its hashes, as they are stored, and its stamp."""
 
     scope: bytes
     field: bytes
@@ -144,7 +144,7 @@ class Layout:
         return re.sub(rb"([\[\]*?\\^-])", rb"\\\1", self.raw("kinds", scope[:-1] + b",")) + b"*"
 
     def suspects(self, place: DamagedCell, kinds: Sequence[bytes], models: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The sorted sets that may contain a damaged cell, which does not say so, and what its members end with."""
+        """The sorted sets that may contain a damaged cell, which does not name them, and what its members end with."""
         scope, field, _ = place
         address = scope[:-1] + b"," + json.dumps(field.decode(errors="replace"), ensure_ascii=False).encode() + b"]"
         texts = [self.of("texts", model.decode()) for model in models]
@@ -370,7 +370,7 @@ def _commands(layout: Layout, change: CellChange) -> Iterator[tuple[str, bytes, 
 def call_for_lost(
     layout: Layout, place: DamagedCell, models: Sequence[bytes], sets: Mapping[bytes, list[bytes]]
 ) -> list[Argument]:
-    """The call that removes a cell that does not say what contains it: ``sets`` with the members to remove."""
+    """The call that removes a cell that does not say what contains it; ``sets`` holds the members to remove."""
     scope, field, stamp = place
     number = defaultdict[bytes, int](count(1).__next__)  # of the keys in the call, in the order in which they are named
     _ = number[layout.whole("heads")]  # KEYS[1] of the script

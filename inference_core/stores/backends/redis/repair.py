@@ -1,4 +1,4 @@
-"""What reads and removes rows of Redis without deciding a write: inspection, repair and erasure."""
+"""Inspection, repair and erasure of rows in Redis, outside of the batches that `RedisBackend.apply` decides."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inspect(server: Server, keys: Layout, root: str | None) -> Iterator[Row | Un
 
 
 def discard(server: Server, keys: Layout, found: Unreadable) -> bool:
-    """Removes a row from every key that mentions it, unless it was written since; whether it did."""
+    """Removes a row from every key that mentions it, unless it was written since. Returns whether it did."""
     scope, field, stamp = found.place
     (packed,) = server.ask([("HMGET", keys.raw("cells", scope), field)])[0]
     if packed is None or packed[:STAMP_BYTES] != stamp:
@@ -92,7 +92,7 @@ def erase(server: Server, keys: Layout, root: str, also: Sequence[Key]) -> None:
             _erase_rows(server, keys, scope, some)
         own = [keys.raw(what, scope) for what in ("cells", "vectors", "tokens", "feed", "age", "ends")]
         removals: list[tuple[Any, ...]] = [("DEL", *own), ("ZREM", keys.whole("scopes"), scope)]
-        # Last: as long as the scope has a head, a repetition finds it.
+        # The head goes last: as long as it is there, a repeated call finds the scope.
         server.ask([*removals, ("HDEL", keys.whole("heads"), scope)], together=True)
     for namespace, key in also:
         _erase_rows(server, keys, pack_scope(namespace), [encoded(key)])

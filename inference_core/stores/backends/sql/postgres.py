@@ -135,7 +135,8 @@ class PostgresBackend(SqlBackend):
         parts = [""]
         if request.after is not None:
             age, key, of = request.after.place
-            # Parameters and keys here hold no NUL, so the same rows follow the part of the key before it.
+            # PostgreSQL's parameters and keys hold no NUL, so the rows behind the key are those behind its part before
+            # the first NUL.
             given |= {"created": -age, "key": key.partition("\x00")[0], "of": of}
             # A row of the same age and key comes after the cursor's if its namespace does.
             parts = [
@@ -219,7 +220,7 @@ class PostgresBackend(SqlBackend):
             pass
 
     def reclaim(self, *, fully: bool = False) -> list[str]:
-        """``fully``: with VACUUM FULL, during which nobody reads or writes. What another role owns is left out."""
+        """``fully``: with VACUUM FULL, which blocks all readers and writers. Tables of another role are left out."""
 
         def vacuum(connection: Connection) -> None:
             connection.execute("SET statement_timeout = 0")
@@ -277,7 +278,7 @@ class PostgresBackend(SqlBackend):
                         states = {(unpack_namespace(name), key): state_of(row) for name, key, *row in rows.fetchall()}
                         if made.union(namespace for namespace, _ in states) <= heads.keys():
                             break
-                        # Another one has dropped a scope that was not used, or made one between the lock and the read.
+                        # Another transaction has dropped an unused scope, or made one between the lock and the read.
                         connection.execute("ROLLBACK")
                     decision = decide(batches, heads, states, self._clock.now())
                     unused = [scope for scope, seq in heads.values() if not seq and scope not in decision.heads]

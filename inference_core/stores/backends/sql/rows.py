@@ -133,7 +133,7 @@ def address_of(found: tuple[Any, ...]) -> Key | None:
 
 def state_of(found: Sequence[Any]) -> RowState:
     """The state in the columns ``STATE``; a `lost` one if they cannot be parsed."""
-    # A damaged column goes back as it came, as bytes if need be: SQLite takes no other form of it.
+    # A damaged column is written back as it was read, as bytes if need be: SQLite takes it in no other form.
     columns: list[Any] = [column.raw if type(column) is Undecodable else column for column in found]
     seq, version, kind, created, updated, value, expires, ttl, text, terms, analyzer, *metadata, model = columns
     try:
@@ -205,7 +205,7 @@ class Undecodable(NamedTuple):
 
 
 class DamagedRow(NamedTuple):
-    """Finds a row again that cannot be read: its id (in PostgreSQL its scope's), its key and its sequence number.
+    """How to find an unreadable row again: its id (in PostgreSQL its scope's), its key and its sequence number.
 
     ``key`` is None if it cannot be read. ``seq``, which shows that nobody has written the row since, may be damaged.
     """

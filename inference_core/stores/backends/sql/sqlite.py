@@ -60,7 +60,7 @@ _LAST: Final = """
 SELECT coalesce(max(known.seq), 0) FROM memory_rows known WHERE known.scope = {} AND typeof(known.seq) = 'integer'
 """
 _HEADS: Final = f"s.namespace, s.id, ({_LAST.format('s.id')}) FROM memory_scopes s"
-"""The last sequence number of each scope, damaged ones apart. No row is ever removed, so no number comes twice."""
+"""The last sequence number of each scope, damaged ones apart. Only `erase` removes rows; else no number comes twice."""
 _NEW_SCOPE: Final = "INSERT INTO memory_scopes (root, namespace) VALUES (?, ?)"
 _DROP_SCOPE: Final = "DELETE FROM memory_scopes WHERE id = ?"
 _UPSERT: Final = f"""
@@ -313,7 +313,7 @@ class SqliteBackend(SqlBackend):
             writer.executemany(_TOUCH, decision.touched)
             for start in range(0, len(accepted), _EVENTS_AT_ONCE):
                 some = accepted[start : start + _EVENTS_AT_ONCE]
-                values = ",".join([_EVENT] * len(some))  # one statement: each step of one waits for Python's lock
+                values = ",".join([_EVENT] * len(some))  # one statement, as each step of one waits for the GIL
                 columns = [column for event in some for column in event]
                 writer.execute(f"INSERT INTO memory_log ({LOG}) VALUES {values}", columns)
             known = {(heads[namespace][0], key) for namespace, key in states}
@@ -325,7 +325,7 @@ class SqliteBackend(SqlBackend):
         return decision.outcomes
 
     def _settle(self, scopes: Iterable[Namespace]) -> None:
-        """Before a read of ``scopes``: brings to its place what is in the log of them."""
+        """Moves logged events to their place before a read of ``scopes``, if these include events."""
         if any(scope[1:] == (AUDIT,) for scope in scopes):
             self.connections.settle()
 
@@ -350,11 +350,11 @@ class SqliteBackend(SqlBackend):
 
 
 def _parted(batches: Sequence[Sequence[Write]]) -> tuple[list[list[Write]], list[dict[int, Put]]]:
-    """The writes of each batch that change rows, and by their places in it those that go into the log."""
+    """The writes of each batch that change rows, and, by their positions in it, the events that go into the log."""
     rows: list[list[Write]] = []
     events: list[dict[int, Put]] = []
     for batch in batches:
-        # Events go into the log: one page for those of all users, where rows have six for each user.
+        # Events go into the log, where all users' share one database page; as rows, each user's would touch six.
         some = {
             at: write
             for at, write in enumerate(batch)
@@ -366,7 +366,7 @@ def _parted(batches: Sequence[Sequence[Write]]) -> tuple[list[list[Write]], list
 
 
 def _accepted(events: Sequence[Mapping[int, Put]], outcomes: Sequence[Outcome]) -> list[tuple[Any, ...]]:
-    """The columns ``LOG`` of the events of the batches that were not refused, whose outcomes get their versions."""
+    """The columns ``LOG`` of the events in batches that were not refused. Adds the events' versions to ``outcomes``."""
     accepted: list[tuple[Any, ...]] = []
     for some, outcome in zip(events, outcomes, strict=True):
         if isinstance(outcome, list):

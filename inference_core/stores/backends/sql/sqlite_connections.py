@@ -138,7 +138,7 @@ class SqliteConnections:
     """
 
     def __init__(self, path: Path, *, durable: bool, read_only: bool) -> None:
-        self._path = path.absolute()  # a program that changes its folder must not find another file
+        self._path = path.absolute()  # a relative path would move with the working directory
         self._name = str(self._path)
         self._is_immutable = self._shows_log = False
         self._durable = durable
@@ -214,7 +214,7 @@ class SqliteConnections:
                     writer.execute("ROLLBACK")
 
     def settle(self) -> None:
-        """Moves what is in the log to its place, where whatever reads rows finds it."""
+        """Moves what is in the log to ``memory_rows``, where reads find it."""
         with self.reader() as reader:
             if not self._has_log or self._shows_log or reader.execute(_IS_LOGGED).fetchone() is None:
                 return
@@ -223,11 +223,11 @@ class SqliteConnections:
                 with self.transaction() as writer:
                     if not settled(writer):
                         return
-        self._shows_log = True  # readers find it in the log, which is slower
+        self._shows_log = True  # a view then shows readers the log too, which is slower
         self._drop_idle()
 
     def reclaim(self) -> bool:
-        """Writes the file anew and empties the journal; False if somebody still reads an old state in it.
+        """Writes the file anew and empties the journal. Returns False if a connection still reads an old state in it.
 
         `secure_delete` alone leaves copies of rows that SQLite has moved in the unused parts of pages, and what was
         deleted without it.
@@ -365,7 +365,7 @@ def _decoded(raw: bytes) -> str | Undecodable:
 
 
 def settled(writer: sqlite3.Connection, *, fully: bool = False) -> bool:
-    """Moves a portion of the log to its place within a transaction, or all of it; whether there is more."""
+    """Moves a portion of the log, or all of it, to its place, in a transaction. Returns whether there is more."""
     if writer.execute(_IS_LOGGED).fetchone() is None:
         return False
     until = None if fully else writer.execute(_MOVE_UNTIL).fetchone()
