@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from socket import socket
 from typing import Any, cast
 
 import pytest
+from redis import Redis
 from redis_server import PERSISTENT, RedisServer, fresh_database, redis_server
+from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import (
@@ -25,6 +28,9 @@ from inference_core.errors import (
     UnsupportedSchema,
     VersionConflict,
 )
+from inference_core.lifecycle.erasing import erase
+from inference_core.lifecycle.ledger import Ledger
+from inference_core.lifecycle.repairs import find_damage, mend
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Backend, Expire, Expiry, Put, Remove, SetVector, Touch
@@ -367,3 +373,39 @@ class TestServers:
                 client.config_set("appendfsync", "everysec")
             with closing(open_backend(server.url)) as backend:
                 assert not backend.capabilities.durable
+
+
+def everything_in(client: Redis) -> list[bytes]:
+    """The names of all keys, and the members of all sorted sets."""
+    found: list[Any] = []
+    for name in client.scan_iter():
+        found += [name, *(client.zrange(name, 0, -1) if client.type(name) == b"zset" else ())]
+    return found
+
+
+def test_regression_an_erasure_leaves_no_trace_of_a_row_that_cannot_be_read(url: str, tmp_path: Path):
+    """The row did not say which sorted sets name it, so they went on naming the user and the memory."""
+    with open_store(url, embeddings=HashingEmbeddings()) as store:
+        service = AgentMemoryStoreService(store).sync
+        end = datetime.now(UTC) + timedelta(days=1)
+        for user in ("ada", "adam"):
+            service.save_memory(user, "Likes tea", "facts", memory_id="k", expires_at=end)
+        with Redis.from_url(url) as client:
+            cells = b'inference_core:cells:["ada","semantic"]'
+            client.hset(cells, "k", cast("bytes", client.hget(cells, "k"))[:12])
+            assert sum(b'"ada"' in one for one in everything_in(client)) > 5
+            erase([store.engine.backend], "ada", Ledger(tmp_path / "ledger.jsonl"))
+            assert [one for one in everything_in(client) if b'"ada"' in one] == []
+        assert [one.id for one in service.recall_memories("adam", "tea")] == ["k"]
+
+
+def test_regression_a_repair_leaves_deeper_scopes_alone(url: str, backend: Backend):
+    """It took the kinds of a deeper scope for those of the row's own, and a sound row left the pages of its kind."""
+    scopes: list[Namespace] = [("ada", "episodic"), ("ada", "episodic", "agent")]
+    backend.apply([[replace(put("k", scope=scope), kind="context")] for scope in scopes])
+    with Redis.from_url(url) as client:
+        cells = b'inference_core:cells:["ada","episodic"]'
+        client.hset(cells, "k", cast("bytes", client.hget(cells, "k"))[:12])
+    assert mend(backend, list(find_damage(backend))) == 1
+    left = backend.page(PageRequest(scopes, kinds=frozenset({"context"}), limit=9))
+    assert [row.namespace for row in left] == scopes[1:]

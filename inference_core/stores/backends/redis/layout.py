@@ -140,8 +140,13 @@ class Layout:
         return found
 
     def pattern_of_kinds(self, scope: bytes) -> bytes:
-        """Matches the sets of all kinds of a packed scope."""
+        """Matches the sets of all kinds of a packed scope, and those of the scopes below it."""
         return re.sub(rb"([\[\]*?\\^-])", rb"\\\1", self.raw("kinds", scope[:-1] + b",")) + b"*"
+
+    def is_kind_of(self, name: bytes, scope: bytes) -> bool:
+        """Whether ``name``, which `pattern_of_kinds` matches, is a set of this scope itself."""
+        packed = scope_of(name[len(self.raw("kinds", b"")) :])
+        return packed is not None and packed[:-1] == scope_of(scope)
 
     def suspects(self, place: DamagedCell, kinds: Sequence[bytes], models: Sequence[bytes]) -> dict[bytes, bytes]:
         """The sorted sets that may contain a damaged cell, which does not name them, and what its members end with."""

@@ -14,6 +14,7 @@ from inference_core.stores.backends.redis.layout import (
     STAMP_BYTES,
     Argument,
     CellChange,
+    DamagedCell,
     Layout,
     Stored,
     call_for_lost,
@@ -60,19 +61,8 @@ def discard(server: Server, keys: Layout, found: Unreadable) -> bool:
             after = replace(cell.deleted(), seq=1)
             change = CellChange((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
             call = invocation(keys, [change], {found.namespace: 1}, {})
-    if not call:  # a damaged cell does not say which sorted sets contain it, so all that may are searched
-        (models,) = server.ask([("ZRANGE", keys.whole("models"), 0, -1)])
-        kinds: list[bytes] = []
-        cursor = b""
-        while cursor != b"0":
-            scan = ("SCAN", cursor or b"0", "MATCH", keys.pattern_of_kinds(scope), "COUNT", _PORTION)
-            cursor, page = server.ask([scan])[0]
-            kinds += page
-        sets: dict[bytes, list[bytes]] = {}
-        for name, member in keys.suspects(found.place, kinds, models).items():
-            (members,) = server.ask([("ZRANGE", name, 0, -1)])
-            sets[name] = [one for one in members if member in (one, one[DIGITS:])]
-        call = call_for_lost(keys, found.place, models, sets)
+    if not call:
+        call = call_for_lost(keys, found.place, *_members_of_lost(server, keys, found.place))
     for _ in range(2):  # the first answer is 0 if the server did not have the script yet
         (answer,) = server.evaluate(SCRIPT, [call])
         if isinstance(answer, Exception):
@@ -80,6 +70,25 @@ def discard(server: Server, keys: Layout, found: Unreadable) -> bool:
         if answer:
             return True
     return False
+
+
+def _members_of_lost(server: Server, keys: Layout, place: DamagedCell) -> tuple[list[bytes], dict[bytes, list[bytes]]]:
+    """The store's models, and the members of sorted sets that stand for a damaged cell.
+
+    The cell does not say which sets contain it, so all that may are searched.
+    """
+    (models,) = server.ask([("ZRANGE", keys.whole("models"), 0, -1)])
+    kinds: list[bytes] = []
+    cursor = b""
+    while cursor != b"0":
+        scan = ("SCAN", cursor or b"0", "MATCH", keys.pattern_of_kinds(place.scope), "COUNT", _PORTION)
+        cursor, page = server.ask([scan])[0]
+        kinds += [name for name in page if keys.is_kind_of(name, place.scope)]
+    sets: dict[bytes, list[bytes]] = {}
+    for name, member in keys.suspects(place, kinds, models).items():
+        (members,) = server.ask([("ZRANGE", name, 0, -1)])
+        sets[name] = [one for one in members if member in (one, one[DIGITS:])]
+    return models, sets
 
 
 def erase(server: Server, keys: Layout, root: str, also: Sequence[Key]) -> None:
@@ -105,8 +114,12 @@ def _erase_rows(server: Server, keys: Layout, scope: bytes, fields: Sequence[byt
     removals: list[tuple[Any, ...]] = []
     for field, packed in zip(fields, cells, strict=True):
         if namespace and packed:
-            places = keys.places((namespace, field.decode(errors="replace")), unpack_cell(packed).cell)
+            stored = unpack_cell(packed)
+            places = keys.places((namespace, field.decode(errors="replace")), stored.cell)
             removals += [("ZREM", name, member) for name, member in places]
+            if stored.is_lost:
+                _, sets = _members_of_lost(server, keys, DamagedCell(scope, field, packed[:STAMP_BYTES]))
+                removals += [("ZREM", name, *members) for name, members in sets.items() if members]
     removals += [("HDEL", keys.raw(what, scope), *fields) for what in ("cells", "vectors", "tokens")]
     removals.append(("ZREM", keys.raw("feed", scope), *fields))
     server.ask(removals, together=True)
