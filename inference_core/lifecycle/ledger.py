@@ -105,7 +105,7 @@ class Ledger:
                 if entry["sha256"] != hashlib.sha256(text.encode()).hexdigest():
                     is_sound = False
                     break
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             is_sound = False
         if not is_sound:
             raise ConfigurationError(

@@ -175,9 +175,13 @@ def _walked(value: Any, change: Callable[[str], str], is_assigned_to: Callable[[
     topic = fields.get("topic")
     for name, part in fields.items():
         said = topic if name == "content" and isinstance(topic, str) else name  # a topic names its content
+        new, others = change(name), 1
+        while new in changed:  # another name with a secret is redacted to the same text: both values stay
+            others += 1
+            new = f"{change(name)} {others}"
         if isinstance(part, str) and is_assigned_to(said, part):
-            changed[change(name)] = "[redacted: secret_key]"
+            changed[new] = "[redacted: secret_key]"
         else:
-            changed[change(name)] = _walked(part, change, is_assigned_to)
+            changed[new] = _walked(part, change, is_assigned_to)
     is_same = all(map(is_, fields.keys(), changed.keys())) and all(map(is_, fields.values(), changed.values()))
     return fields if is_same else changed

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import unicodedata
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -185,8 +185,10 @@ def id_of_segment(segment: str) -> str:
     """The id that a segment of a path stands for. Raises InvalidMemory if what follows a ``~`` cannot be decoded."""
     if not segment.startswith("~"):
         return segment
+    encoded = segment[1:]
     with suppress(ValueError):
-        return urlsafe_b64decode(f"{segment[1:]}==").decode()
+        if encoded:
+            return b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
     raise InvalidMemory("~ stands before the UTF-8 of an id in base64url, and here before something else")
 
 

@@ -162,15 +162,20 @@ class Writer:
         homes = [(record.namespace[0], category) for category in MEMORY_CATEGORIES]
         root = record.namespace[0]
         fence = self._began.setdefault(root, self._fences.read([root]))
-        decision, _, writes = proposed_on(record, homes, now, (), self._backend)
-        if not writes:
-            self._report.kept += decision is Decision.NO
-            self._report.already_there += decision is not Decision.NO
-            return
-        (outcome,) = self._journal.apply([[*writes, *fence]], Cause(at=now, operation=self._operation))
-        if isinstance(outcome, Exception):
-            raise outcome if isinstance(outcome, StoreError) else StoreError(str(outcome))
-        self._report.waiting += 1
+        while True:
+            decision, _, writes = proposed_on(record, homes, now, (), self._backend)
+            if not writes:
+                self._report.kept += decision is Decision.NO
+                self._report.already_there += decision is not Decision.NO
+                return
+            (outcome,) = self._journal.apply([[*writes, *fence]], Cause(at=now, operation=self._operation))
+            if not isinstance(outcome, Exception):
+                self._report.waiting += 1
+                return
+            if not isinstance(outcome, VersionConflict):
+                raise outcome if isinstance(outcome, StoreError) else StoreError(str(outcome))
+            if self._fences.read([root]) != fence:
+                raise UserErased
 
     def _clean(self, put: Put) -> Put:
         if is_item(put.namespace):

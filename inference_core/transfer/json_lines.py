@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -257,7 +258,7 @@ def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
             found = json.loads(line)
         except UnicodeDecodeError as error:
             raise InvalidInput(f"{path} is damaged, or no export of this package: line {number} is not text") from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise InvalidInput(f"{path} cannot be read on: {error}") from error
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error

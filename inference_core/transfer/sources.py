@@ -213,12 +213,12 @@ class PostgresTable:
         """The items of one namespace, in the order of their keys' code points."""
         query = (
             f"SELECT key, CASE WHEN octet_length(value::text) <= {MAX_VALUE_BYTES} THEN value::text END, created_at, "
-            f'updated_at, {self._expiry} FROM store WHERE prefix = %s AND key COLLATE "C" > %s '
+            f'updated_at, {self._expiry} FROM store WHERE prefix = %s AND (key COLLATE "C" > %s OR %s) '
             f'ORDER BY key COLLATE "C" LIMIT {PAGE}'
         )
-        last = ""
-        while page := self._ask(query, space.name, last):
-            last = page[-1][0]
+        last, is_first = "", True
+        while page := self._ask(query, space.name, last, is_first):
+            last, is_first = page[-1][0], False
             for row in page:
                 yield _item_of(row, space.fault)
 

@@ -23,6 +23,7 @@ from inference_core import (
     Origin,
     OwnSource,
     Pruning,
+    Space,
     StaticMemory,
     open_store,
 )
@@ -302,3 +303,9 @@ class TestSummary:
         context = built(service, [self.NOTES], model=ScriptedChatModel(turns=[""]), max_tokens=350)
         assert "summary" in context.left_out
         assert 0 < context.tokens <= 350
+
+
+def test_regression_a_space_is_no_user_of_a_context(service: AgentMemoryStoreService):
+    """It was taken for a user with a name of that form, who has no memories: the context was empty."""
+    with pytest.raises(InvalidId, match="a user"):
+        ContextBuilder(service).sync.build(Space("team"), "Berlin")  # pyright: ignore[reportArgumentType]

@@ -445,7 +445,8 @@ def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) ->
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
     assert ADA not in ledger.path.read_text()
     text = ledger.path.read_text()
-    for changed in (text.replace('"found": 0', '"found": 1'), text.replace("inference-core-erasures", "else"), "x"):
+    others = (text.replace("inference-core-erasures", "else"), "x", f"{text}[]\n")
+    for changed in (text.replace('"found": 0', '"found": 1'), *others):
         ledger.path.write_text(changed)
         with pytest.raises(ConfigurationError, match="no ledger of erasures"):
             Ledger(ledger.path)

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, Trust, open_store
 from inference_core.effects import run
-from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite
+from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite, VersionConflict
 from inference_core.ingestion.jobs import undo
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import AUDIT, VERSIONS
@@ -327,3 +327,20 @@ async def test_a_bad_decision_is_refused(ask: Ask, service: AgentMemoryStoreServ
     with pytest.raises(InvalidMemory, match="why"):
         await ask("reject_pending", U, "a", "x" * 9_000)
     assert waiting(service) == [RULE]
+
+
+def test_regression_a_memory_that_changed_is_no_proposals_to_replace(service: AgentMemoryStoreService) -> None:
+    """Whoever had read an older version got ConfirmationNeeded, and an approval superseded what they had not seen."""
+    rule = service.sync.save_memory(U, "Answer in French", "instructions", memory_id="rule")
+    assert service.sync.update_memory(U, rule, "Answer in German")
+    tool = MemorySource(origin=Origin.TOOL)
+    for seen in (0, 1):
+        with pytest.raises(VersionConflict):
+            service.sync.save_memory(
+                U, "Answer in Latin", "instructions", memory_id="rule", source=tool, expected_version=seen
+            )
+    assert service.sync.list_pending(U) == []
+    with pytest.raises(ConfirmationNeeded):
+        service.sync.save_memory(
+            U, "Answer in Latin", "instructions", memory_id="rule", source=tool, expected_version=2
+        )

@@ -253,9 +253,11 @@ def test_an_archive_that_is_cut_off_is_told(tmp_path: Path) -> None:
     with closing(InMemoryBackend()) as backend:
         backend.apply([[made(number)] for number in range(50)])
         export_store(backend, path)
-        path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(InvalidInput, match="cannot be read on"):
-            import_store(path, backend)
+        whole = path.read_bytes()
+        for damaged in (whole[:-100], whole[:200] + bytes(20) + whole[220:]):
+            path.write_bytes(damaged)
+            with pytest.raises(InvalidInput, match="cannot be read on"):
+                import_store(path, backend)
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:

@@ -116,3 +116,12 @@ def test_a_database_without_that_table_has_nothing_to_migrate(url: str) -> None:
 def test_a_server_that_is_away_is_told() -> None:
     with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
         migrate_memories("postgresql://ada:secret@127.0.0.1:1/db?connect_timeout=1")
+
+
+def test_regression_an_empty_key_is_migrated_too(url: str) -> None:
+    """It was counted, and never read."""
+    with PostgresStore.from_conn_string(url) as store:
+        store.setup()
+        store.batch([PutOp(("ada", "memories"), key, {"content": f"Likes {key or 'tea'}"}) for key in ("", "mate")])
+    report = migrate_memories(url)
+    assert (report.found, report.written) == (2, 2)

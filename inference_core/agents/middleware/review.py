@@ -74,8 +74,9 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
     The run is interrupted with ``{"type": "memory_review", "pending": […]}``. Resume it with
     ``Command(resume={"decisions": [{"id": …, "type": "approve"}]})``; ``edit`` has a ``content``, ``reject`` may have a
     ``message``. After an answer of another form the run is interrupted again, with a ``problem``. What is not decided
-    keeps waiting, and is not asked about again in this thread. Whoever resumes must be the user of the run; for anybody
-    else nothing is shown or decided. A run without a thread or a checkpointer is not interrupted.
+    keeps waiting, and is not asked about again in this thread; nor is what is proposed between question and answer.
+    Whoever resumes must be the user of the run; for anybody else nothing is shown or decided. A run without a thread or
+    a checkpointer is not interrupted.
 
     Args:
         memory_service: As for `MemoryMiddleware`.

@@ -240,7 +240,7 @@ def read_conversations(
     Of a checkpointer (``langgraph``), the threads that name ``user_id``, and those of ``threads`` that name nobody.
     ``zone`` is the time zone of the phone that exported a WhatsApp chat. Raises InvalidInput, StoreUnavailable.
     """
-    path = Path(place)
+    path, threads = Path(place), tuple(threads)  # which are looked through twice
     if form == "messages":
         return read_messages(path)
     if form not in FORMATS:

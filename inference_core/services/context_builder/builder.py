@@ -22,8 +22,15 @@ from langchain_core.messages import MessageLikeRepresentation, convert_to_messag
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SUMMARY, ContextEngineer, with_summary
 from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run
-from inference_core.errors import ConfigurationError, DeadlineExceeded, IdentityError, ModelError, StoreUnavailable
-from inference_core.memory.namespaces import encode_label, global_namespace
+from inference_core.errors import (
+    ConfigurationError,
+    DeadlineExceeded,
+    IdentityError,
+    InvalidId,
+    ModelError,
+    StoreUnavailable,
+)
+from inference_core.memory.namespaces import Space, encode_label, global_namespace
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.context_builder.memories import (
@@ -140,6 +147,8 @@ class ContextBuilder:
     ) -> Operation[AssembledContext]:
         """What `build` does, for its async and its sync form."""
         encode_label(user_id)
+        if isinstance(user_id, Space):
+            raise InvalidId("A context is for a user, whose spaces are in it; pass the ID of a user")
         request = ContextRequest(
             user_id=str(user_id),
             query=query,

@@ -105,7 +105,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     then = checked_moment(as_of, "as_of")
     if not asks(query):
         rows = yield from newest(scope, scopes, kinds, limit, now, then, matches)
-        scope.note_recalled(records_of(rows), now)
+        scope.note_recalled(records_of(() if ignore_session else rows), now)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
 
     def reject(row: Row) -> str | None:

@@ -153,6 +153,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     scope.spend(user_id)
     if decision is not Decision.YES:
         old = (yield from find(scope, user_id, record.id)) if record.id else None
+        _check_expected(record.id, old, expected_version)
         saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)
     else:
         saved = yield from _saved(scope, user_id, clean, expected_version)
@@ -199,15 +200,20 @@ def _saved(
         put = replace(put_of(kept), above=old.version if old else 0)  # else version numbers would repeat
         yield from scope.write([*removed, put], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
-    if old is not None and expected_version == 0:
-        raise VersionConflict(f"There is a memory {quoted(record.id)} already, at version {old.version}")
-    check_version(record.id, old.version if old else 0, expected_version or None)
+    _check_expected(record.id, old, expected_version)
     at = {old.namespace: old.version} if old else {}
     writes: list[Write] = [Check(namespace=one, key=kept.id, expected=0) for one in others if one not in at]
     writes += [Remove(namespace=one, key=kept.id, expected=at[one]) for one in others if one in at]
     writes.append(replace(put_of(kept, expected=at.get(kept.namespace, 0)), above=old.version if old else 0))
     yield from scope.write(writes, operation, source=record.source, is_clean=True)
     return SavedId(record.id)
+
+
+def _check_expected(memory_id: str, old: MemoryRecord | None, expected: int | None) -> None:
+    """Raises VersionConflict unless ``old``, the memory now, is at version ``expected``; 0 means that there is none."""
+    if old is not None and expected == 0:
+        raise VersionConflict(f"There is a memory {quoted(memory_id)} already, at version {old.version}")
+    check_version(memory_id, old.version if old else 0, expected or None)
 
 
 def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> Operation[SavedId]:

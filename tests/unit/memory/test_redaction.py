@@ -124,3 +124,9 @@ def test_an_error_is_told_without_the_key_that_it_quotes() -> None:
     assert told_error(ValueError(f"Incorrect API key\nprovided: {key}")) == (
         "Incorrect API key provided: [redacted: aws_access_key]"
     )
+
+
+def test_regression_fields_whose_names_are_secrets_keep_their_values() -> None:
+    """Two of them had the same name once they were redacted, and the value of one was lost."""
+    other = "AKIA" + "I44QH8DHBEXAMPLE"
+    assert list(Guard().value({KEY: 1, other: 2, GONE: 3}).values()) == [1, 2, 3]

@@ -350,7 +350,7 @@ def test_each_id_makes_a_segment_of_a_path_that_stands_for_it(name: str):
     assert id_of_segment(segment) == name
 
 
-@pytest.mark.parametrize("segment", ["~YQYQY", "~é", "~_w"])
+@pytest.mark.parametrize("segment", ["~YQYQY", "~é", "~_w", "~", "~!!", "~YWJj!", "~YW Jj"])
 def test_what_is_no_encoded_id_is_refused(segment: str):
     with pytest.raises(InvalidMemory, match="base64url"):
         id_of_segment(segment)

@@ -58,7 +58,8 @@ def test_a_recall_writes_nothing_and_is_counted_later(store: MemoryStore, clock:
     service.sync.recall_memories("ada", "", 1)
     service.sync.format_context_for_prompt("ada", "tea", max_memories=3)
     service.sync.get_user_context("ada", ["general"])
-    service.sync.recall_memories("ada", "tea", 1, ignore_session=True)
+    for query in ("tea", ""):
+        service.sync.recall_memories("ada", query, 1, ignore_session=True)
     assert counts(store) == {}
     found = MemoryLifecycle(service).sync.usage("ada")
     assert [(one.document.id, one.count, one.last) for one in found] == [
