@@ -22,7 +22,8 @@ class JsonFormatter(logging.Formatter):
     """Formats each record as one line of JSON.
 
     A record's ``user_id`` becomes a hash with the ``key`` (by default a random one), so that the lines about a user can
-    be found, but name nobody. The text of an exception is left out, because it may quote a memory.
+    be found, but name nobody. The text of an exception that was logged with its traceback is left out, because it may
+    quote a memory; messages are logged as they are.
     """
 
     def __init__(self, key: bytes | None = None) -> None:

@@ -100,7 +100,7 @@ class MemorySettings(_Settings):
     )
     max_bytes: str | None = Field(
         default=None,
-        description="Maximum bytes (text, tags and metadata) of a user's memories, and of each of the user's agents.",
+        description="Maximum bytes of a user's memories as stored, without vectors, and of each of the user's agents.",
     )
     audit: Literal["on", "off"] = Field(
         default="on", description="Record an event for each change of a memory: who, when and why, but never the text."

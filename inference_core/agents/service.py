@@ -73,7 +73,7 @@ class AgentService:
             replaces the one that settings describe.
         enable_cost_tracking: Accepted for compatibility; not used. `AgentResponse.usage` always counts tokens.
         user_id: The user of all runs. None: each run names its own.
-        session_id: The thread of runs that name none. None: the thread in ``checkpoint_config``, or a new one.
+        session_id: The thread of runs that name none, nor does ``checkpoint_config``. None: a new one.
         request_id: Put into the configuration and the metadata of each run, for traces.
         config: Another LangGraph configuration for each run, merged into ``checkpoint_config``.
         model: A chat model, or the name of one (``provider:model``). None: AGENT_MODEL.

@@ -61,8 +61,8 @@ class Limit:
 class Quota:
     """The limits of each user: a number, or a text such as ``"5000,agent=1000"``, which also limits each agent.
 
-    ``max_bytes`` counts text, tags and metadata as stored, without vectors. Deleted memories do not count. Raises
-    ConfigurationError for a limit that cannot be read.
+    ``max_bytes`` counts memories as they are stored, as JSON with text, tags, metadata, times and source, without
+    vectors. Deleted memories do not count. Raises ConfigurationError for a limit that cannot be read.
     """
 
     max_memories: int | str | None = None

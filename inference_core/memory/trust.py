@@ -29,7 +29,7 @@ class Origin(str, Enum):
 class Trust(IntEnum):
     """How far a memory is trusted.
 
-    A memory never supersedes a more trusted one, even if it is newer.
+    A memory of `EXTERNAL` trust never supersedes a more trusted one, even if it is newer.
     """
 
     EXTERNAL = 0

@@ -225,7 +225,7 @@ class Tally(NamedTuple):
 class Capabilities:
     """What a database promises.
 
-    ``durable``: what `apply` has written is on disk when it returns. ``atomic``: a batch is applied as a whole or not
+    ``durable``: what `apply` has written is on disk when it returns, or soon if the store was opened so. ``atomic``: a batch is applied as a whole or not
     at all. ``compare_and_set``: expected versions are checked against all other writers, those of other processes
     included. ``change_feed``: writes are numbered, so that `changes` gives what is new; without it, a search reads the
     whole scope again, and expired rows stay until a caller removes them. ``single_writer``: waiting writes are joined

@@ -105,7 +105,7 @@ def open_store(
     Raises:
         ConfigurationError: The scheme is unknown, the path cannot be opened, or arguments contradict each other or
             those with which the same object is open already.
-        StoreUnavailable: The server cannot be reached.
+        StoreUnavailable: The server cannot be reached; for MongoDB, that is a ConfigurationError.
         MissingExtra: A package is not installed.
         EmbeddingMismatch: The store's vectors were made by another model.
     """

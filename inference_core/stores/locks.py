@@ -24,8 +24,8 @@ else:
 class FileLock:
     """A lock on ``path`` between processes, and between different FileLock objects in one process.
 
-    The operating system wakes a waiter at once, and frees the lock when a process dies. Enter an object only once at a
-    time.
+    The operating system wakes a waiter at once (Windows looks once a second, for ten seconds, and then raises OSError),
+    and frees the lock when a process dies. Enter an object only once at a time.
     """
 
     def __init__(self, path: Path) -> None:

@@ -168,7 +168,7 @@ def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> b
     batches: list[list[Write]] = []
     for one in found:
         batch: list[Write] = [one]
-        if is_audited(one.namespace):  # a row that was extended in this moment, or was removed, leaves no event
+        if is_audited(one.namespace):  # a row that was extended in this moment leaves no event
             batch.insert(0, Check(namespace=one.namespace, key=one.key, expected=0))
         if holds_memories(one.namespace):
             batch.append(Remove(namespace=sidecar_namespace(one.namespace, USAGE), key=one.key))

@@ -156,7 +156,10 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         return await arun(self._captured(state, runtime), _TIMEOUT_S)
 
     def drain(self) -> None:
-        """Makes memories of all waiting messages. Raises StoreError if an outbox cannot be read."""
+        """Makes memories of all messages that are due. Raises StoreError if an outbox cannot be read.
+
+        Those that failed wait for their next attempt, and all do while a model that keeps failing is left alone.
+        """
         for pipeline, worker in list(self._workers.values()):
             (worker or Worker(pipeline)).drain()
 

@@ -65,9 +65,10 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
     """Keeps a conversation within a token limit.
 
     It counts the whole request to the model, with system prompt and tools. When that is too large, ``overflow``
-    removes older messages from the thread's state, in the same step as the model's answer and only once they are safe:
-    summarized, or durable in long-term memory. If that fails they stay in the state, and the model is shown as many of
-    the newest as fit. Put it last among ``middleware``, so that it sees what the others add.
+    removes older messages from the thread's state, in the same step as the model's answer. `Summarize` and
+    `FlushToLongTerm` do so only once they are safe: summarized, or durable in long-term memory. If that fails they stay
+    in the state, and the model is shown as many of the newest as fit. `Trim` and `Delete` drop them. Put it last among
+    ``middleware``, so that it sees what the others add.
 
     Args:
         overflow: One strategy or several: `Summarize`, `Trim`, `Delete`, `FlushToLongTerm`. None moves older messages
