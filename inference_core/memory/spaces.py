@@ -37,21 +37,22 @@ class Spaces:
     """Turns spaces on, and caches the roles of users for ``refresh_seconds``.
 
     ``groups_of`` returns the groups of a user, to which roles may be granted too. It is called only with the id of an
-    authenticated user, and only if the cache does not have that user's roles. If it raises, the call that needed the
-    roles fails. A role that another process revokes ends after ``refresh_seconds`` at the latest.
+    authenticated user, and only if the cache does not have that user's roles; never on an event loop, as it may block.
+    If it raises, the call that needed the roles fails. A role that another process revokes ends after
+    ``refresh_seconds`` at the latest.
     """
 
     def __init__(
         self, groups_of: Callable[[str], Iterable[str]] | None = None, *, refresh_seconds: float = REFRESH_S
     ) -> None:
-        self._groups_of = groups_of
+        self.groups_of = groups_of
         self._fresh_for = timedelta(seconds=refresh_seconds)
         self._known: WeakKeyDictionary[object, dict[str, tuple[datetime, dict[str, SpaceRole]]]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def homes(self, key: bytes, user_id: str) -> list[Namespace]:
         """The namespaces that hold the roles of the user and of the user's groups, in the store with this ``key``."""
-        groups = () if self._groups_of is None else self._groups_of(user_id)
+        groups = () if self.groups_of is None else self.groups_of(user_id)
         return [home_of(key, user=user_id), *(home_of(key, group=group) for group in dict.fromkeys(groups))]
 
     def known(self, store: object, user_id: str, now: datetime) -> dict[str, SpaceRole] | None:

@@ -225,12 +225,12 @@ class Tally(NamedTuple):
 class Capabilities:
     """What a database promises.
 
-    ``durable``: what `apply` has written is on disk when it returns, or soon if the store was opened so. ``atomic``: a batch is applied as a whole or not
-    at all. ``compare_and_set``: expected versions are checked against all other writers, those of other processes
-    included. ``change_feed``: writes are numbered, so that `changes` gives what is new; without it, a search reads the
-    whole scope again, and expired rows stay until a caller removes them. ``single_writer``: waiting writes are joined
-    into one transaction by one thread. ``writable`` False: it was opened for reading alone, and every write raises
-    ReadOnlyStore.
+    ``durable``: what `apply` has written is on disk when it returns, or soon if the store was opened so. ``atomic``: a
+    batch is applied as a whole or not at all. ``compare_and_set``: expected versions are checked against all other
+    writers, those of other processes included. ``change_feed``: writes are numbered, so that `changes` gives what is
+    new; without it, a search reads the whole scope again, and expired rows stay until a caller removes them.
+    ``single_writer``: waiting writes are joined into one transaction by one thread. ``writable`` False: it was opened
+    for reading alone, and every write raises ReadOnlyStore.
     """
 
     durable: bool

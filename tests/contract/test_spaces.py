@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -327,3 +328,20 @@ def test_a_repetition_of_a_pinned_memory_changes_nothing_of_it(service: Any) -> 
     again = service.save_memory(Space("eng", member="write"), "The office is in Rome", "facts", topic="obey me")
     assert (again, again.was_stored) == (pinned, True)
     assert service.get_memory(ENG, pinned) == before
+
+
+async def test_regression_looking_up_groups_does_not_block_the_event_loop(clock: FrozenClock) -> None:
+    """A directory that took a second to answer stopped all other users of the loop."""
+    asked: list[bool] = []
+
+    def groups_of(user: str) -> list[str]:
+        asked.append(threading.current_thread() is threading.main_thread())
+        return ["staff"]
+
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, spaces=Spaces(groups_of), clock=clock)
+        await service.save_memory(ENG, "The team deploys on Friday")
+        await service.grant(ENG, "read", group="staff")
+        assert contents(await service.recall_memories("ada", "Friday")) == ["The team deploys on Friday"]
+    assert asked
+    assert not any(asked)

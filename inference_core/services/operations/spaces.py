@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import BoundArguments, signature
 from itertools import chain
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from inference_core.effects import Operation
+from inference_core.effects import Operation, in_thread
 from inference_core.errors import InvalidId, InvalidInput, SpaceNotFound, UntrustedWrite
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import GRANTS, Namespace, Space, decode_label, encode_label
@@ -67,7 +68,9 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
     if known is not None:
         return known
     roles: dict[str, SpaceRole] = {}
-    rows = yield from scope.engine.scan(scope.spaces.homes((yield from scope.engine.content_key()), user))
+    find = partial(scope.spaces.homes, (yield from scope.engine.content_key()), user)
+    homes: list[Namespace] = find() if scope.spaces.groups_of is None else (yield in_thread(find))
+    rows = yield from scope.engine.scan(homes)
     for row in rows:
         role = SpaceRole(row.value["role"])
         name = decode_label(row.key)
