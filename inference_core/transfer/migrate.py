@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -312,8 +312,7 @@ class Migration:
 
     def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         """Writes each record with its mark in a transaction, unless it was migrated before or its id is in use."""
-        groups: list[list[Write]] = []
-        written: list[_Sourced] = []
+        waiting: list[_Waiting] = []
         for record, origin in records:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
             absent: list[Write] = [Remove(namespace=scope, key=record.id, expected=0) for scope in others]
@@ -325,9 +324,7 @@ class Migration:
                     self._report.count_skipped(decode_label(record.namespace[0]), record.id, NOT_OFFERED, NOT_OFFERED)
                     continue
                 absent = []
-            groups.append([_mark(record, origin), *absent, *stored])
-            written.append((record, origin))
-        waiting = list(zip(written, groups, strict=True))
+            waiting.append(((record, origin), [_mark(record, origin), *absent, *stored]))
         for _ in range(_TRIES):
             waiting = self._tried(waiting)
         for (record, _), _ in waiting:
@@ -339,17 +336,16 @@ class Migration:
         That is a fence which this process did not know, or an audit key that ended meanwhile. Whoever is erased during
         this run, as of which the originals were read, does not come back.
         """
-        checks: dict[str, list[Check]] = {}
+        checks = self._checks(list({record.namespace[0]: None for (record, _), _ in waiting}))
         tried: list[_Waiting] = []
+        batches: list[list[Write]] = []
         for one in waiting:
-            record, root = one[0][0], one[0][0].namespace[0]
-            try:
-                if root not in checks:
-                    checks[root] = self._fences.renewed([], [root], self._began) or []
+            (record, _), writes = one
+            if (check := checks[record.namespace[0]]) is None:
+                self._report.count_failed(record, UserErased())
+            else:
                 tried.append(one)
-            except UserErased as error:
-                self._report.count_failed(record, error)
-        batches = [[*writes, *checks[record.namespace[0]]] for (record, _), writes in tried]
+                batches.append([*writes, *check])
         cause = Cause(at=datetime.now(UTC), operation="migrate")
         outcomes = self._journal.apply(batches, cause, self._apply) if batches else []
         taken: list[_Sourced] = []
@@ -372,6 +368,17 @@ class Migration:
             self._apply([[_mark(record, origin)] for record, origin in taken])
             self._report.already_there += len(taken)
         return again
+
+    def _checks(self, roots: Sequence[str]) -> dict[str, list[Check] | None]:
+        """By user, the checks that fail once the user is erased; None: that has happened since this migration began."""
+        with suppress(UserErased):
+            self._fences.renewed([], roots, self._began)
+            return {root: self._fences.checks([root]) for root in roots}
+        found: dict[str, list[Check] | None] = dict.fromkeys(roots)
+        for root in roots:
+            with suppress(UserErased):
+                found[root] = self._fences.renewed([], [root], self._began)
+        return found
 
 
 def _mark(record: MemoryRecord, origin: str) -> Put:
