@@ -191,6 +191,18 @@ async def test_hostile_memories_stay_text(server: Served, clock: FrozenClock):
         assert "\\u202egnp.exe" in (await client.get(f"{home}/timeline")).text
 
 
+async def test_regression_the_audit_shows_an_expired_memory_as_removed(clock: FrozenClock):
+    """It was shown as new."""
+    with open_store("memory://", embeddings=None, clock=clock, ttl={"default_ttl": 1}) as store:
+        server = served(AgentMemoryStoreService(store, clock=clock))
+        server.service.sync.save_memory(ADA, "Likes tea", "facts", memory_id="tea")
+        clock.advance(timedelta(hours=1))
+        run(store.engine.remove_expired())
+        async with server.client(ADA, ALL) as client:
+            page = (await client.get(f"{HOME}/audit")).text
+        assert re.findall(r'id=tea".*?<span class="quiet">(\w+)</span>', page) == ["removed", "new"]
+
+
 @pytest.mark.parametrize("kind", [pytest.param("long", marks=pytest.mark.untraced), "many"])
 async def test_pages_stay_small_whatever_is_stored(server: Served, clock: FrozenClock, kind: str):
     memory = server.service.sync
