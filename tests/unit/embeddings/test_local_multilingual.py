@@ -132,7 +132,9 @@ def test_threads_get_what_one_thread_gets(model: MultilingualEmbeddings):
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: MultilingualEmbeddings) -> Path:
+    """A cache of its own. ``model`` is loaded from another: it reads its weights from the file, which tests alter."""
+    model.load()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "inference-core" / FOLDER
 
