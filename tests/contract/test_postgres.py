@@ -30,8 +30,8 @@ from inference_core.errors import (
     UnsupportedSchema,
     WriteUnknown,
 )
-from inference_core.stores import backends
 from inference_core.stores.backend import Put, Remove, Write
+from inference_core.stores.backends import sql
 from inference_core.stores.backends.sql import postgres_connections
 from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.stores.backends.sql.postgres_connections import VERSION, WANTED
@@ -309,7 +309,7 @@ def test_a_commit_waits_for_the_disk_unless_told_otherwise(url: str, durable: bo
 
 
 def test_without_the_extra_its_line_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(backends, "postgres", raising=False)
+    monkeypatch.delattr(sql, "postgres", raising=False)
     for name in [name for name in sys.modules if name.startswith("inference_core.stores.backends.sql.postgres")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
