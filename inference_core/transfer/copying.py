@@ -53,6 +53,7 @@ from inference_core.stores.opening import KeySource, open_backend
 Progress = Callable[[int, int], None]
 """Called with the number of rows done and the number of all."""
 PORTION: Final = 200
+_TRIES: Final = 5
 
 
 class ConflictPolicy(str, Enum):
@@ -162,7 +163,7 @@ class Writer:
         homes = [(record.namespace[0], category) for category in MEMORY_CATEGORIES]
         root = record.namespace[0]
         fence = self._began.setdefault(root, self._fences.read([root]))
-        while True:
+        for tries in reversed(range(_TRIES)):  # a row that cannot be read is in the way each time
             decision, _, writes = proposed_on(record, homes, now, (), self._backend)
             if not writes:
                 self._report.kept += decision is Decision.NO
@@ -172,7 +173,7 @@ class Writer:
             if not isinstance(outcome, Exception):
                 self._report.waiting += 1
                 return
-            if not isinstance(outcome, VersionConflict):
+            if not tries or not isinstance(outcome, VersionConflict):
                 raise outcome if isinstance(outcome, StoreError) else StoreError(str(outcome))
             if self._fences.read([root]) != fence:
                 raise UserErased

@@ -326,7 +326,7 @@ class Migration:
                 absent = []
             waiting.append(((record, origin), [_mark(record, origin), *absent, *stored]))
         for _ in range(_TRIES):
-            waiting = self._tried(waiting)
+            waiting = self._tried(waiting) if waiting else []
         for (record, _), _ in waiting:
             self._report.count_failed(record, VersionConflict("Others keep changing it; run the migration again"))
 
