@@ -33,7 +33,7 @@ from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.governance.holds import Holding, holding
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.sealer import end_key
-from inference_core.stores.locks import private_file, read_at
+from inference_core.stores.locks import private_file, read_at, sync_folder
 
 NOT_OURS: Final = (
     "backups, exports, replicas and archives of the write-ahead log, until you delete them",
@@ -287,6 +287,7 @@ def _write_plan(plan: Path, known: dict[str, Any]) -> None:
     with private_file(temporary, os.O_CREAT | os.O_TRUNC) as file:
         file.write(json.dumps(known).encode())
     temporary.replace(plan)
+    sync_folder(plan.parent)
 
 
 def _trace_of(row: Row, user_id: str) -> str | None:

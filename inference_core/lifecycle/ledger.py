@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from inference_core.errors import ConfigurationError, InvalidId
 from inference_core.memory.namespaces import decode_label
-from inference_core.stores.locks import private_file
+from inference_core.stores.locks import private_file, sync_folder
 from inference_core.stores.urls import parse_url
 
 _FORMAT: Final = "inference-core-erasures"
@@ -154,6 +154,7 @@ class Ledger:
             self._read()
         finally:
             part.unlink()
+            sync_folder(self.path.parent)  # what is removed next must not outlive its ledger
 
     def plan(self, user_id: str) -> Path:
         """The file beside the ledger that keeps what an erasure has found until it is complete."""

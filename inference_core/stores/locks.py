@@ -78,6 +78,17 @@ def private_file(path: Path, how: int = os.O_CREAT | os.O_EXCL) -> Generator[IO[
         os.fsync(file.fileno())
 
 
+def sync_folder(folder: Path) -> None:
+    """Syncs the names of a folder's files. Raises OSError."""
+    if sys.platform == "win32":  # a folder cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_at(path: Path, start: int, size: int) -> bytes:
     """At most ``size`` bytes of a file from ``start`` on, through a descriptor that this process has open, if any.
 

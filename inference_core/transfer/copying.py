@@ -124,11 +124,14 @@ class Writer:
         """Writes what the policy lets in, without secrets.
 
         Raises InvalidInput for a conflict if the policy is ``FAIL``, SecretFound if secrets are rejected, UserErased
-        if a user of ``puts`` was erased since the first rows of this user were written, StoreError.
+        if a user of ``puts`` was erased since the first rows of this user were written, VersionConflict if a row there
+        is damaged or keeps changing, StoreError.
         """
         self._report.read += len(puts)
         puts = [self._clean(put) for put in puts if put.namespace[0] != ERASED]
-        while puts:
+        for _ in range(_TRIES):
+            if not puts:
+                return
             rows = self._backend.get([(put.namespace, put.key) for put in puts])
             decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
             chosen = [put for put in decided if put]
@@ -148,6 +151,11 @@ class Writer:
             for root in roots_of(puts):
                 if self._fences.read([root]) != self._began[root]:
                     raise UserErased
+        if puts:  # or they cannot be read there, and so cannot be compared
+            raise VersionConflict(
+                f"The row {puts[0].key!r} cannot be written to {self._backend.name}: others keep changing it, or it is "
+                "damaged there; run inference-core repair on that store, then repeat this"
+            )
 
     def propose(self, put: Put) -> None:
         """Makes the memory in ``put`` pending, unless it is already or the user has decided. Raises as `write`."""

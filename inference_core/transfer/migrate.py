@@ -312,6 +312,12 @@ class Migration:
 
     def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         """Writes each record with its mark in a transaction, unless it was migrated before or its id is in use."""
+        self._write_together([one for one in records if not self._has_to_wait(one[0])], scopes)
+        for one in records:
+            if self._has_to_wait(one[0]):  # alone, as each proposal counts those that wait already
+                self._write_together([one], scopes)
+
+    def _write_together(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         waiting: list[_Waiting] = []
         for record, origin in records:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]

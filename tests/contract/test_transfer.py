@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from retrieval_support import packed
 
 from inference_core import AgentMemoryStoreService, MemorySource, MemoryStore, Origin
-from inference_core.errors import ConfirmationNeeded, InvalidInput, UnsupportedSchema, UntrustedWrite
+from inference_core.errors import ConfirmationNeeded, InvalidInput, UnsupportedSchema, UntrustedWrite, VersionConflict
 from inference_core.memory.namespaces import AUDIT, Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, Put, Remove
@@ -204,6 +205,16 @@ def test_regression_what_a_user_rejected_is_refused_in_a_copy_too(target: Backen
         assert copy_store(first.engine.backend, used).has_other_key
     with closing(MemoryStore(StoreEngine(target))) as second, pytest.raises(UntrustedWrite, match="has rejected it"):
         offer(second)
+
+
+def test_regression_a_row_that_is_damaged_in_the_target_ends_a_copy_with_its_name(source: Backend, sqlite_url: str):
+    """It was tried for ever: a damaged row is absent for a read, and there for a write."""
+    with closing(open_backend(sqlite_url)) as target:
+        copy_store(source, target)
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as plain, plain:
+            plain.execute("UPDATE memory_rows SET value = '[' WHERE key = 'k8'")
+        with pytest.raises(VersionConflict, match=r"'k8'.* inference-core repair"):
+            copy_store(source, target)
 
 
 def test_a_store_is_not_copied_onto_itself(sqlite_url: str) -> None:

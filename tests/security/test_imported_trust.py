@@ -14,6 +14,7 @@ from benchmarks.attack_paths import import_forged
 from inference_core import AgentMemoryStoreService, MemoryStore, migrate_memories, open_store
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import GUIDING_TYPES
+from inference_core.services.operations.review import MOST_PENDING
 from inference_core.stores.backend import Key
 from inference_core.transfer.json_lines import export_store, import_store, put_from_json
 from inference_core.transfer.mem0 import mem0_items
@@ -158,6 +159,16 @@ def test_agents_memories_of_other_applications_wait_if_that_is_wanted(store: Mem
     assert (report.waiting, report.written) == (1, 2)
     service = AgentMemoryStoreService(store).sync
     assert [one.document.content for one in service.list_pending("ada")] == ["Likes tea"]
+
+
+def test_regression_a_migration_makes_no_more_wait_than_may(store: MemoryStore) -> None:
+    """The memories of one batch were counted before any of them waited, so 250 did."""
+    source = InMemoryStore()
+    for number in range(MOST_PENDING + 50):
+        source.put(("memories", "ada"), str(number), {"content": f"Likes tea {number}", "memory_type": "preferences"})
+    report = migrate_memories(store, source=source, confirm=["semantic"])
+    assert (report.waiting, sum(report.skipped.values())) == (MOST_PENDING, 50)
+    assert len(AgentMemoryStoreService(store).sync.list_pending("ada")) == MOST_PENDING
 
 
 def test_regression_a_file_raises_no_trust_of_a_memory_that_is_there(store: MemoryStore, tmp_path: Path) -> None:

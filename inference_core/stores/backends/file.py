@@ -28,14 +28,13 @@ from inference_core.stores.backends.file_format import (
     pack_row,
     read_manifest,
     signature_of,
-    sync_folder,
     write_file,
     write_manifest,
 )
 from inference_core.stores.backends.rows import WriteSet
 from inference_core.stores.backends.tables import Table, TableBackend
 from inference_core.stores.codec import UNREADABLE
-from inference_core.stores.locks import FileLock
+from inference_core.stores.locks import FileLock, sync_folder
 
 _LOG = logging.getLogger(__name__)
 _CACHE_BYTES: Final = 128 * 1024 * 1024

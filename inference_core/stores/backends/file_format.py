@@ -12,7 +12,6 @@ import json
 import os
 import re
 import secrets
-import sys
 import time
 from base64 import b64decode, b64encode
 from contextlib import suppress
@@ -28,6 +27,7 @@ from inference_core.stores.backend import Key
 from inference_core.stores.backends.rows import RowState
 from inference_core.stores.backends.tables import Table
 from inference_core.stores.codec import UNREADABLE, expiry_micros, expiry_of, fault_of
+from inference_core.stores.locks import sync_folder
 
 VERSION: Final = 1
 _CIPHER: Final = "AES-256-GCM"
@@ -330,14 +330,3 @@ def write_file(path: Path, content: bytes, replaced: Path | None = None) -> Sign
         os.utime(path, ns=(moment, moment))
         os.fsync(file.fileno())
         return signature_of(os.fstat(file.fileno()))
-
-
-def sync_folder(folder: Path) -> None:
-    """Syncs the names of a folder's files. Raises OSError."""
-    if sys.platform == "win32":  # a folder cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
