@@ -37,7 +37,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from report import Row, publish
 from timing import scratch
 
-from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddleware, open_store
+from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddleware, MemoryStore, open_store
 from inference_core.client import MemoryClient
 from inference_core.effects import run as run_plan
 from inference_core.errors import DeadlineExceeded, InferenceCoreError, StoreUnavailable, VersionConflict, WriteUnknown
@@ -91,7 +91,7 @@ def talk(folder: Path, name: str, pause_s: float, *, closes: bool) -> None:
         return "Noted."
 
     said = folder / f"{name}.next"
-    with open_store(os.environ["AGENT_MEMORY_STORE_URL"], embeddings=None) as store:
+    with opened(os.environ["AGENT_MEMORY_STORE_URL"]) as store:
         saver = open_checkpointer(f"sqlite:///{folder / name}.db")
         capture: Any = CaptureMiddleware(RuleExtractor(), works=False)
         agent: Any = create_agent(
@@ -120,6 +120,18 @@ def talk(folder: Path, name: str, pause_s: float, *, closes: bool) -> None:
                 user = f"{name}{number % USERS}"
                 turn(user, f"{user}-{number // (USERS * TURNS)}", number)
                 time.sleep(random.uniform(0, 2 * pause_s))
+
+
+def opened(url: str) -> MemoryStore:
+    """The store, once its database answers: it may be killed in the moment in which an agent is started."""
+    end = time.monotonic() + _SETTLE_S
+    while True:
+        try:
+            return open_store(url, embeddings=None)
+        except StoreUnavailable:
+            if time.monotonic() > end:
+                raise
+        time.sleep(1)
 
 
 def threads_of(folder: Path, name: str) -> list[str]:

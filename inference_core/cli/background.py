@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.options import Opened, Outboxes, Target, held_back, on_store, one_of
+from inference_core.cli.options import STARTING_S, Opened, Outboxes, Target, held_back, on_store, one_of
 from inference_core.cli.output import note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
@@ -136,7 +136,7 @@ def worker(
     from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds
     from inference_core.services.operations.tuning import tuned
 
-    with target.open(embeds=True, creates=True) as memory:
+    with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
         forgetting = ForgettingRounds(scope, ForgettingPolicy.from_settings(settings), settings.forget_hours)
         policy = RetentionPolicy.parse(settings.retention or "", settings.retention_basis)

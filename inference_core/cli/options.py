@@ -5,16 +5,17 @@ A command's first parameter is a `Target`; `on_store` adds the options that it i
 
 from __future__ import annotations
 
-import functools
 import getpass
 import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
@@ -23,7 +24,7 @@ import typer
 
 from inference_core.cli.output import note, print_json, working
 from inference_core.clock import time_zone
-from inference_core.errors import ConfigurationError
+from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.text import did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.stores.urls import parse_url, shown_url
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
     from inference_core.settings import MemorySettings
     from inference_core.stores.engine import StoreEngine
+    from inference_core.stores.store import MemoryStore
 
 
 LOADING_S: Final = 30.0
+STARTING_S: Final = 60.0
+"""So long a service waits for its database as it starts: both may be started together, or the database again."""
+_AGAIN_S: Final = 1.0
 _INTERRUPTED: Final = (
     b"\nEnding after this batch. Ctrl-C again ends at once; this batch may then be written and not counted\n"
 )
@@ -182,10 +187,13 @@ class Target:
             yield engines
 
     @contextmanager
-    def open(self, *, embeds: bool = False, creates: bool = False, waits: bool = True) -> Generator[Opened]:
+    def open(
+        self, *, embeds: bool = False, creates: bool = False, waits: bool = True, patience_s: float = 0.0
+    ) -> Generator[Opened]:
         """The service on the store. ``embeds``: with the embedding model; ``waits``: waits until it is loaded.
 
-        Raises what `settings` and `open_store` raise.
+        A database that does not answer is tried again for ``patience_s`` seconds. Raises what `settings` and
+        `open_store` raise.
         """
         from inference_core.json_logs import use_json_logs
         from inference_core.memory.audit import Actor
@@ -196,7 +204,8 @@ class Target:
         settings = self.settings(creates=creates)
         if settings.log_format == "json":
             use_json_logs()
-        with open_configured_store(settings, **({} if embeds else {"embeddings": None})) as store:
+        open_now = partial(open_configured_store, settings, **({} if embeds else {"embeddings": None}))
+        with open_now() if patience_s <= 0 else _when_there(open_now, patience_s) as store:
             by_meaning = embeds and waits and wait_ready(store.engine.embedder)
             actor = Actor(kind="admin", id=account())
             options: dict[str, Any] = {"agent_name": self.agent, "actor": actor, "spaces": Spaces()}
@@ -228,7 +237,7 @@ def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., Non
     shared = [one for one in _TARGET_OPTIONS if one.name in options]
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
+        @wraps(function)
         def run(**given: Any) -> None:
             function(Target(**{name: given.pop(name) for name in options}), **given)
 
@@ -239,6 +248,20 @@ def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., Non
         return run
 
     return command
+
+
+def _when_there(open_now: Callable[[], MemoryStore], patience_s: float) -> MemoryStore:
+    end, is_told = time.monotonic() + patience_s, False
+    while True:
+        try:
+            return open_now()
+        except StoreUnavailable as error:
+            if time.monotonic() >= end:
+                raise
+            if not is_told:
+                note(f"{error}; trying again for {patience_s:g} s")
+            is_told = True
+        time.sleep(_AGAIN_S)
 
 
 def wait_ready(embedder: Embedder | None) -> bool:

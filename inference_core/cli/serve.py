@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from inference_core.cli.options import Target, on_store, one_of
+from inference_core.cli.options import STARTING_S, Target, on_store, one_of
 from inference_core.cli.output import note, print_figures, print_json
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MissingExtra
@@ -39,7 +39,7 @@ def serve(
         raise MissingExtra("inference-core serve", "server") from error
     given = {"user": user, "host": host, "port": port}
     settings = read_settings(ServerSettings, **{name: one for name, one in given.items() if one is not None})
-    with target.open(embeds=True, creates=True, waits=False) as memory:
+    with target.open(embeds=True, creates=True, waits=False, patience_s=STARTING_S) as memory:
         logs = "json" if json_logs else memory.settings.log_format
         if logs == "json":
             use_json_logs(run(memory.service.scope.engine.content_key()))

@@ -18,6 +18,7 @@ from postgres_server import PostgresServer, new_server
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_store
 from inference_core.agents.tools import memory_tools
+from inference_core.cli import main
 from inference_core.errors import StoreUnavailable
 from inference_core.testing import ScriptedChatModel, call_tool
 
@@ -141,3 +142,23 @@ def test_a_server_that_stands_still_holds_up_no_turn(
     assert {result["memory_status"] for result in results} == {"degraded"}
     assert took < 6
     wait_for_memory(agent, RECOVERY_S)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_worker_waits_for_its_database_as_it_starts(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], comes_back: bool
+) -> None:
+    """Started together, or while the database was started again, the worker ended at once."""
+    monkeypatch.setattr("inference_core.cli.background.STARTING_S", 20.0 if comes_back else 0.5)
+    url = server.url()
+    with open_store(url, embeddings=None):
+        pass
+    server.kill()
+    back = threading.Timer(2.0, server.start)
+    if comes_back:
+        back.start()
+    code = main(["worker", "--once", "--url", url])
+    said = capsys.readouterr().err
+    assert (code, said.count("trying again")) == (0 if comes_back else 1, 1)
+    if comes_back:
+        back.join()

@@ -136,7 +136,7 @@ class IndexCache:
                 shard.erasures = erasures
                 shard.indexes = {}
                 shard.pools.clear()
-            self.rows.drop(root)
+            self.rows.drop_all_of(root)
         return heads
 
     def pool(self, scopes: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
@@ -234,6 +234,7 @@ class IndexCache:
                 # readers keep the last view.
                 while portion := list(islice(changes, _PORTION)):
                     index.apply(portion)
+                    self.rows.drop([(scope, change.key) for change in portion if not change.is_there])
                 if index.head != index.view.seq or scope not in shard.indexes:
                     index.publish()
                 shard.indexes[scope] = index
@@ -302,7 +303,13 @@ class RowCache:
                     self.nbytes -= size
         return [found[key] for key, _, _ in wanted]
 
-    def drop(self, root: str) -> None:
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Drops the rows of ``keys``, which were deleted: nobody asks for them again, so they would stay for long."""
+        with self._lock:
+            for key in keys:
+                self.nbytes -= self._rows.pop(key, (None, 0))[1]
+
+    def drop_all_of(self, root: str) -> None:
         """Drops the rows of the user with the label ``root``; reads under way do not bring them back."""
         with self._lock:
             self._drops += 1

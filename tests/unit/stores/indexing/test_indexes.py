@@ -243,6 +243,19 @@ def test_rows_that_expire_are_read_each_time():
     assert (len(cache._rows), cache.nbytes) == (0, 0)
 
 
+def test_regression_a_deleted_row_is_kept_no_longer_than_its_index_shows_it():
+    """It was kept as long as there was room, with its text."""
+    backend = InMemoryBackend()
+    backend.apply([[put("a"), put("b")]])
+    cache = cache_of(backend)
+    cache.views([USER])
+    cache.rows.get([((USER, key), 1, 2) for key in "ab"])
+    backend.apply([[Remove(namespace=USER, key="a")]])
+    cache.views([USER])
+    assert [key for _, key in cache.rows._rows] == ["b"]
+    assert cache.rows.nbytes == sum(size for _, size in cache.rows._rows.values())
+
+
 def test_what_a_caller_changes_no_other_caller_sees():
     """Rows were kept as they were read, and given to one caller after the other."""
     with open_store("memory://", embeddings=None) as store:
@@ -272,7 +285,7 @@ def test_regression_a_row_that_was_read_before_an_erasure_is_not_kept(monkeypatc
 
     def erased_meanwhile(keys: Sequence[Key]) -> list[Row | None]:
         found = get(keys)
-        cache.drop(USER[0])
+        cache.drop_all_of(USER[0])
         return found
 
     with monkeypatch.context() as patched:
