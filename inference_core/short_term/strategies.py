@@ -7,7 +7,7 @@ leave; all of them handle these first, and a message leaves only when every flus
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
@@ -53,6 +53,17 @@ def shortened(text: str, max_tokens: int) -> str:
         end = max(head.rfind("\n"), head.rfind(" "))
         clean = head[: end if end > limit // 2 else limit].rstrip()
     return clean
+
+
+def portions(text: str, max_tokens: int) -> Iterator[str]:
+    """``text`` in parts of at most ``max_tokens`` each, or of one character."""
+    start = 0
+    while start < len(text):
+        size = max_tokens * CHARACTERS_PER_TOKEN
+        while (tokens := text_tokens(part := text[start : start + size])) > max_tokens and len(part) > 1:
+            size = max(1, len(part) * max_tokens // tokens)
+        yield part
+        start += len(part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +169,13 @@ class Summarize(OverflowStrategy):
             raise ConfigurationError("Summarize has no model: pass Summarize(model=…)")
         messages = [*([eviction.previous] if eviction.previous else []), *eviction.messages]
         history = get_buffer_string(messages, format="xml")
-        size = max(1, int((model_window(model) or _UNKNOWN_WINDOW_TOKENS) * _SHARE_OF_MODEL)) * CHARACTERS_PER_TOKEN
+        room = max(1, int((model_window(model) or _UNKNOWN_WINDOW_TOKENS) * _SHARE_OF_MODEL))
         limit = self._summary_tokens(eviction.room)
         instructions = SystemMessage(self.prompt.replace("{max_tokens}", str(limit)))
         summary = ""
-        for at in range(0, len(history), size):
+        for part in portions(history, room):
             earlier = f"<earlier_summary>\n{summary}\n</earlier_summary>\n" if summary else ""
-            answer = yield from ask(
-                model, [instructions, HumanMessage(earlier + history[at : at + size])], self.timeout
-            )
+            answer = yield from ask(model, [instructions, HumanMessage(earlier + part)], self.timeout)
             summary = shortened(answer.text, limit)
             if not summary:
                 raise ModelError("The chat model gave an empty summary")

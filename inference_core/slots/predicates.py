@@ -44,7 +44,8 @@ _STYLES: Final = {
 class Predicate:
     """What a clause says of ``owner``, a path from somebody to something of theirs: ("user", "brother").
 
-    ``verb`` is in its base form, except for events ("moved"); it is "" if ``rest`` was given up.
+    ``verb`` is in its base form, except for events ("moved"); it is "" if ``rest`` was given up. ``is_perfect``: "have
+    lived", which may be over.
     """
 
     owner: tuple[str, ...]
@@ -53,11 +54,15 @@ class Predicate:
     is_negated: bool = False
     is_past: bool = False
     is_change: bool = False
+    is_perfect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An attribute of ``owner`` and its value; ``ends`` means that the value no longer holds."""
+    """An attribute of ``owner`` and its value; ``ends`` means that the value no longer holds.
+
+    ``more`` is what the clause adds to the value: to whom somebody is married.
+    """
 
     owner: tuple[str, ...]
     attribute: str
@@ -66,6 +71,7 @@ class Reading:
     ends: bool = False
     is_change: bool = False
     replaced: str | None = None
+    more: str = ""
 
 
 def predicate_of(text: str) -> Predicate | None:
@@ -111,7 +117,7 @@ def reading_of(predicate: Predicate) -> Reading | None:
         return None
     for form, attribute, holds in rows(verb):
         if (found := form.fullmatch(rest)) and _can_be(attribute, found["value"]):
-            return Reading(owner, attribute, found["value"], Holds(holds))
+            return Reading(owner, attribute, found["value"], Holds(holds), more=found.groupdict().get("more") or "")
     if verb == "be":
         return _being(owner, rest)
     said = f"{verb} {rest}".rstrip()
@@ -125,7 +131,8 @@ def reading_of(predicate: Predicate) -> Reading | None:
         if groups.get("what"):
             return Reading(owner, _noun(groups["what"]), value, Holds.ONE, is_change=True)
         holds = Holds.SEVERAL if attribute == ANY else Holds.ONE
-        return Reading(owner, attribute, value, holds, ends, is_change=True, replaced=groups.get("former"))
+        former, more = groups.get("former"), groups.get("more") or ""
+        return Reading(owner, attribute, value, holds, ends, is_change=True, replaced=former, more=more)
     return _generic(owner, verb, rest) if verb in words("generic") else None
 
 
@@ -145,7 +152,8 @@ def german_reading(text: str) -> Reading | None:
     if not pattern("german_start").match(text):
         return None
     for form, attribute, holds in rows("german"):
-        if found := form.fullmatch(text):
+        found = form.fullmatch(text)
+        if found and found["value"].casefold() not in words("no_name_in_german"):
             who = found["who"].casefold()
             owner = (USER,) if who == "ich" else (who,)
             if who.startswith(("mein ", "meine ")):
@@ -200,7 +208,7 @@ def _auxiliary(owner: tuple[str, ...], first: str, rest: str) -> Predicate | Non
         if word == "been" and gerund in GERUNDS:
             return Predicate(owner, GERUNDS[gerund], behind, is_past=is_past)
         if word in PAST_FORMS:
-            return Predicate(owner, PAST_FORMS[word], after, is_past=is_past)
+            return Predicate(owner, PAST_FORMS[word], after, is_past=is_past, is_perfect=not is_past)
     if kind == "be" and word in GERUNDS and GERUNDS[word] != "be":
         return Predicate(owner, GERUNDS[word], after, is_past=is_past)
     if kind in ("be", "have") and (found := re.match(r"(?:not|no longer)(?: |\Z)", rest)):
@@ -228,7 +236,7 @@ def _can_be(attribute: str, value: str) -> bool:
 def _is_job(parts: list[str]) -> bool:
     """Whether the words before the first preposition end in the name of a job."""
     head = list(takewhile(lambda word: word not in ("in", "at", "for", "with", "on", "and", "of"), parts))
-    if not head or "heart" in parts:
+    if not head or head[0] in words("judging") or "heart" in parts:
         return False
     return head[-1] in words("jobs") or head[-1].endswith(("ologist", "maker", "smith"))
 

@@ -143,11 +143,14 @@ def _slot(clause: Clause) -> Slot | None:
     has_happened = is_change or (predicate is not None and predicate.verb in EVENTS)
     if period.kind == "at" and not (has_past or has_happened or clause.is_change or clause.is_correction):
         return None  # it holds at times only: "in August I don't like Paris"
+    holds = reading.holds
+    if predicate and predicate.is_perfect and period.kind != "since" and not pattern("for_long").search(predicate.rest):
+        holds = Holds.SEVERAL if holds is Holds.ONE else holds  # it may be over: "I have lived in Rome"
     return Slot(
         subject="/".join(reading.owner),
         attribute=reading.attribute,
         value=reading.value if reading.attribute == "prefer" else bare(reading.value),
-        holds=reading.holds,
+        holds=holds,
         is_negated=(predicate is not None and predicate.is_negated) != reading.ends,
         is_past=(has_past or period.kind in ("past", "range", "until")) and not reading.is_change,
         valid_from=period.start,
@@ -156,6 +159,7 @@ def _slot(clause: Clause) -> Slot | None:
         is_change=clause.is_change or is_change,
         is_correction=clause.is_correction,
         is_addition=clause.is_addition,
+        more=reading.more,
     )
 
 
@@ -194,7 +198,8 @@ def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
     if new.is_past:
         return Comparison.BOTH if old.is_negated else Comparison.SUPERSEDES
     tells_when = new.valid_from is not None and new.valid_from != old.valid_from
-    return Comparison.BOTH if tells_when else Comparison.SAME
+    tells_more = not set(key_of(new.more)) <= set(key_of(old.more))
+    return Comparison.BOTH if tells_when or tells_more else Comparison.SAME
 
 
 def _excludes(old: Slot, new: Slot) -> bool:
@@ -224,9 +229,17 @@ def is_plain(text: str) -> bool:
 
     Questions, guesses, plans, quotations, hearsay, jokes and passing states are not plain, nor is any doubtful case.
     """
-    if pattern("question").search(text) or pattern("not_plain").search(text):
+    if pattern("question").search(text) or pattern("not_plain").search(text) or is_labelled(text):
         return False
     return not pattern("today").search(text) or pattern("today_event").search(text) is not None
+
+
+def is_labelled(text: str) -> bool:
+    """Whether the expanded ``text`` names a speaker or a task first: "Tom: I live in Rome", "Translate: I am Tom"."""
+    label = pattern("label").match(text)
+    if label is None or pattern("own_label").search(label["whose"]):
+        return False
+    return not pattern("lead").match(text) and not pattern("correction").match(text)
 
 
 def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:

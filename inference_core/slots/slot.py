@@ -47,8 +47,9 @@ class Slot:
     """The value that a statement gives an attribute of ``subject``, which is a path such as "user" or "user/brother".
 
     ``valid_from`` and ``valid_to`` bound when it holds, as far as the statement says; ``is_past`` means it is over.
-    ``replaced`` is the value that no longer holds ("from X to Y", "not X"). The statement says that something else was
-    true before (``is_change``), was said before (``is_correction``), or is true as well (``is_addition``).
+    ``more`` is what it adds to the value, such as to whom somebody is married. ``replaced`` is the value that no longer
+    holds ("from X to Y", "not X"). The statement says that something else was true before (``is_change``), was said
+    before (``is_correction``), or is true as well (``is_addition``).
     """
 
     subject: str
@@ -63,6 +64,7 @@ class Slot:
     is_change: bool = False
     is_correction: bool = False
     is_addition: bool = False
+    more: str = ""
 
 
 def key_of(value: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from inference_core.clock import in_zone
@@ -17,8 +17,8 @@ from inference_core.effects import Operation
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import IDEA, MemoryType
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import FENCE, SIGNS, ConversationMessage, Role
-from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, expanded, said_of
+from inference_core.outbox.messages import SIGNS, ConversationMessage, Role, own_words
+from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, expanded, is_labelled, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
 from inference_core.slots.words import pattern, rows, words
 
@@ -58,7 +58,8 @@ class _Sentence:
 
     @classmethod
     def of(cls, text: str, message: ConversationMessage, now: datetime) -> _Sentence:
-        return cls(text, _plain(text), said_of(text, message.at or now), message)
+        at = now if message.at is None else in_zone(message.at, now.tzinfo or UTC)  # the user's day, not the clock's
+        return cls(text, _plain(text), said_of(text, at), message)
 
     def candidate(self, memory_type: MemoryType, importance: float = DEFAULT_IMPORTANCE, **more: Any) -> Candidate:
         """The sentence as a memory."""
@@ -106,14 +107,16 @@ def extract_by_rules(
 
 
 def _sentences(message: ConversationMessage, now: datetime) -> Iterator[_Sentence]:
-    """The user's own sentences that may state something, up to the first sign of pasted text.
+    """The user's own sentences that may state something, up to the first sign of pasted or somebody else's text.
 
     A sentence whose parts each make sense alone is split: superseding one part must not end the others.
     """
-    text = FENCE.sub("\n", message.text[:MAX_CHARACTERS])
+    text = own_words(message.text[:MAX_CHARACTERS])
     pasted = _PASTED.search(text)
     for part in _END.split(text[: pasted.start()] if pasted else text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
         text = part.strip()
+        if is_labelled(expanded(text)):
+            return  # what follows may be somebody else's, too
         if len(text) > MAX_STATEMENT or not pattern("telling").search(text):
             continue
         sentence = _Sentence.of(text, message, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Final, Unpack
 
@@ -17,8 +18,8 @@ from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
 from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of
+from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
 from inference_core.memory.trust import Decision, MemorySource, Origin, decide
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.grounding import Grounding
@@ -43,7 +44,7 @@ from inference_core.short_term.blocks.memory import (
     UserSession,
     text_of,
 )
-from inference_core.stores.backend import Write
+from inference_core.stores.backend import Row, Write
 
 DEFAULT_EXTRACTION_PROMPT: Final = (
     "Extract important facts and information about the user from this conversation that should be remembered for "
@@ -198,10 +199,9 @@ class ExtractiveMemory(Block):
             left = yield from unmarked(scope.engine, marks, keys)
             if not left:  # another process was faster
                 return
-            rows = yield from scope.engine.get([(record.namespace, record.id) for record in records.values()])
             writes: list[Write] = []
             waiting: dict[str, list[Write]] = {}
-            for record, row in zip(records.values(), rows, strict=True):
+            for record, row in (yield from _placed(scope, list(records.values()))):
                 if row is None:
                     if decide(record.source, record.category, None, scope.confirm) is Decision.YES:
                         writes.append(put_of(record, expected=0))
@@ -235,7 +235,7 @@ class ExtractiveMemory(Block):
         origin = Origin.TOOL if words.is_external(f"{fact.topic or ''} {content}") else Origin.AGENT
         source = MemorySource(origin=origin, tool=self.name, thread_id=conversation.session_id)
         return MemoryRecord(
-            id=digest_of([self.name, *namespace, " ".join(content.casefold().split())]),
+            id=digest_of([self.name, *namespace, _normal(content)]),
             content=content,
             memory_type=MemoryType.FACTS,
             category=MemoryCategory.SEMANTIC,
@@ -249,3 +249,29 @@ class ExtractiveMemory(Block):
             source=source,
             trust=source.trust,
         )
+
+
+def _placed(scope: MemoryScope, records: Sequence[MemoryRecord]) -> Operation[list[tuple[MemoryRecord, Row | None]]]:
+    """``records``, each with the memory that says the same and holds, or None and a free id.
+
+    A memory that has ended or was given another text says it no more. It stays, so the fact gets another id.
+    """
+    now = scope.clock.now()
+
+    def says(row: Row, record: MemoryRecord) -> bool:
+        is_same = _normal(text_field(row.value, "content") or "") == _normal(record.content)
+        return is_same and why_invalid(row.value, now) is None
+
+    while True:
+        rows = yield from scope.engine.get([(record.namespace, record.id) for record in records])
+        found = list(zip(records, rows, strict=True))
+        if all(row is None or says(row, record) for record, row in found):
+            return found
+        records = [
+            record if row is None or says(row, record) else replace(record, id=digest_of([record.id]))
+            for record, row in found
+        ]
+
+
+def _normal(content: str) -> str:
+    return " ".join(content.casefold().split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import accumulate, zip_longest
@@ -19,7 +20,7 @@ from inference_core.errors import ConfigurationError
 from inference_core.ingestion.verbatim import Draft, Drafts
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
-from inference_core.memory.text import CHARACTERS_PER_TOKEN, encode_json
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, digest_of, encode_json
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.partitions import mark, marks_of, unmarked
@@ -142,6 +143,8 @@ class VectorMemory(Block):
         said = passages(messages, conversation.session_id, after_tool=after_tool)
         made = [draft for one in said if (draft := drafts.of(one))]
         vector_store = self.vector_store
+        if vector_store:  # a mark tells what is in this block's vector store, not in the store or in another block's
+            made = [replace(draft, key=digest_of([self.name, draft.key])) for draft in made]
 
         def add(vector_store: VectorStore, batch: Sequence[Draft]) -> Operation[None]:
             """Adds those without a mark. After a crash before the mark, they are added again under the same ids."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
-from short_term_support import USER, calls, dialogue, earlier_summary, model_of, result, texts
+from short_term_support import USER, calls, dialogue, earlier_summary, model_of, numbered, result, texts
 
 from inference_core import Delete, FlushToLongTerm, StaticMemory, Summarize, Trim, VectorMemory
 from inference_core.effects import run
@@ -116,6 +116,16 @@ def test_a_history_larger_than_the_model_takes_is_summarized_in_parts():
     assert len(model.requests) > 2
     assert "<earlier_summary>\none\n</earlier_summary>" in model.requests[1][1].text
     assert after.messages[0].text == "CONVERSATION SUMMARY: three"
+
+
+@pytest.mark.parametrize("word", ["\u67cf\u6797", "\u043f\u0440\u0438\u0432\u0435\u0442 ", CAT, "word "])
+def test_regression_each_part_of_a_history_fits_the_model_in_any_script(word: str):
+    """Parts were measured in characters of English, so a model with a small window refused each Chinese one."""
+    model = ScriptedChatModel(turns=["sum"], profile={"max_input_tokens": 1_000})
+    after = result_of(numbered([HumanMessage(word * 2_000), *dialogue(2)]), Summarize(model))
+    assert after.summary is not None
+    assert max(count_tokens(request) for request in model.requests) < 1_000
+    assert sum(request[1].text.count(word.strip()) for request in model.requests) > 1_900
 
 
 @pytest.mark.parametrize("turn", [" ", ConnectionError("away")], ids=["empty", "error"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from time import process_time
+from zoneinfo import ZoneInfo
 
 import pytest
 from statement_support import MIN_PRECISION, MIN_RECALL, scored, sentences
 
-from inference_core.ingestion.extraction.rules import extract_by_rules
+from inference_core.effects import run
+from inference_core.ingestion.extraction.rules import RuleExtractor, extract_by_rules
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
 from inference_core.outbox.messages import ConversationMessage, Role
@@ -222,3 +224,72 @@ def test_what_was_said_before_a_known_memory_is_compared_in_that_order(
     for year, action in ((2024, before), (2027, after)):
         message = ConversationMessage(session_id="s", role=Role.USER, text=text, id="m", at=NOW.replace(year=year))
         assert [one.action for one in extract_by_rules([message], [memory], NOW).candidates] == [action]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Translate into German: I live in Milan.",
+        "Translate this: I am a clerk. I live in Milan.",
+        "Correct my English: I live in Milan and I work at Bosch.",
+        "Dialogue: I live in Milan. I work at Bosch.",
+        "Tom: I live in Milan.",
+        "My sister's bio: I work at Bosch and I live in Milan.",
+    ],
+)
+def test_regression_a_text_to_work_on_ends_no_fact_about_the_user(text: str):
+    """The clause after the colon counted as the user's own, so a translation moved the user to Milan."""
+    assert _found(text, offered=("I live in Rome", "I work at Siemens")) == []
+
+
+@pytest.mark.parametrize("lead", ["About me: ", "Update: ", "Just so you know: ", "Correction: ", "Fun fact: "])
+def test_a_label_of_the_users_own_words_does_not_hide_them(lead: str):
+    (candidate,) = _found(f"{lead}I live in Milan.", offered=("I live in Rome",))
+    assert (candidate.action, candidate.target) == (Action.SUPERSEDE, "id0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I have lived in Milan.",
+        "I've worked at Bosch as an intern.",
+        "I've worked as a waiter.",
+        "I've been vegan.",
+        "I went from Rome to Naples last weekend.",
+        "I joined Discord.",
+        "I joined Anna for lunch.",
+        "I am a great cook.",
+        "I am a terrible driver.",
+        "Ich lebe in Trennung.",
+        "Ich arbeite für Geld.",
+    ],
+)
+def test_regression_what_was_once_a_trip_or_a_judgement_ends_no_fact(text: str):
+    """Each superseded where the user lives, works, what they are or eat."""
+    known = ("I live in Rome", "I work at Siemens", "I am a nurse", "I am vegetarian")
+    assert [one for one in _found(text, offered=known) if one.action is not Action.ADD] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("I am married", "I am married to Berta."),
+        ("I am married to Berta", "I got married to Carla."),
+        ("I work at Siemens", "I work at Siemens as a project manager."),
+        ("I live in Rome", "I live in Rome with my wife Berta and two kids."),
+    ],
+)
+def test_regression_a_statement_that_adds_something_is_no_repetition(old: str, new: str):
+    """It only reinforced the known memory, and what it added was lost."""
+    (candidate,) = _found(new, offered=(old,))
+    assert (candidate.content, candidate.action) == (new, Action.ADD)
+    (again,) = _found(new, offered=(new,))
+    assert again.action is Action.REINFORCE
+
+
+def test_regression_a_day_is_the_users_not_the_clocks():
+    """Ten past midnight in Tokyo is still the day before in UTC, in which captured messages are dated."""
+    zone, at = ZoneInfo("Asia/Tokyo"), datetime(2026, 3, 1, 15, 10, tzinfo=UTC)
+    message = ConversationMessage(session_id="s", role=Role.USER, text="I moved to Berlin yesterday.", id="m", at=at)
+    (candidate,) = run(RuleExtractor().extract([message], [], at, zone)).candidates
+    assert candidate.valid_from == datetime(2026, 3, 1, tzinfo=zone)

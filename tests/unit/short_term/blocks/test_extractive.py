@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from short_term_support import USER, calls, in_threads, mark_count, model_of, result, resumed, stored_texts
 from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore, open_store
+from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore, RuleExtractor, Worker, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.document import MemoryStoreDocument
@@ -89,6 +89,24 @@ def test_the_same_fact_of_two_sessions_is_one(store: MemoryStore):
     assert stored_texts(store) == ["Likes tea"]
     block.delete("s1")
     assert stored_texts(store) == []
+
+
+@pytest.mark.parametrize("is_edited", [True, False], ids=["edited", "superseded"])
+def test_regression_a_fact_that_is_told_again_after_it_changed_is_stored(store: MemoryStore, *, is_edited: bool):
+    """The row under the fact's id counted as the fact, though it said something else by then, or had ended."""
+    service = AgentMemoryStoreService(store, timeout=None)
+    block = block_of(store, told({"content": "I live in Rome"}))
+    block.update("s1", "I live in Rome")
+    (old,) = memories(store)
+    if is_edited:
+        service.sync.update_memory(USER, old.id, "I moved to Oslo")
+    else:
+        service.sync.add_messages(USER, ["I moved to Oslo"])
+        Worker.of(service, RuleExtractor()).drain()
+    for session in ("s2", "s3"):
+        block.update(session, f"I am back in Rome, says {session}")
+    found = service.sync.recall_memories(USER, "Where do I live?")
+    assert [one.metadata["sessions"] for one in found if one.content == "I live in Rome"] == [["s2", "s3"]]
 
 
 def test_regression_a_fact_that_waits_goes_with_its_session(store: MemoryStore):

@@ -11,10 +11,18 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.store.memory import InMemoryStore
-from short_term_support import USER, in_threads, lost_words, mark_count, marker, result, stored_texts
+from short_term_support import USER, dialogue, in_threads, lost_words, mark_count, marker, result, stored_texts
 from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemoryLifecycle, MemoryStore, VectorMemory, open_store
+from inference_core import (
+    AgentMemory,
+    AgentMemoryStoreService,
+    FlushToLongTerm,
+    MemoryLifecycle,
+    MemoryStore,
+    VectorMemory,
+    open_store,
+)
 from inference_core.embeddings.local import FINGERPRINT
 from inference_core.errors import BlockFailed, ConfigurationError, InvalidId
 
@@ -40,6 +48,20 @@ def test_a_message_is_taken_in_once(store: MemoryStore, block: VectorMemory):
     assert stored_texts(store) == ["The zebra is striped"]
     assert [found.content for found in block.get("s2", "zebra")] == ["The zebra is striped"]
     assert mark_count(store.engine) == 1
+
+
+def test_regression_each_vector_store_gets_every_message(store: MemoryStore):
+    """The mark of the first block counted for the others, whose vector stores never got the message."""
+    archives = [InMemoryVectorStore(HashingEmbeddings()) for _ in range(2)]
+    blocks = [VectorMemory(name=f"archive {at}", vector_store=one) for at, one in enumerate(archives)]
+    memory = AgentMemory(store, overflow=FlushToLongTerm([VectorMemory(), *blocks]), max_tokens=60, user_id=USER)
+    for message in dialogue(4):
+        assert memory.update("s1", message) is None
+    stored = stored_texts(store)
+    assert len(stored) == 6
+    assert [sorted(one["text"] for one in archive.store.values()) for archive in archives] == [sorted(stored)] * 2
+    memory.delete("s1")
+    assert (stored_texts(store), [archive.store for archive in archives]) == ([], [{}, {}])
 
 
 def test_what_was_deleted_does_not_come_back(store: MemoryStore, block: VectorMemory):
