@@ -14,7 +14,9 @@ import httpx
 
 from inference_core.client import requests
 from inference_core.effects import Operation, WorkerPool, arun, run
+from inference_core.errors import InvalidId
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
+from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.receipt import Receipt
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
@@ -69,11 +71,17 @@ class _Client:
     def sent(
         self, sends: Sends[T], of: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]
     ) -> Operation[T]:
-        """The operation that ``sends`` makes of a call's arguments, bound to the parameters of the service's ``of``."""
+        """The operation that ``sends`` makes of a call's arguments, bound to the parameters of the service's ``of``.
+
+        Raises InvalidId, as the service does: as a text, None would be a user that all callers without an id share.
+        """
         bound = signature(of).bind(None, *args, **options)
         bound.apply_defaults()
-        _, user_id, *given = bound.arguments.items()
-        return sends(requests.RequestSender(self.http, self.pool, str(user_id[1])), dict(given))
+        _, (_, user_id), *given = bound.arguments.items()
+        if isinstance(user_id, Space):
+            raise InvalidId("Spaces are not available over HTTP")
+        encode_label(user_id)
+        return sends(requests.RequestSender(self.http, self.pool, str(user_id)), dict(given))
 
 
 def _synchronous(

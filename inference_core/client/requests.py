@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
@@ -77,10 +78,14 @@ class RequestSender:
         send twice are retried if the server did not answer or is not available. Raises the server's error,
         StoreUnavailable, and WriteUnknown if a change was sent and not answered.
         """
+        if self.http.is_closed:
+            raise StoreUnavailable("The client is closed")
         is_read = reads or method == "GET"
         sent: dict[str, Any] = {"headers": {**(headers or {}), "Act-As-User": quote(self.user_id, safe="")}}
         if method == "GET":
-            sent["params"] = {name: value for name, value in (body or {}).items() if value is not None}
+            asked = {name: value for name, value in (body or {}).items() if value is not None}
+            # httpx would send the name of a MemoryType, not its value.
+            sent["params"] = {name: one.value if isinstance(one, Enum) else one for name, one in asked.items()}
         elif body is not None:
             sent["content"] = json.dumps(body, default=_as_json).encode()
             sent["headers"]["Content-Type"] = "application/json"

@@ -17,7 +17,7 @@ import uvicorn
 from langchain_core.messages import AIMessage, HumanMessage
 from server_support import served
 
-from inference_core import AgentMemoryStoreService, MemorySource, open_store
+from inference_core import AgentMemoryStoreService, MemorySource, Space, open_store
 from inference_core.client import MemoryClient, MemoryVerbs
 from inference_core.effects import run
 from inference_core.errors import (
@@ -31,6 +31,7 @@ from inference_core.errors import (
 )
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.trust import Origin
+from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
 
@@ -256,6 +257,26 @@ def test_the_client_shows_the_services_parameters(client: MemoryClient, service:
     assert client.sync.count_memories("nobody")["total"] == 0
 
 
+@pytest.mark.parametrize("nobody", [None, 7, b"ada", ["ada"], "\ud800", "", Space("team", member="ada")])
+async def test_regression_what_is_no_user_id_is_refused(memory: MemoryVerbs, nobody: Any):
+    """The client made it a text: all callers without an id shared the memories of a user None."""
+    with pytest.raises(InvalidInput):
+        await memory.save_memory(nobody, "Likes tea")
+
+
+async def test_the_client_takes_no_space(client: MemoryClient):
+    with pytest.raises(InvalidInput, match="Spaces"):
+        await client.recall_memories(Space("team"), "tea")
+
+
+async def test_regression_types_and_categories_may_be_members_of_their_enums(memory: MemoryVerbs, user: str):
+    """The client sent their names in queries, so its lists were refused."""
+    await memory.save_memory(user, "Lives in Lisbon", MemoryType.FACTS, category=MemoryCategory.SEMANTIC)
+    chosen: dict[str, Any] = {"memory_type": MemoryType.FACTS, "category": MemoryCategory.SEMANTIC}
+    assert (await memory.list_memories(user, **chosen))[1] == 1
+    assert await memory.delete_user_memories(user, **chosen) == 1
+
+
 def test_whoever_may_not_is_refused(client: MemoryClient, service: AgentMemoryStoreService):
     server = served(service, hosts=None)
     with listening(server.app) as url:
@@ -341,6 +362,14 @@ async def test_a_server_that_is_away_or_silent():
         for call in (client.get_memory("ada", "m"), client.update_memory("ada", "m", "x")):
             with pytest.raises(StoreUnavailable, match="No answer"):
                 await asyncio.wait_for(call, 10)
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_client_that_is_closed_says_so(timeout: float | None):
+    client = MemoryClient("http://127.0.0.1:1", timeout=timeout)
+    client.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        client.sync.get_memory("ada", "1")
 
 
 def test_every_error_of_ours_has_a_name():

@@ -497,6 +497,17 @@ async def test_a_session_is_made_from_a_key_and_ends_with_it(server: Served, the
         assert {(await browser.post("/ui/login", data={"key": "wrong"})).status_code for _ in range(12)} == {403, 429}
 
 
+@pytest.mark.parametrize("other", ['prefs={"a": 1}', "seen", "list[0]=x", 'name="x', "ключ=1"])
+async def test_regression_cookies_of_other_programs_end_no_session(server: Served, there: dict[str, Any], other: str):
+    """Browsers send a host's cookies to all its ports. After one that breaks the rules, nobody could sign in."""
+    async with server.client(None) as browser:
+        begun = await browser.post("/ui/login", data={"key": server.key(ADA, ALL)})
+        own = begun.headers["set-cookie"].partition(";")[0]
+        for cookies in (f"{other}; {own}", f"{own}; {other}"):
+            answer = await browser.get(f"{HOME}/timeline", headers=[(b"cookie", cookies.encode())])
+            assert answer.status_code == 200
+
+
 async def test_all_servers_of_a_store_know_a_session(server: Served, there: dict[str, Any]):
     """Sessions were kept in the process: behind several, people had to sign in again and their forms were refused."""
     secret = run(server.service.scope.engine.content_key())

@@ -21,12 +21,15 @@ from server_support import BASE, Served, served
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import StoreUnavailable, WriteUnknown
+from inference_core.lifecycle.erasing import erase
+from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, JOBS_ROOT, PORTIONS
 from inference_core.memory.text import encode_json
 from inference_core.server.api import jobs, user_routes
-from inference_core.server.api.jobs import ABANDONED, Jobs, StoredJob
+from inference_core.server.api.jobs import ABANDONED, Jobs, StoredJob, save_each
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
-from inference_core.stores.backend import Put, Remove, Row
+from inference_core.services.operations.list import list_memories
+from inference_core.stores.backend import Check, Put, Remove, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 
@@ -257,6 +260,56 @@ async def test_an_erasure_leaves_nothing_of_the_user_but_its_receipt(server: Ser
         assert b"by the river" not in content, name
 
 
+@pytest.mark.parametrize("kind", ["export", "save"])
+async def test_regression_a_job_brings_nothing_of_an_erased_user_back(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    """A job that had read memories, or what it was to save, before an erasure stored them after it."""
+    erased = list[int]()
+
+    def erase_now() -> None:
+        erased.append(erase([server.service.scope.engine.backend], "ada", Ledger(tmp_path / "erasures.jsonl")).left)
+
+    def read(*args: Any, **options: Any) -> Operation[Any]:
+        found = yield from list_memories(*args, **options)
+        erase_now()
+        return found
+
+    async def saves(*args: Any) -> list[Any]:
+        erase_now()
+        return await save_each(*args)
+
+    monkeypatch.setattr(jobs, "list_memories", read)
+    monkeypatch.setattr(jobs, "save_each", saves)
+    runner: Jobs = server.app.state.jobs
+    async with server.client("ada") as client:
+        await client.post("/v1/memories", json={"content": "Lives in Lisbon"})
+        await begun(client, kind, {"memories": [{"content": "Likes tea"}]} if kind == "save" else None)
+        await asyncio.gather(*runner._running)
+    assert erased == [0]
+    assert not list(server.service.scope.engine.backend.inspect("ada"))
+    assert not await runner.all_of("ada")
+
+
+@pytest.mark.parametrize("kind", ["export", "save"])
+async def test_the_first_erasure_of_a_store_ends_no_job_of_others(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    def erases_bob(*args: Any) -> Operation[list[Check]]:
+        checks = yield from fence(*args)
+        erase([server.service.scope.engine.backend], "bob", Ledger(tmp_path / "erasures.jsonl"))
+        return checks
+
+    runner: Jobs = server.app.state.jobs
+    fence = runner._fence
+    monkeypatch.setattr(runner, "_fence", erases_bob)
+    async with server.client("ada") as client:
+        await client.post("/v1/memories", json={"content": "Lives in Lisbon"})
+        job = await begun(client, kind, {"memories": [{"content": "Likes tea"}]} if kind == "save" else None)
+        done = await ended(client, job)
+        assert done["result"] == ({"stored": 1, "refused": 0} if kind == "save" else {"exported": 1})
+
+
 async def test_a_server_without_a_ledger_erases_nobody(server: Served):
     async with served(server.service).client("ada", ADMIN) as admin:
         answer = await admin.post("/v1/jobs/erase", json={"dry_run": True})
@@ -485,6 +538,17 @@ async def test_regression_a_job_of_a_kind_that_a_later_version_added_is_left_to_
         left = await first.get("ada", unknown.rpartition("/")[2])
         assert left is not None
         assert left.state == "queued"
+
+
+async def test_regression_requests_sent_at_once_begin_no_more_jobs_than_allowed(server: Served):
+    async with server.client("ada") as client:
+        answers = await asyncio.gather(*(client.post("/v1/jobs/export") for _ in range(3 * jobs.MOST)))
+        assert [one.status_code for one in answers].count(202) == jobs.MOST
+    async with server.client("bob") as client:
+        for _ in range(jobs.MOST - 1):
+            await begun(client, "export")
+        same = {"Idempotency-Key": "last"}
+        assert len(set(await asyncio.gather(*(begun(client, "export", None, **same) for _ in range(3))))) == 1
 
 
 async def test_a_user_may_have_ten_unfinished_jobs_and_exports(server: Served, monkeypatch: pytest.MonkeyPatch):

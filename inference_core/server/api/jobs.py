@@ -19,14 +19,23 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, Literal, get_args
+from weakref import WeakValueDictionary
 
 from inference_core.effects import Operation, WorkerPool, arun, run
-from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidInput, VersionConflict, without_quotes
+from inference_core.errors import (
+    ConfigurationError,
+    InferenceCoreError,
+    InvalidInput,
+    UserErased,
+    VersionConflict,
+    without_quotes,
+)
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.forgetting import forget
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.policy import ForgettingPolicy
 from inference_core.memory.audit import Actor
+from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS, Namespace, encode_label
 from inference_core.memory.text import encode_json
 from inference_core.server.api.user_wire import Forgetting, Saved
@@ -35,8 +44,8 @@ from inference_core.server.problems import Refusal, problem_of, status_of, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import list_memories
 from inference_core.services.operations.save import save
-from inference_core.services.operations.scope import MemoryScope
-from inference_core.stores.backend import Expiry, Put, Row
+from inference_core.services.operations.scope import MemoryScope, retried
+from inference_core.stores.backend import Check, Expiry, Put, Row
 
 Kind = Literal["export", "forget", "save", "erase"]
 LIFE: Final = timedelta(days=1)
@@ -121,6 +130,7 @@ class Jobs:
         self._engine, self._clock = service.scope.engine, service.scope.clock
         self._pool = WorkerPool(_AT_ONCE, "jobs", hang_s=math.inf)
         self._running: dict[asyncio.Task[None], StoredJob] = {}
+        self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._name = token_hex(8)
         self.is_closing = False
 
@@ -159,17 +169,18 @@ class Jobs:
             server=self._name,
         )
         try:
-            if request_key is None or not (known := await self.get(user, name)):
-                kept = [one for one in await self.all_of(user) if not one.is_over or one.kind == "export"]
-                if len(kept) >= MOST and kind != "erase":
-                    detail = f"There are {len(kept)} unfinished jobs and exports of the last day; {MOST} are allowed"
-                    raise Refusal(429, "too-many-jobs", detail)
-                for number, portion in enumerate(portions):
-                    await arun(self._take_in(user, job, number, portion))
-                await self._write(job)
-                self._start(job, user, scope)
-                return job
-        except VersionConflict:  # the same request, sent twice at once
+            async with self._turns.setdefault(user, asyncio.Lock()):  # else requests at once would not count
+                if request_key is None or not (known := await self.get(user, name)):
+                    kept = [one for one in await self.all_of(user) if not one.is_over or one.kind == "export"]
+                    if len(kept) >= MOST and kind != "erase":
+                        why = f"There are {len(kept)} unfinished jobs and exports of the last day; {MOST} are allowed"
+                        raise Refusal(429, "too-many-jobs", why)
+                    for number, portion in enumerate(portions):
+                        await arun(self._take_in(user, job, number, portion))
+                    await self._write(job)
+                    self._start(job, user, scope)
+                    return job
+        except VersionConflict:  # the same request, sent to two servers at once
             known = await self.get(user, name)
         if known is None or known.digest != digest:
             raise InvalidInput("This idempotency key was used for another job; choose a new one")
@@ -312,7 +323,14 @@ class Jobs:
         yield from self._put(user, job.id, number, value, expected=known.version if known else 0)
 
     def _put(
-        self, user: str, job_id: str, number: int, value: dict[str, Any], *, expected: int | None = None
+        self,
+        user: str,
+        job_id: str,
+        number: int,
+        value: dict[str, Any],
+        fence: Sequence[Check] = (),
+        *,
+        expected: int | None = None,
     ) -> Operation[list[int]]:
         now = self._clock.now()
         put = Put(
@@ -323,7 +341,18 @@ class Jobs:
             expected=expected,
             expiry=Expiry(now + _LIFE_OF_PORTIONS, _LIFE_OF_PORTIONS),
         )
-        return self._engine.write([put])
+        return self._engine.write([put, *fence])
+
+    def _fence(self, user: str, job: StoredJob) -> Operation[list[Check]]:
+        """The checks that refuse what a portion writes if the user is erased after this, before it reads anything.
+
+        Raises UserErased if that has happened already: an erasure removes the row of the job.
+        """
+        checks = yield from self._engine.fenced([encode_label(user)])
+        (row,) = yield from self._engine.get([(job.place, job.id)])
+        if row is None:
+            raise UserErased
+        return checks
 
     def _portion(self, user: str, job_id: str, number: int) -> Operation[dict[str, Any]]:
         """A portion of a job. Raises InvalidInput if it is gone, or else the rest would pass for the whole."""
@@ -341,10 +370,16 @@ class Jobs:
 
     def _export(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         number, done, after = 0, 0, None
-        while number == 0 or after is not None:
-            page, total = run(list_memories(scope, user, limit=PORTION, after=after))
+
+        def copied() -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
+            fence = yield from self._fence(user, job)
+            page, total = yield from list_memories(scope, user, limit=PORTION, after=after)
             lines = [Memory.of(one).model_dump(mode="json") for one in page]
-            run(self._put(user, job.id, number, {"lines": lines}))
+            yield from self._put(user, job.id, number, {"lines": lines}, fence)
+            return page, total
+
+        while number == 0 or after is not None:
+            page, total = run(retried(copied))
             number, done, after = number + 1, done + len(page), page.next_cursor
             job.portions = number
             job.advance(done, total)
@@ -357,14 +392,19 @@ class Jobs:
 
     def _save(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         done, stored = 0, 0
-        for number in range(job.portions):
-            portion = run(self._portion(user, job.id, number))
+
+        def saved(number: int) -> Operation[list[dict[str, Any]]]:
+            fence = yield from self._fence(user, job)
+            portion = yield from self._portion(user, job.id, number)
             if "given" in portion:  # else it was done before a server ended
                 given = list(map(NewMemory.model_validate, portion["given"]))
-                results = asyncio.run(save_each(scope, user, given, None))
+                results = asyncio.run(save_each(replace(scope, beside=tuple(fence)), user, given, None))
                 portion = {"lines": [one.model_dump(mode="json", exclude_none=True) for one in results]}
-                run(self._put(user, job.id, number, portion))
-            lines = portion.get("lines", ())
+                yield from self._put(user, job.id, number, portion, fence)
+            return portion.get("lines", [])
+
+        for number in range(job.portions):
+            lines = run(retried(partial(saved, number)))
             done, stored = done + len(lines), stored + sum("id" in one for one in lines)
             job.advance(done, job.total)
         return {"stored": stored, "refused": done - stored}

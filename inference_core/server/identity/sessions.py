@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64encode
-from http.cookies import CookieError, SimpleCookie
 from secrets import token_bytes, token_urlsafe
 from typing import Final
 
 from cryptography.fernet import Fernet, InvalidToken
+from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 from inference_core.server.identity.auth import Buckets
@@ -72,14 +72,9 @@ def cookie_name(scope: Scope) -> str:
 
 def cookie_of(scope: Scope) -> str:
     """The value of a request's session cookie, unchecked; "" without one."""
-    jar, own = SimpleCookie(), cookie_name(scope)
-    for name, value in scope["headers"]:
-        if name == b"cookie":
-            try:
-                jar.load(value.decode("latin-1"))
-            except CookieError:
-                continue
-    return jar[own].value if own in jar else ""
+    # SimpleCookie would stop at the first cookie that breaks the rules: other programs of this host set such ones.
+    sent = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
+    return cookie_parser("; ".join(sent)).get(cookie_name(scope), "")
 
 
 def path_of(scope: Scope) -> str:

@@ -76,14 +76,18 @@ class TokenCheck:
         except (jwt.InvalidTokenError, InvalidId):
             return None
         given = claims.get("scope", claims.get("scp"))
-        names = given.split() if isinstance(given, str) else cast("list[object]", given or [])
+        names: Any = given.split() if isinstance(given, str) else given or []
+        if not isinstance(names, list):
+            return None
+        names = cast("list[object]", names)
         ours = {str(name).removeprefix(SCOPE_PREFIX) for name in names if str(name).startswith(SCOPE_PREFIX)}
         permissions = frozenset(one for one in Permission if one.value in ours) if ours else _USUAL
         return Principal(user, permissions, "token")
 
     async def _key(self, name: str) -> jwt.PyJWK | None:
-        now = time.monotonic()
-        if (name not in self._keys or now >= self._fresh_until) and now >= self._next_try:
+        now, is_known = time.monotonic(), name in self._keys
+        may_fetch = now >= self._next_try and not (is_known and now < self._fresh_until)
+        if may_fetch or (not is_known and self._lock.locked()):  # the keys that are being fetched may have it
             async with self._lock:
                 if time.monotonic() >= self._next_try:  # else another request has fetched them meanwhile
                     self._next_try = time.monotonic() + RETRY_S

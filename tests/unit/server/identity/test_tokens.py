@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ class Issuer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.asked += 1
+        await asyncio.sleep(0)  # other requests go on meanwhile
         is_keys = scope["path"] == "/keys"
         body = json.dumps({"keys": self.keys} if is_keys else {"jwks_uri": f"{ISSUER}/keys"}).encode()
         await send({"type": "http.response.start", "status": 500 if self.is_down else 200, "headers": []})
@@ -82,6 +84,8 @@ async def test_a_token_opens_its_users_memory(check: TokenCheck, issuer: Issuer)
         token(exp=None),
         token(sub=None),
         token(sub=""),
+        token(scope=5),
+        token(scp={"memory:act-as": True}),
         token(nbf=datetime.now(UTC) + timedelta(days=1), exp=datetime.now(UTC) + timedelta(days=2)),
         token(OTHER),
         token(kid=None),
@@ -111,6 +115,19 @@ async def test_new_keys_are_found_and_old_ones_outlive_an_outage(
     issuer.is_down = True
     now[0] += tokens.FRESH_S
     assert await check(token())
+
+
+async def test_regression_requests_wait_for_keys_that_are_being_fetched(
+    check: TokenCheck, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+):
+    """Of those that came at once, all but the first were told that the issuer is down, or that the token is wrong."""
+    now = [time.monotonic()]
+    monkeypatch.setattr(tokens.time, "monotonic", lambda: now[0])
+    assert all(await asyncio.gather(*(check(token()) for _ in range(5))))
+    issuer.keys.append(json.loads(ECAlgorithm.to_jwk(OTHER.public_key())) | {"kid": "two"})
+    now[0] += tokens.RETRY_S
+    assert all(await asyncio.gather(*(check(token(OTHER, kid="two")) for _ in range(5))))
+    assert issuer.asked == 4  # twice, each time for the configuration and the keys
 
 
 async def test_without_the_issuers_keys_it_is_told_to_come_again(issuer: Issuer):
