@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import BaseMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware
+from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddleware
 
 FACES = ("sync", "async")
 _BLOCK = re.compile(r"<user_memory_context>\n(.*?)\n</user_memory_context>", re.DOTALL)
@@ -21,6 +23,14 @@ _BLOCK = re.compile(r"<user_memory_context>\n(.*?)\n</user_memory_context>", re.
 def make_agent(model: Any, **options: Any) -> Any:
     """`create_agent`, untyped: its type arguments follow from options that tests vary."""
     return create_agent(model, **options)
+
+
+def as_node(agent: Any, store: BaseStore) -> Any:
+    """A graph with a checkpointer, in which ``agent`` is a node."""
+    graph: Any = StateGraph(MessagesState, context_schema=MemoryContext)
+    graph.add_node("agent", agent)
+    graph.add_edge(START, "agent")
+    return graph.compile(checkpointer=InMemorySaver(), store=store)
 
 
 def patient_memory(service: Any = None, **options: Any) -> MemoryMiddleware:

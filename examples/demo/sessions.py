@@ -18,7 +18,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import wrap_model_call
 
 from inference_core import MemoryContext, MemoryMiddleware
-from inference_core.agents.from_settings import guards, make_chat_model
+from inference_core.agents.from_settings import ModelErrors, guards, make_chat_model
 from inference_core.errors import InferenceCoreError, ModelError
 from inference_core.settings import AgentSettings, MemorySettings, read_settings
 from inference_core.stores.factory import open_configured_store
@@ -73,7 +73,7 @@ def talk(name: str, url: str) -> Session:
             make_chat_model(settings, None if settings.model else ScriptedChatModel(turns=script)),
             store=store,
             # The default deadline, 300 ms, is for agents that answer people; a busy machine may miss it.
-            middleware=[MemoryMiddleware(recall_timeout=_RECALL_S), *guards(settings), keep_prompt],
+            middleware=[ModelErrors(), MemoryMiddleware(recall_timeout=_RECALL_S), *guards(settings), keep_prompt],
             context_schema=MemoryContext,
         )
         result = agent.invoke({"messages": [("user", said)]}, context={"user_id": USER})

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 import weakref
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -51,6 +51,8 @@ _ADVICE: Final = {
     429: "is busy or its quota is used up: wait, or set AGENT_MODEL_FALLBACKS",
 }
 _HOUR_S: Final = 3_600.0
+_EXPLAINED: Final = "_inference_core_explained"
+"""The attribute of a chat model's error that says what to do about it."""
 
 
 def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None = None) -> BaseChatModel:
@@ -70,20 +72,20 @@ def make_chat_models(names: Sequence[str], **options: Any) -> list[BaseChatModel
 
 
 def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
-    """The innermost middleware: the fallback models that ``settings`` name, and conversion of errors to ModelError.
+    """The innermost middleware: the fallback models that ``settings`` name, and notes for `ModelErrors`.
 
     A fallback gets the same messages and tools. In a stream, what the first model said before it failed stays, and the
     fallback's answer follows as a separate message. Raises what `make_chat_model` raises.
     """
     fallbacks = make_chat_models(settings.model_fallbacks)
     if not fallbacks:
-        return [ModelErrors()]
+        return [FailedModels()]
     from langchain.agents.middleware import ModelFallbackMiddleware  # noqa: PLC0415 - only for those who have some
 
     class ConfiguredFallbacks(ModelFallbackMiddleware[Any, Any]):
         """Has its own class name, so that an agent may add LangChain's fallback middleware as well."""
 
-    return [ConfiguredFallbacks(*fallbacks), ModelErrors(are_logged=True)]
+    return [ConfiguredFallbacks(*fallbacks), FailedModels(are_logged=True)]
 
 
 class LoopModels(AgentMiddleware[Any, Any, Any]):
@@ -115,7 +117,24 @@ class LoopModels(AgentMiddleware[Any, Any, Any]):
 
 
 class ModelErrors(AgentMiddleware[Any, Any, Any]):
-    """Raises ModelError for every failure of the chat model, with the original error as its cause.
+    """Raises ModelError for the failures that `FailedModels` noted, with the original error as its cause.
+
+    Outermost, so that retries, fallbacks and whatever else comes in between see the provider's own errors.
+    """
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
+        """Asks the model. Raises ModelError."""
+        with _explained():
+            return handler(request)
+
+    async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
+        """Like `wrap_model_call`."""
+        with _explained():
+            return await handler(request)
+
+
+class FailedModels(AgentMiddleware[Any, Any, Any]):
+    """Notes for `ModelErrors` which chat model raised an error.
 
     ``are_logged``: also logs each failure, since an agent that continues with another model hides it.
     """
@@ -125,20 +144,38 @@ class ModelErrors(AgentMiddleware[Any, Any, Any]):
         self._are_logged = are_logged
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> ModelResponse[Any]:
-        """Asks the model. Raises ModelError."""
-        with raised_as(partial(self._explained, request.model), but=(GraphBubbleUp, InferenceCoreError)):
+        """Asks the model."""
+        with self._noted(request.model):
             return handler(request)
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> ModelResponse[Any]:
         """Like `wrap_model_call`."""
-        with raised_as(partial(self._explained, request.model), but=(GraphBubbleUp, InferenceCoreError)):
+        with self._noted(request.model):
             return await handler(request)
 
-    def _explained(self, model: BaseChatModel, error: Exception) -> ModelError:
-        explained = explain(model, error)
-        if self._are_logged:
-            _LOG.warning("%s", explained)
-        return ModelError(explained)
+    @contextmanager
+    def _noted(self, model: BaseChatModel) -> Generator[None]:
+        try:
+            yield
+        except (GraphBubbleUp, InferenceCoreError):
+            raise
+        except Exception as error:
+            explained = explain(model, error)
+            setattr(error, _EXPLAINED, explained)
+            if self._are_logged:
+                _LOG.warning("%s", explained)
+            raise
+
+
+@contextmanager
+def _explained() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        explained: str | None = getattr(error, _EXPLAINED, None)
+        if explained is None:  # not a model's
+            raise
+        raise ModelError(explained) from error
 
 
 def explain(model: BaseChatModel, error: Exception) -> str:

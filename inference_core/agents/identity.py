@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
-from typing import Any, Protocol, TypedDict, Unpack, cast
+from typing import Any, Final, Protocol, TypedDict, Unpack, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from langgraph.config import get_config
-from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock, SystemClock, time_zone
@@ -28,6 +27,9 @@ from inference_core.memory.types import validate_memory_category
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope
 from inference_core.stores.factory import engine_of
+
+CHECKPOINTER: Final = "__pregel_checkpointer"
+"""LangGraph's key for the checkpointer in a run's configuration."""
 
 
 class RunContext(Protocol):
@@ -132,6 +134,15 @@ def is_subagent(config: Mapping[str, Any] | None = None) -> bool:
     return any(node.startswith("tools:") for node in outer)
 
 
+def forgets_state(config: Mapping[str, Any] | None = None) -> bool:
+    """Whether the agent of ``config`` is a node of a graph that keeps the messages, but none of its private state.
+
+    Such a node has a new state in each run, unless it was compiled with ``checkpointer=True``.
+    """
+    *outer, _ = str(configurable_of(config).get("checkpoint_ns") or "").split("|")
+    return any(":" in node for node in outer) and configurable_of(config).get(CHECKPOINTER, True) is not None
+
+
 def agent_of() -> str | None:
     """The name that `create_agent` was given for the agent of the current run; None without one."""
     metadata: Mapping[str, Any] = current_config().get("metadata") or {}
@@ -220,10 +231,13 @@ class MemoryBinding:
         """The user of the run. Raises IdentityError, InvalidId."""
         return resolve_user(runtime, self._user, owner=owner)
 
-    def scope_of(self, runtime: Runtime[Any]) -> MemoryScope:
-        """The `scope` of a run, in the time zone that its context names, if any. Raises ConfigurationError."""
-        scope = self.scope(runtime.store)
-        name = field_of(runtime.context, "timezone")
+    def scope_of(self, runtime: object) -> MemoryScope:
+        """The `scope` of a run, in the time zone that its context names, if any. Raises ConfigurationError.
+
+        ``runtime`` is LangGraph's Runtime or ToolRuntime; None for a tool that the application's own code calls.
+        """
+        scope = self.scope(getattr(runtime, "store", None))
+        name = field_of(getattr(runtime, "context", None), "timezone")
         if isinstance(name, str) and name:
             with suppress(ConfigurationError):  # not the name of a time zone: keep the default
                 return replace(scope, zone=time_zone(name))

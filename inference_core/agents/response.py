@@ -10,6 +10,8 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+_MODEL_NODE: Final = "model"
+"""The name that `create_agent` gives the node that asks the agent's model."""
 OnStep = Callable[[AnyMessage], object]
 OnToken = Callable[[str], object]
 
@@ -76,8 +78,11 @@ class RunObserver:
             if "__interrupt__" in part:
                 self._interrupts = part
         elif mode == "messages":
-            if isinstance(part[0], AIMessage) and part[0].text:
-                self._on_token(part[0].text)
+            message, whence = part
+            # What tools and other middleware ask models, such as for a summary, is not said to the user.
+            is_agents = "ls_model_type" not in whence or whence.get("langgraph_node") == _MODEL_NODE
+            if is_agents and isinstance(message, AIMessage) and message.text:
+                self._on_token(message.text)
         else:
             messages: list[AnyMessage] = part.get("messages") or []
             if self._seen is not None:  # the first state is the input

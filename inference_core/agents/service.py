@@ -21,7 +21,15 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
-from inference_core.agents.from_settings import LoopModels, ShortTerm, guards, make_capture, make_chat_model, named
+from inference_core.agents.from_settings import (
+    LoopModels,
+    ModelErrors,
+    ShortTerm,
+    guards,
+    make_capture,
+    make_chat_model,
+    named,
+)
 from inference_core.agents.identity import MemoryContext, field_of, thread_label
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
@@ -206,7 +214,7 @@ class AgentService:
             model,
             self._tools,
             system_prompt=prompt,
-            middleware=[*loops, *self._middleware, *guards(self._agent_settings)],
+            middleware=[*loops, ModelErrors(), *self._middleware, *guards(self._agent_settings)],
             context_schema=self._context_schema,
             checkpointer=self._checkpointer,
             store=self._store,

@@ -16,7 +16,13 @@ from uuid import uuid4
 import pytest
 from agent_support import FACES, blocks, memory_lines, remember, replies, set_environment, system_text, the_block
 from chat_server import Refusal, Request, Turn, chat_server
-from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ModelRequest
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    ModelRequest,
+    ModelRetryMiddleware,
+    SummarizationMiddleware,
+)
 from langchain.agents.structured_output import ProviderStrategy
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, SystemMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -269,6 +275,18 @@ def test_when_all_fail_the_last_one_is_raised(chat: Chat, monkeypatch: pytest.Mo
     service.create_agent_sync()
     with pytest.raises(ModelError, match="model second failed"):
         service.run("Hi")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_regression_retries_see_the_providers_own_errors(face: str) -> None:
+    retries = ModelRetryMiddleware(max_retries=1, retry_on=(BlockingIOError,), on_failure="error", initial_delay=0)
+    model = ScriptedChatModel(turns=[BlockingIOError("busy"), "Here.", BlockingIOError("busy")])
+    with AgentService(model=model, middleware=[retries]) as service:
+        service.create_agent_sync()
+        assert (await tell(service, face, "Hi")).text == "Here."
+        with pytest.raises(ModelError, match="cannot be reached"):
+            await tell(service, face, "Hi")
+    assert len(model.requests) == 4
 
 
 def test_a_failing_tool_is_not_the_models_fault() -> None:
@@ -648,6 +666,23 @@ async def test_steps_and_tokens_come_while_the_agent_runs(face: str) -> None:
         assert response.memory_status == "lexical"
         unwatched = await tell(service, face, "I keep falcons")
         assert unwatched.state.keys() == response.state.keys()
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_regression_what_tools_and_middleware_ask_models_is_not_said_to_the_user(face: str) -> None:
+    def classify() -> str:
+        """Classifies."""
+        return ScriptedChatModel(turns=["CLASS"]).invoke("Which?").text
+
+    summarizes = SummarizationMiddleware(
+        ScriptedChatModel(turns=["SUMMARY"]), trigger=("messages", 3), keep=("messages", 1)
+    )
+    model = ScriptedChatModel(turns=[call_tool("classify"), "It is a bird."])
+    tokens = list[str]()
+    with AgentService(model=model, tools=[classify], middleware=[summarizes]) as service:
+        service.create_agent_sync()
+        await tell(service, face, "What is a falcon?", on_token=tokens.append)
+    assert "".join(tokens) == "It is a bird."
 
 
 def test_a_watched_run_that_waits_for_the_user_says_so() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_support import FACES, ask, make_agent, patient_memory
+from agent_support import FACES, as_node, ask, make_agent, patient_memory
+from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -100,7 +101,7 @@ async def test_runs_that_did_not_end_are_captured_with_the_next(store: MemorySto
     assert captured(store)[3:] == ["user: third", "assistant: Two."]
     with pytest.raises(GraphRecursionError):
         await ask(agent, face, "fourth", THREAD | {"recursion_limit": 6}, context=ADA)
-    assert len(captured(store)) == 5
+    assert captured(store)[5:] == ["user: fourth"]
     await ask(agent, face, "fifth", THREAD, context=ADA)
     assert captured(store)[5:] == ["user: fourth", "user: fifth", "assistant: Three."]
 
@@ -347,3 +348,29 @@ async def test_regression_messages_are_read_in_the_time_zone_of_their_user(store
     Worker(pipeline).drain()
     del extractor.zones["Noted."]
     assert extractor.zones == {"ada": "Asia/Tokyo", "bob": "Europe/Lisbon", "eve": "UTC"}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("keeps", [None, True], ids=["new state in each run", "state kept"])
+async def test_regression_what_others_said_to_an_agent_inside_a_graph_is_not_captured(
+    store: MemoryStore, face: str, keeps: bool | None
+) -> None:
+    """The graph keeps the messages, but not whose they are."""
+    agent = agent_with(store, turns=["Hello Ada.", "Hello Bob.", "Bye."], checkpointer=keeps)
+    graph = as_node(agent, store)
+    for text, user in (("I am Ada", ADA), ("I am Bob", BOB), ("I am Bob again", BOB)):
+        await ask(graph, face, text, THREAD, context=user)
+    assert captured(store) == ["user: I am Ada", "assistant: Hello Ada."]
+    said = ["user: I am Bob", "assistant: Hello Bob.", "user: I am Bob again", "assistant: Bye."]
+    assert captured(store, "bob") == said
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_regression_a_question_that_is_summarized_while_tools_run_was_captured(
+    store: MemoryStore, face: str
+) -> None:
+    summarizes = SummarizationMiddleware(ScriptedChatModel(turns=["."]), trigger=("messages", 8), keep=("messages", 4))
+    agent = agent_with(store, summarizes, turns=[*[call_tool("look")] * 5, "Done."])
+    result = await ask(agent, face, "I am allergic to nuts. Look around", THREAD, context=ADA)
+    assert not any("nuts" in message.text for message in result["messages"])
+    assert captured(store) == ["user: I am allergic to nuts. Look around", "assistant: Done."]

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -872,6 +872,27 @@ class TestOptions:
         block = the_block(model.requests[0])
         assert f"\n  {heading}:\n  - [{stamp}] Eve drinks ale (type: facts)\n" in block
         assert f"Current datetime {now}\n" in block
+
+    @pytest.mark.parametrize("face", FACES)
+    @pytest.mark.parametrize(("zone", "found"), [("UTC", "skiing"), ("Asia/Tokyo", "running")])
+    async def test_regression_the_tools_days_are_those_of_the_context(
+        self, store: BaseStore, clock: FrozenClock, zone: str, found: str, face: str
+    ) -> None:
+        """The recall tool took the days of the default zone."""
+        save = AgentMemoryStoreService(store, clock=clock).sync.save_memory
+        for sport, day in (("running", 15), ("skiing", 14)):  # the clock shows the 15th: in Tokyo, it is the 16th then
+            at = datetime(2026, 1, day, 10, tzinfo=UTC)
+            save("eve", f"Went {sport}", "interaction", valid_from=at)
+        clock.advance(datetime(2026, 1, 15, 23, 30, tzinfo=UTC) - clock.now())
+        asks = call_tool("recall_memories_store", query="Where did I go yesterday? went", max_results=1)
+        agent = make_agent(
+            ScriptedChatModel(turns=[asks, "There."]),
+            store=store,
+            middleware=[patient_memory(clock=clock)],
+            context_schema=MemoryContext,
+        )
+        result = await ask(agent, face, "Hello", context={"user_id": "eve", "timezone": zone})
+        assert f"Went {found}" in result["messages"][-2].text
 
     @pytest.mark.parametrize("zone", ["Asia/Kathmandu", ZoneInfo("Asia/Kathmandu")], ids=["name", "tzinfo"])
     @pytest.mark.parametrize("where", ["middleware", "service"])

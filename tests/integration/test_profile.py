@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, system_text
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
+from pydantic import Field
 
 from inference_core import (
     AgentMemoryStoreService,
@@ -24,6 +26,7 @@ from inference_core import (
     MemoryMiddleware,
     MemorySource,
     Pruning,
+    open_store,
 )
 from inference_core.context.profile import profile_of
 from inference_core.effects import Operation, run
@@ -224,6 +227,50 @@ def test_cache_markers(own_store: BaseStore, model: ScriptedChatModel, markers: 
     assert ("cache_control" in block) == (markers == 1)
     assert not any("cache_control" in one for one in content[4:] if one is not block)
     assert isinstance(model.requests[0][-1].content, str)
+
+
+def test_regression_a_providers_own_blocks_and_the_role_of_a_system_message_stay(
+    own_store: BaseStore, model: ScriptedChatModel
+) -> None:
+    service, _ = standing(own_store)
+    own: list[Any] = [{"text": "Rule"}, {"cachePoint": {"type": "default"}}]
+    system = SystemMessage(own, additional_kwargs={"__openai_role__": "developer"})
+    make_agent(model, middleware=[profiled(service, user_id=U)], system_prompt=system).invoke(
+        {"messages": [("user", "falcons")]}
+    )
+    sent = model.requests[0][0]
+    assert sent.content[:2] == own
+    assert sent.additional_kwargs == system.additional_kwargs
+    assert "<user_profile>" in sent.text
+
+
+class Listening(DeterministicFakeEmbedding):
+    """Notes what it is asked for."""
+
+    asked: list[str] = Field(default_factory=list[str])
+
+    def embed_query(self, text: str) -> list[float]:
+        self.asked.append(text)
+        return super().embed_query(text)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_regression_of_a_long_message_only_start_and_end_are_searched_for(
+    model: ScriptedChatModel, face: str
+) -> None:
+    """Ranking by each word of a pasted log took longer than a reply waits; the profile was lost with the rest."""
+    log = "\n".join(f"worker-{at % 7} request {at * 7_919:x} path=/items/{at * 104_729}" for at in range(6_000))
+    listening = Listening(size=16)
+    with open_store("memory://", embeddings=listening) as store:
+        service = AgentMemoryStoreService(store)
+        service.sync.save_memory(U, "Answer in French", "instructions")
+        agent = make_agent(model, middleware=[profiled(service, user_id=U)])
+        await ask(agent, face, f"Summarize this: {log} Is it fine?")
+    (asked,) = listening.asked
+    assert asked.startswith("Summarize this:")
+    assert asked.endswith("Is it fine?")
+    assert len(asked) < 10_000
+    assert "Answer in French" in system_text(model.requests[0])
 
 
 def test_markers_elsewhere_take_room_too(own_store: BaseStore, model: ScriptedChatModel) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_support import FACES, ask, make_agent, patient_memory, system_text
+from agent_support import FACES, as_node, ask, make_agent, patient_memory, system_text
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -440,3 +440,19 @@ async def test_what_is_recalled_after_a_flush_takes_no_more_than_the_limit_leave
         await ask(agent, "sync", f"{said(number)} Clover. Clover. Clover.", THREAD, context=ADA)
     assert len(model.requests[-1]) == 1  # no room for any of it
     assert all(count_tokens(request) <= 60 for request in model.requests)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("keeps", [None, True], ids=["new state in each run", "state kept"])
+async def test_regression_an_agent_inside_a_graph_flushes_nothing_that_others_said(
+    store: MemoryStore, face: str, keeps: bool | None
+) -> None:
+    """The graph keeps the messages, but not whose they are."""
+    middleware = ShortTermMemoryMiddleware(max_tokens=200)
+    model = ScriptedChatModel(turns=["Noted."])
+    agent = make_agent(model, store=store, middleware=[middleware], context_schema=MemoryContext, checkpointer=keeps)
+    graph = as_node(agent, store)
+    await ask(graph, face, f"I am Ada. {said(1)} {said(2)}", THREAD, context=ADA)
+    for number in range(3, 6):
+        await ask(graph, face, f"I am Bob. {said(number)}", THREAD, context={"user_id": "bob"})
+    assert not any("Ada" in one.content for one in store.memory("bob").all())

@@ -150,9 +150,12 @@ def with_system_blocks(request: ModelRequest[Any], blocks: Sequence[Mapping[str,
     """Like `with_system_text`, with text blocks that may have cache markers."""
     if not blocks:
         return request
-    own = request.system_message.content_blocks if request.system_message else []
-    behind: list[Any] = [{**block, "text": f"\n\n{block['text']}" if own else block["text"]} for block in blocks]
-    return request.override(system_message=SystemMessage(content_blocks=[*own, *behind]))
+    system = request.system_message or SystemMessage("")
+    # Not `content_blocks`, which wraps a provider's own blocks (Bedrock's cache points) in others.
+    given: Any = system.content
+    own: list[Any] = [text_block(given)] if given and isinstance(given, str) else [*given]
+    behind = [{**block, "text": f"\n\n{block['text']}" if own else block["text"]} for block in blocks]
+    return request.override(system_message=system.model_copy(update={"content": [*own, *behind]}))
 
 
 def append_to_user_message(request: ModelRequest[Any], text: str) -> ModelRequest[Any] | None:

@@ -12,7 +12,15 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
-from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of, thread_of
+from inference_core.agents.identity import (
+    CHECKPOINTER,
+    BindingOptions,
+    MemoryBinding,
+    UserSource,
+    configurable_of,
+    forgets_state,
+    thread_of,
+)
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
 from inference_core.agents.provenance import OutsideState, first_outside, noted_outside, told_by_agent
 from inference_core.effects import Operation, arun, run
@@ -32,8 +40,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 2.0
-_CHECKPOINTER = "__pregel_checkpointer"
-"""LangGraph's key for the checkpointer in a run's configuration."""
 
 
 class Captured(TypedDict):
@@ -130,17 +136,18 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         if captured is not None and captured["user"] == user:
             return None
         messages: Sequence[AnyMessage] = state.get("messages") or []
-        if captured is None:
+        if captured is None and not forgets_state():
             return {"captured": _up_to([], user, is_shared=False)}
-        # Somebody else continues the thread: what was said before this run is not captured for them.
+        # Somebody else continues the thread, or may do so: what was said before this run is not captured for them.
         return {"captured": _up_to(messages[: _last_of_user(messages)], user, is_shared=True)}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
-        """Captures messages older than the last exchange, because they may leave the conversation with this call."""
+        """Captures messages older than the last exchange, because they may leave the conversation before the next call.
+
+        Even the user's last message may: it stays in this package's `Window`, but other middleware summarizes it.
+        """
         messages: Sequence[AnyMessage] = request.state.get("messages") or []
-        asked = _last_of_user(messages)
-        # The user's last message always stays in the window (`Window.asked`): it alone is no reason to capture now.
-        new = [at for at in _new(request.state) if at != asked]
+        new = _new(request.state)
         end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
         update: Update = {}
         if any(at < end for at in new):
@@ -185,7 +192,7 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
             thread, told = thread_of(), told_by_agent()
             # Without a checkpointer the caller passes the whole history each time, with new ids: then the position of a
             # message identifies it.
-            is_kept = thread is not None and configurable_of().get(_CHECKPOINTER, True) is not None
+            is_kept = thread is not None and configurable_of().get(CHECKPOINTER, True) is not None
             new: list[ConversationMessage] = []
             for at in _new(state, end):
                 said = messages[at]

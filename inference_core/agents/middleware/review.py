@@ -16,6 +16,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from inference_core.agents.identity import (
+    CHECKPOINTER,
     BindingOptions,
     MemoryBinding,
     UserSource,
@@ -34,8 +35,6 @@ from inference_core.services.operations.review import approve_pending, list_pend
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 2.0
-_CHECKPOINTER: Final = "__pregel_checkpointer"
-"""LangGraph's key for the checkpointer in a run's configuration."""
 
 
 def is_procedural(request: ToolCallRequest) -> bool:
@@ -134,7 +133,7 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
         LangGraph runs this again when the run is resumed, so it also decides who may answer.
         """
         thread, noted = thread_of(), state.get("memory_review") or {}
-        if thread is None or configurable_of().get(_CHECKPOINTER, True) is None or not noted.get("owner"):
+        if thread is None or configurable_of().get(CHECKPOINTER, True) is None or not noted.get("owner"):
             return []
         try:
             user = self._binding.user(runtime, noted["owner"])

@@ -11,7 +11,7 @@ from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
-from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, thread_of
+from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, forgets_state, thread_of
 from inference_core.agents.middleware.calls import (
     MemoryStatus,
     OperationMiddleware,
@@ -30,7 +30,15 @@ from inference_core.short_term.agent_memory import recalled_for
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.policy import Overflow, OverflowPolicy, OverflowResult
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction
-from inference_core.short_term.window import TokenCounter, Window, count_tokens, is_summary, last_of_user, view
+from inference_core.short_term.window import (
+    TokenCounter,
+    Window,
+    count_tokens,
+    is_said_by_user,
+    is_summary,
+    last_of_user,
+    view,
+)
 
 _LOG = logging.getLogger(__name__)
 OVERFLOW_TIMEOUT_S: Final = 60.0
@@ -120,7 +128,8 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
             user = self._binding.user(runtime)
         except (IdentityError, InvalidInput):
             user = ""
-        owner = state.get("short_term_owner") or user
+        is_unknown = forgets_state() and sum(map(is_said_by_user, state.get("messages") or [])) > 1
+        owner = state.get("short_term_owner") or ("" if is_unknown else user)
         begun = {"short_term_owner": owner, "short_term_user": user}
         recalled = yield from self._for_prompt({**state, **begun}, runtime)
         return {**begun, "short_term_recalled": recalled}
@@ -217,7 +226,10 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         """The user and the thread. Raises IdentityError if no user is known, or thread or run is another user's."""
         user = self._binding.user(runtime, state.get("short_term_user"))
         if state.get("short_term_owner") != user:
-            raise IdentityError("This conversation belongs to another user")
+            raise IdentityError(
+                "This conversation belongs to another user, or to an agent inside a graph that is not compiled with "
+                "checkpointer=True, so that nobody knows"
+            )
         thread = thread_of()
         return UserSession(user, NO_THREAD if thread is None else thread)
 

@@ -155,7 +155,7 @@ class MemoryTool(BaseTool):
                 message_ids=(str(tool_call),) if tool_call else (),
                 tool=self.name,
             )
-            scope = self._binding.scope(getattr(runtime, "store", None))
+            scope = self._binding.scope_of(runtime)
             actor = replace(actor_of(source, scope.namespaces.agent_name), id=scope.actor.id)
             scope = replace(scope, actor=replace(actor, run_id=None if run_id is None else str(run_id)))
             user = self._binding.user(runtime, owner)

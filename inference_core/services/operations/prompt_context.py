@@ -50,6 +50,8 @@ _IN_PROFILE: Final = "in the profile already"
 _RECOUNTS: Final = 3
 _SPARE: Final = 3
 """How many more memories of each category are searched for than shown; they may take the places of doubted ones."""
+_MOST_ASKED: Final = 8_000
+"""Characters of a query that are searched for. What ranking takes grows with them, and the profile waits for it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,12 @@ class TurnContext:
     now: datetime
     zone: tzinfo
     form: str
+
+
+def _short(query: str) -> str:
+    """``query`` or, if it is too long, its start and end: there stands what is asked about a text in between."""
+    half = _MOST_ASKED // 2
+    return query if len(query) <= _MOST_ASKED else f"{query[:half]}\n{query[-half:]}"
 
 
 def build_turn_context(
@@ -161,7 +169,7 @@ class _Turn:
         read_scopes = scope.namespaces.read_scopes
         self.groups = {name: [one for owner in owners for one in read_scopes(owner, name)] for name in names}
         self.scopes = list(chain.from_iterable(self.groups.values()))
-        self.query = query if query is not None and asks(query) else ""
+        self.query = _short(query) if query is not None and asks(query) else ""
         self.options = options
         self.engineer = options.engineer or EVERYTHING
         self.count = self.engineer.counter

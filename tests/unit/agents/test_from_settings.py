@@ -12,7 +12,7 @@ from langchain.agents.middleware.types import ModelRequest
 from langchain_core.language_models import BaseChatModel
 from langgraph.errors import GraphBubbleUp
 
-from inference_core.agents.from_settings import ModelErrors, explain, guards, make_chat_model
+from inference_core.agents.from_settings import FailedModels, ModelErrors, explain, guards, make_chat_model
 from inference_core.errors import ConfigurationError, MissingExtra, ModelError, StoreError
 from inference_core.settings import AgentSettings
 from inference_core.testing import ScriptedChatModel
@@ -105,8 +105,8 @@ def _forget_providers() -> None:
 def test_fallbacks_stand_before_the_errors() -> None:
     (only,) = guards(settings())
     fallbacks, errors = guards(settings(model_fallbacks="openai:a, openai:b"))
-    assert isinstance(only, ModelErrors)
-    assert isinstance(errors, ModelErrors)
+    assert isinstance(only, FailedModels)
+    assert isinstance(errors, FailedModels)
     assert isinstance(fallbacks, ModelFallbackMiddleware)
     assert [getattr(model, "model_name", "") for model in fallbacks.models] == ["a", "b"]
     assert fallbacks.name != ModelFallbackMiddleware.__name__
@@ -169,10 +169,17 @@ def failing(error: Exception) -> Any:
     return handler
 
 
+def guarded(error: Exception, *, are_logged: bool = False) -> None:
+    def inner(request: Any) -> Any:
+        return FailedModels(are_logged=are_logged).wrap_model_call(request, failing(error))
+
+    ModelErrors().wrap_model_call(asked(), inner)
+
+
 @pytest.mark.parametrize("error", [GraphBubbleUp(), StoreError("down")])
 def test_interrupts_and_own_errors_pass(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
-        ModelErrors().wrap_model_call(asked(), failing(error))
+        guarded(error)
     assert caught.value is error
 
 
@@ -182,6 +189,6 @@ def test_a_failure_keeps_its_cause_and_is_logged_for_fallbacks(
 ) -> None:
     error = Refused(401)
     with caplog.at_level(logging.WARNING), pytest.raises(ModelError, match="check OPENAI_API_KEY") as caught:
-        ModelErrors(are_logged=are_logged).wrap_model_call(asked(), failing(error))
+        guarded(error, are_logged=are_logged)
     assert caught.value.__cause__ is error
     assert ("check OPENAI_API_KEY" in caplog.text) is are_logged
