@@ -12,6 +12,7 @@ database. A call counts as hung once it has been *running* for `HANG_S`, whether
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
@@ -80,6 +81,18 @@ def start_thread(thread: threading.Thread) -> None:
         raise StoreUnavailable(f"No thread could be started: {error}") from error
 
 
+class Process:
+    """The process that an object with threads was made in: a fork of it has the object without the threads."""
+
+    def __init__(self) -> None:
+        self._id = os.getpid()
+
+    def check(self) -> None:
+        """Raises StoreUnavailable in a fork, where a call would wait for ever."""
+        if os.getpid() != self._id:
+            raise StoreUnavailable("The store was opened before this process was forked; open it again in this process")
+
+
 class WorkerPool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
@@ -96,6 +109,7 @@ class WorkerPool:
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._wake = threading.Condition()
         self._hang_s = hang_s
+        self._process = Process()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._began: dict[int, float] = {}
@@ -110,8 +124,10 @@ class WorkerPool:
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Runs ``call`` on a worker.
 
-        Raises StoreUnavailable if the pool is closed, every worker hangs, or a thread that it needs cannot be started.
+        Raises StoreUnavailable if the pool is closed, every worker hangs, a thread that it needs cannot be started, or
+        this process is a fork.
         """
+        self._process.check()
         future: Future[T] = Future()
         with self._wake:
             if self._closed:

@@ -136,10 +136,11 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expire:
-    """Removes a row as a Remove does, but only if it has expired."""
+    """Removes a row as a Remove does, but only if it has expired; ``is_strict``: else refuses the batch."""
 
     namespace: Namespace
     key: str
+    is_strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,3 +378,14 @@ def with_ended(backend: Backend) -> Backend:
     found = copy.copy(backend)
     vars(found)["_clock"] = _BeforeAllTime()
     return found
+
+
+def change_of(row: Row, change: Change, backend: Backend) -> Change:
+    """The change that ``row`` shows: ``change``, unless the row was written after that was read.
+
+    If it was written once more, the change may be newer than the row.
+    """
+    if row.seq in (0, change.seq):
+        return change
+    newer = backend.changes(row.namespace, row.seq - 1)
+    return next((one for one in newer if one.key == row.key), change)

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -167,16 +167,14 @@ def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> b
     found = [Expire(namespace=namespace, key=key) for namespace, key in backend.expired(_EXPIRED_AT_ONCE)]
     batches: list[list[Write]] = []
     for one in found:
-        batch: list[Write] = [one]
-        if is_audited(one.namespace):  # a row that was extended in this moment leaves no event
-            batch.insert(0, Check(namespace=one.namespace, key=one.key, expected=0))
+        # A row that was extended, or removed by another sweeper, in this moment leaves no event.
+        batch: list[Write] = [replace(one, is_strict=is_audited(one.namespace))]
         if holds_memories(one.namespace):
             batch.append(Remove(namespace=sidecar_namespace(one.namespace, USAGE), key=one.key))
         batches.append(batch)
     cause = Cause(at=datetime.now(UTC), operation="expire", actor=Actor(kind="worker"))
     outcomes = journal.apply(batches, cause, apply)
-    # A row that cannot be read does not say that it has expired, so the check refuses its batch. Alone, Expire removes
-    # it.
+    # If the key of the user's events cannot be read, no event can be written. Alone, Expire removes the row.
     apply([[one] for one, outcome in zip(found, outcomes, strict=True) if isinstance(outcome, VersionConflict)])
     return bool(found)
 

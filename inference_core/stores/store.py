@@ -47,6 +47,7 @@ from inference_core.stores.backend import (
     Touch,
     Write,
 )
+from inference_core.stores.codec import unpack_value
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.redacting import redacted
 from inference_core.stores.governance.time_to_live import FRESH, MemoryTTLConfig, expiry_in
@@ -222,7 +223,8 @@ class MemoryStore(BaseStore):
         now = self._clock.now()
         kind = op.value.get("memory_type")
         paths = () if op.index is False else self._fields if op.index is None else op.index
-        text = "\n".join(text for path in paths for text in get_text_at_path(op.value, path))[:_INDEXED_CHARS]
+        stored = unpack_value(value) if paths else {}  # LangGraph cannot sort keys of which some are not text
+        text = "\n".join(text for path in paths for text in get_text_at_path(stored, path))[:_INDEXED_CHARS]
         put = Put(
             namespace=op.namespace,
             key=op.key,

@@ -19,7 +19,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from inference_core.effects import HANG_S, start_thread
+from inference_core.effects import HANG_S, Process, start_thread
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backend import Backend, Outcome, Write
 from inference_core.stores.breaker import Breaker
@@ -57,6 +57,7 @@ class GroupWriter:
         """What the writer's thread has taken from the queue, by user, in the order of their turns."""
         self._is_ending = False
         self._turn = threading.Lock()
+        self._process = Process()
         self._thread: threading.Thread | None = None
         self._has_company = False
         self._began: float | None = None
@@ -70,8 +71,9 @@ class GroupWriter:
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
         """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
 
-        Raises StoreUnavailable if the writer is closed, or hangs in an earlier write.
+        Raises StoreUnavailable if the writer is closed, hangs in an earlier write, or this process is a fork.
         """
+        self._process.check()
         future: Future[list[int]] = Future()
         with self._turn:
             if self._closed:

@@ -41,7 +41,17 @@ from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Decision, no_higher
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.review import proposed_on
-from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, Backend, Check, Put, Row, Unreadable, Write
+from inference_core.stores.backend import (
+    CONTENT_KEY_META,
+    EMBEDDING_META,
+    Backend,
+    Check,
+    Put,
+    Row,
+    Unreadable,
+    Write,
+    change_of,
+)
 from inference_core.stores.codec import unpack_value
 from inference_core.stores.governance.fence import fences_of, roots_of
 from inference_core.stores.governance.journal import Journal
@@ -235,7 +245,13 @@ def puts_of(
         changes = iter(backend.changes(scope, 0))
         while portion := list(islice(changes, PORTION)):
             keys = [(scope, change.key) for change in portion]
+            rows = backend.get(keys)  # before their texts, so that another run copies what changes in between
             tokens: Sequence[bytes | None] = backend.tokens(keys) if with_vectors else [None] * len(keys)
+            read = [
+                (row, change_of(row, change, backend), own)
+                for row, change, own in zip(rows, portion, tokens, strict=True)
+                if row
+            ]
             yield [
                 Put(
                     namespace=row.namespace,
@@ -247,8 +263,7 @@ def puts_of(
                     updated_at=row.updated_at,
                     expiry=row.expiry,
                 )
-                for row, change, own in zip(backend.get(keys), portion, tokens, strict=True)
-                if row
+                for row, change, own in read
             ]
     found = chain.from_iterable(backend.inspect(label) for label in labels) if labels else backend.inspect()
     report.unreadable = sum(isinstance(one, Unreadable) and not one.only_index for one in found)

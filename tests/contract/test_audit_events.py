@@ -14,12 +14,15 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
 from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.effects import run
 from inference_core.errors import InvalidInput, StoreError
 from inference_core.memory.audit import Actor, AuditEvent
 from inference_core.memory.namespaces import AUDIT
 from inference_core.services.user_memories import delete_user_memory_entry, purge_user_memories
-from inference_core.stores.backend import Outcome, Write
+from inference_core.stores.backend import Key, Outcome, Write
 from inference_core.stores.factory import engine_of
+from inference_core.stores.maintenance import remove_expired
+from inference_core.stores.writer import GroupWriter
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store
@@ -128,6 +131,25 @@ def test_stores_of_others_keep_events_as_well(clock: FrozenClock) -> None:
     assert [name for name, _ in told(memory.audit("ada"))] == ["save", "delete"]
 
 
+def test_regression_two_sweepers_tell_of_an_expiry_once(
+    database_url: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one took a row that the first had removed for an expired one, and told of it again."""
+    with open_store(database_url, embeddings=None, clock=clock) as store:
+        backend, journal = store.engine.backend, store.engine.journal
+        store.put(("ada", "semantic"), "tea", {"content": "Likes tea"}, ttl=1)
+        clock.advance(timedelta(minutes=1))
+        found = backend.expired(9)
+
+        def expired(limit: int) -> list[Key]:  # as both saw it, before either removed it
+            return found[:limit]
+
+        monkeypatch.setattr(backend, "expired", expired)
+        for _ in range(2):
+            assert remove_expired(backend, GroupWriter(backend), journal)
+        assert [name for name, _ in told(AgentMemoryStoreService(store).sync.audit("ada"))] == ["write", "expire"]
+
+
 def test_events_end(sqlite_url: str, clock: FrozenClock) -> None:
     with open_store(sqlite_url, embeddings=None, clock=clock, audit_days=2) as store:
         memory = AgentMemoryStoreService(store, clock=clock).sync
@@ -146,6 +168,24 @@ def test_another_process_purges_the_user(sqlite_url: str) -> None:
         assert store.engine.journal.key_of("ada") is None
         memory.save_memory("ada", "Likes coffee")
         assert store.engine.journal.key_of("ada") not in (None, old)
+
+
+def test_regression_every_expiry_after_a_purge_by_another_process_is_told(sqlite_url: str, clock: FrozenClock) -> None:
+    """Only the first row's batch was tried again under the new key; the other rows went without an event."""
+    with (
+        open_store(sqlite_url, embeddings=None, clock=clock) as store,
+        open_store(sqlite_url, embeddings=None, clock=clock) as other,
+    ):
+        AgentMemoryStoreService(store).sync.save_memory("ada", "Likes tea")
+        purge_user_memories(other, "ada")
+        for key in ("a", "b"):
+            other.put(("ada", "semantic"), key, {"content": key}, ttl=1)
+        clock.advance(timedelta(minutes=1))
+        run(store.engine.remove_expired())
+        assert [name for name, _ in told(AgentMemoryStoreService(other).sync.audit("ada"))] == [
+            *["write"] * 2,
+            *["expire"] * 2,
+        ]
 
 
 @pytest.mark.parametrize("fails_at", range(4))

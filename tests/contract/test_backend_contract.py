@@ -380,6 +380,19 @@ def test_the_writes_of_a_batch_see_each_other(own: Backend):
     assert set(changed(own)) == {"a", "b"}
 
 
+def test_regression_the_writes_of_a_batch_see_each_other_in_a_foreign_store(foreign: Backend):
+    """Each was computed from the rows before the batch: the Remove did nothing, and every Put was version 1."""
+    assert done(foreign, put("a", expected=0), put("a", expected=1), put("b"), Remove(namespace=USER, key="b")) == [
+        1,
+        2,
+        1,
+        0,
+    ]
+    assert (some(foreign, "a").version, one(foreign, "b")) == (2, None)
+    assert done(foreign, put("b"), vector("b", 1)) == [1, 1]
+    assert some(foreign, "b").value[EXTRA]["model"] == "m1"
+
+
 def test_an_empty_batch(backend: Backend):
     assert backend.apply([]) == []
     assert backend.apply([[]]) == [[]]

@@ -347,6 +347,13 @@ async def test_a_value_that_cannot_be_stored_is_refused(ask: Ask, monkeypatch: p
                 assert [(item.key, item.value) for item in await ask("search", NS)] == [("kept", {"n": 1})]
 
 
+async def test_regression_keys_of_several_types_in_a_value_are_stored_as_text(ask: Ask):
+    """It raised TypeError, but only where the value was indexed."""
+    await ask("put", NS, "scores", {"scores": {1: "tea", "total": 3}})
+    assert (await ask("get", NS, "scores")).value == {"scores": {"1": "tea", "total": 3}}
+    assert [one.key for one in await ask("search", NS, query="tea")] == ["scores"]
+
+
 async def test_a_namespace_may_be_a_list(ask: Ask):
     """Regression: a search with a list, which LangGraph's stores take, found nothing, and a get raised TypeError."""
     await ask("put", ["u", "a"], "k", {"text": "green tea"})

@@ -217,6 +217,27 @@ def test_regression_a_row_that_is_damaged_in_the_target_ends_a_copy_with_its_nam
             copy_store(source, target)
 
 
+def test_regression_a_row_that_changes_during_a_copy_is_copied_with_its_own_text(source: Backend, target: Backend):
+    """The copy got the new value with the text before it, by which queries found it; no later copy mended that."""
+    changed = made(449, document=Document.of("changed")._replace(model=MODEL, vector=packed((9, 9))), kind="facts")
+    batches = [[replace(changed, value='{"content": "changed"}', updated_at=START + timedelta(days=1))]]
+
+    def change(done: int, _: int) -> None:
+        if done > 200 and batches:  # in the middle of the scope
+            source.apply([batches.pop()])
+
+    copy_store(source, target, user_ids=["ada"], progress=change)
+    copy_store(source, target, user_ids=["ada"])
+    (row,) = target.get([(("ada", "semantic"), "k449")])
+    assert row is not None
+    found = next(iter(target.changes(row.namespace, row.seq - 1)))
+    assert (row.value, found.kind, found.document and found.document.text) == (
+        {"content": "changed"},
+        "facts",
+        "changed",
+    )
+
+
 def test_a_store_is_not_copied_onto_itself(sqlite_url: str) -> None:
     with (
         closing(open_backend(sqlite_url)) as one,

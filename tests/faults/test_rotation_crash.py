@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.lifecycle.repairs import Rotation, key_status, rotate
+from inference_core.retrieval.documents import Document
+from inference_core.stores.backend import Put
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.transfer.copying import copy_store
 
 USERS = ("ada", "bob")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def told(backend: SealedBackend) -> Any:
@@ -70,13 +74,8 @@ def test_a_rotation_that_is_killed_is_finished_by_the_next(kind: str, tmp_path: 
 
 
 def fill(backend: SealedBackend, size: int, document: Any) -> None:
-    from datetime import UTC, datetime
-
-    from inference_core.stores.backend import Put
-
-    at = datetime(2026, 1, 1, tzinfo=UTC)
     puts = [
-        Put(namespace=("ada", "semantic"), key=f"k{one}", value=f'{{"n":{one}}}', document=document, updated_at=at)
+        Put(namespace=("ada", "semantic"), key=f"k{one}", value=f'{{"n":{one}}}', document=document, updated_at=NOW)
         for one in range(size)
     ]
     backend.apply([puts])
@@ -102,3 +101,16 @@ def test_what_is_written_meanwhile_is_sealed_with_the_new_keys(tmp_path: Path) -
         assert 50 < waited[0] <= 60
         assert len(backend.page(PageRequest([("ada", "semantic")], limit=9))) == 5
         assert rotate(backend, ["nobody"], wait=late_write) == Rotation(0, 0, is_resumed=False)
+
+
+def test_regression_a_text_that_is_changed_meanwhile_stays_changed(database_url: str, tmp_path: Path) -> None:
+    """It got its former text back: queries found the row by what it had said before, and not by what it says."""
+    keys = f"sqlite:///{tmp_path / 'keys.db'}"
+    with closing(opened(database_url, keys)) as backend:
+        fill(backend, 250, Document.of("tea"))
+        backend.keyring.rotate("ada")
+        milk = Document.of("milk")
+        batches = [[Put(namespace=("ada", "semantic"), key="k249", value="{}", document=milk, updated_at=NOW)]]
+        backend.reseal("ada", lambda _: void(backend.apply([batches.pop()] if batches else [])))
+        texts = {one.key: one.document and one.document.text for one in backend.changes(("ada", "semantic"), 0)}
+        assert (texts["k0"], texts["k249"]) == ("tea", "milk")

@@ -44,7 +44,15 @@ from inference_core.stores.backend import (
     Unreadable,
     Write,
 )
-from inference_core.stores.backends.foreign_values import document_of, extra_of, kind_of, operation_of, row_of, text_of
+from inference_core.stores.backends.foreign_values import (
+    document_of,
+    extra_of,
+    kind_of,
+    operation_of,
+    row_after,
+    row_of,
+    text_of,
+)
 from inference_core.stores.backends.rows import holding_most, tally
 from inference_core.stores.codec import PageRequest, place_of
 
@@ -126,8 +134,14 @@ class ForeignBackend:
         outcomes: list[Outcome] = []
         for batch in batches:
             try:
-                current = self.get([(write.namespace, write.key) for write in batch])
-                made = [operation_of(write, row) for write, row in zip(batch, current, strict=True)]
+                keys = [(write.namespace, write.key) for write in batch]
+                rows = dict(zip(keys, self.get(keys), strict=True))
+                made: list[tuple[PutOp | None, int]] = []
+                for key, write in zip(keys, batch, strict=True):
+                    op, version = operation_of(write, rows[key])
+                    made.append((op, version))
+                    if op:  # the writes of a batch see each other
+                        rows[key] = row_after(op)
                 self._ask([op for op, _ in made if op])
             except (StoreError, OverflowError) as error:
                 is_ours = isinstance(error, StoreError)

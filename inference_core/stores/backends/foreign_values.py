@@ -6,10 +6,10 @@ import base64
 import copy
 import json
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from langgraph.store.base import Item, Op, PutOp
+from langgraph.store.base import Item, PutOp
 
 from inference_core.clock import aware
 from inference_core.errors import VersionConflict
@@ -29,7 +29,7 @@ def text_of(row: Row) -> str | None:
     return text if isinstance(text, str) and text.strip() else None
 
 
-def operation_of(write: Write, row: Row | None) -> tuple[Op | None, int]:
+def operation_of(write: Write, row: Row | None) -> tuple[PutOp | None, int]:
     """The store's operation for ``write`` over ``row``, if any, and the version after it. Raises VersionConflict."""
     version = row.version if row else 0
     if isinstance(write, Put | Remove | Check) and write.expected not in (None, version):
@@ -53,6 +53,14 @@ def operation_of(write: Write, row: Row | None) -> tuple[Op | None, int]:
 
 def _vector_fields(model: str, vector: bytes) -> dict[str, str]:
     return {"model": model, "vector": base64.b85encode(vector).decode()}
+
+
+def row_after(op: PutOp) -> Row | None:
+    """The row that ``op`` leaves."""
+    if op.value is None:
+        return None
+    now = datetime.now(UTC)
+    return row_of(Item(namespace=op.namespace, key=op.key, value=dict(op.value), created_at=now, updated_at=now))
 
 
 def row_of(item: Item) -> Row:

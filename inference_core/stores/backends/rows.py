@@ -156,6 +156,8 @@ class WriteSet:
             return version
         changed = _changed(write, state, self._now)
         if changed is None:
+            if isinstance(write, Expire) and write.is_strict:
+                raise VersionConflict(f"{write.key!r} has not expired, or is gone")
             return version
         head = self.heads.get(write.namespace)
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1

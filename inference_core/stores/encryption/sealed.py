@@ -32,6 +32,7 @@ from inference_core.stores.backend import (
     UnembeddedRow,
     Unreadable,
     Write,
+    change_of,
     with_ended,
 )
 from inference_core.stores.backends.rows import holding_most
@@ -266,10 +267,11 @@ class SealedBackend:
                 keys = [(scope, change.key) for change in portion]
                 writes: list[Rewrite] = []
                 for row, change, tokens in zip(inner.get(keys), portion, inner.tokens(keys), strict=True):
-                    if row is None or sealer.is_current(row, change.document, tokens):
+                    document = row and change_of(row, change, inner).document
+                    if row is None or sealer.is_current(row, document, tokens):
                         continue
                     opened, place = sealer.row(row), (scope, row.key)
-                    document = change.document and sealer.document(change.document, place)
+                    document = document and sealer.document(document, place)
                     if document and tokens:
                         document = document._replace(tokens=sealer.open(tokens, place, "tokens"))
                     if opened is not None:

@@ -136,10 +136,11 @@ class Journal:
         salted: dict[str, UserKey] = {}
         try:
             outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
-            for at, (batch, outcome) in enumerate(zip(batches, outcomes, strict=True)):
-                users = list({one.namespace[0]: None for one in batch if is_audited(one.namespace)})
-                if isinstance(outcome, VersionConflict) and self._load(users, anew=True):  # a purge has ended a key
-                    (outcomes[at],) = apply([self._noted(batch, cause, salted)])
+            refused = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, VersionConflict)]
+            users = {one.namespace[0]: None for at in refused for one in batches[at] if is_audited(one.namespace)}
+            if users and self._load(list(users), anew=True):  # a purge has ended a key
+                for at in refused:
+                    (outcomes[at],) = apply([self._noted(batches[at], cause, salted)])
         finally:
             # Only now: the sealer would look for events that are not there yet. But also if this failed: some may be.
             self._note_written(salted)
