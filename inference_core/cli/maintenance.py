@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from inference_core.cli.options import Id, Target, Users, on_store, one_of
+from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of
 from inference_core.cli.output import counted, draw, note, one_line, print_json, print_numbered, progress_bar, working
 from inference_core.errors import ConfigurationError, MemoryNotFound
 
@@ -301,9 +301,11 @@ def encryption(
     new_key: Annotated[
         Path | None, typer.Option("--new-key", metavar="FILE", help="For rewrap: a file with the new master key.")
     ] = None,
+    outbox: Outboxes = None,
 ) -> None:
     """Show or replace the keys of a store that is encrypted with AGENT_MEMORY_KEYS.
 
+    For rotate, name with --outbox every other database that is encrypted with these keys: else its rows are lost.
     A rotation that was interrupted is finished by the next. To destroy a user's key, erase the user.
     """
     from inference_core.lifecycle.repairs import key_status, rotate
@@ -312,18 +314,23 @@ def encryption(
     from inference_core.stores.opening import open_backend
 
     settings = target.settings()
-    with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
-        if not isinstance(backend, SealedBackend):
-            raise ConfigurationError("The store is not encrypted with a key for each user: set AGENT_MEMORY_KEYS")
+    with ExitStack() as opened:
+        stores: list[SealedBackend] = []
+        for url in (settings.store_url, *(outbox or ())):
+            found = opened.enter_context(closing(open_backend(url, **target.encryption_of(url))))
+            if not isinstance(found, SealedBackend):
+                raise ConfigurationError("The store is not encrypted with a key for each user: set AGENT_MEMORY_KEYS")
+            stores.append(found)
+        backend, *beside = stores
         if action == "status":
-            found = key_status(backend, users or ())
+            known = key_status(backend, users or ())
             text = (
-                f"{counted(found.users, 'user', 'users')}, {found.destroyed} without a key, {found.rotating} with two"
+                f"{counted(known.users, 'user', 'users')}, {known.destroyed} without a key, {known.rotating} with two"
             )
-            target.print(asdict(found), f"{text}; key store {settings.keys}")
+            target.print(asdict(known), f"{text}; key store {settings.keys}")
         elif action == "rotate":
             with progress_bar("Rows") as advance:
-                done = rotate(backend, users or (), advance)
+                done = rotate(backend, users or (), advance, beside=beside)
             rest = ". This finished a rotation that was interrupted; run it again for the others" * done.is_resumed
             target.print(asdict(done), f"{counted(done.rows, 'row', 'rows')} under {done.labels} new keys{rest}")
         else:

@@ -166,9 +166,7 @@ def erase(
         # Before anything is removed: after a crash, the next call could not find out any more what there was.
         _write_plan(plan, known)
         sweep()
-        for store, one in zip(stores, found, strict=True):
-            _remove(store, label, one.also, audit_key)
-            forget_in_copies(store, user_id)
+        _remove_all(stores, found, user_id, audit_key, replay_of)
         for place, ids in zip(threads, held, strict=True):
             remains += place.erase(ids)
         for store in stores:
@@ -243,8 +241,23 @@ def _end_trail(journal: Journal, label: str) -> None:
     raise StoreError(f"{journal.backend.name}: somebody goes on sealing the user's audit trail; repeat this")
 
 
-def _remove(store: Backend, label: str, also: Sequence[Key], audit_key: bytes | None) -> None:
-    _end_trail(Journal(store, secret=audit_key), label)
+def _remove_all(
+    stores: Sequence[Backend], found: Sequence[_Found], user_id: str, audit_key: bytes | None, replay_of: str
+) -> None:
+    label = encode_label(user_id)
+    for store in stores:  # before keys are destroyed, which may be those of several stores
+        _end_trail(Journal(store, secret=audit_key), label)
+    for store, one in zip(stores, found, strict=True):
+        _remove(store, label, one.also, replay_of)
+        forget_in_copies(store, user_id)
+
+
+def _remove(store: Backend, label: str, also: Sequence[Key], replay_of: str) -> None:
+    sealed = getattr(store, "beneath", store)
+    if replay_of and isinstance(sealed, SealedBackend):
+        # A user who came back has a new key, which seals what another store with these keys has of the user.
+        sealed.destroy_keys_of_rows(label)
+        store = sealed.inner
     for _ in range(_TRIES):
         store.erase(label, also)
         if next(iter(store.inspect(label)), None) is None:

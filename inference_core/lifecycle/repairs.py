@@ -223,21 +223,26 @@ def rotate(
     user_ids: Sequence[str] = (),
     progress: Progress | None = None,
     wait: Callable[[float], None] = time.sleep,
+    *,
+    beside: Sequence[SealedBackend] = (),
 ) -> Rotation:
     """Encrypts all rows of these users, or of all, with new keys, then destroys the old ones.
 
+    ``beside`` are all other stores with the same keys, such as an outbox: rows of a store that is not named are lost.
     Safe to interrupt: the next call finishes what was begun. Safe beside writers: it waits a minute for their last
     writes with the old keys. Rows change neither version nor times. Raises InvalidId, SealError, StoreError.
     """
     ring = backend.keyring
-    labels = [*_labels(backend, user_ids), *([] if user_ids else [OF_STORE])]
+    stores = [backend, *beside]
+    found = {label for store in stores for label in _labels(store, user_ids)}
+    labels = [*sorted(found), *([] if user_ids else [OF_STORE])]
     # A label with two live keys was in a rotation that was interrupted: that is finished before any other begins.
     begun = [label for label in labels if _live(backend, label) > 1]
     labels = begun or [label for label in labels if _live(backend, label)]
     for label in [] if begun else labels:
         ring.rotate(label)
     started = time.monotonic()  # until now, a write may have begun with an old key
-    total = backend.count([scope for label in labels for scope in backend.namespaces((label,))])
+    total = sum(store.count([scope for label in labels for scope in store.namespaces((label,))]) for store in stores)
     seen = 0
 
     def advance(count: int) -> None:
@@ -246,11 +251,11 @@ def rotate(
         if progress:
             progress(min(seen, total), total)
 
-    rows = sum(backend.reseal(label, advance) for label in labels)
+    rows = sum(store.reseal(label, advance) for label in labels for store in stores)
     if labels:
         wait(max(0.0, started + GRACE_S - time.monotonic()))
     for label in labels:
-        rows += backend.reseal(label)
+        rows += sum(store.reseal(label) for store in stores)
         ring.destroy(label, keep=1)
     return Rotation(len(labels), rows, bool(begun))
 

@@ -41,12 +41,14 @@ _CARD_DIGITS: Final = range(13, 20)
 _NEAR: Final = 48
 """A word such as "card" counts within this many characters before or after a number."""
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_PLAIN_MARK: Final = r"[^\s\"'`\\,;<>(){}\[\]\u2e80-\uffef]"
 _VALUE: Final = re.compile(
     r"(?:[_ -](?:prod|production|dev|staging|test|live|value|[0-9]{1,2}))?[\"'`\\]{0,3}\s{0,3}"
     r"(?::=|=>|==?|:|\bis\b:?|\bwas\b|\bist\b|\bes\b|\best\b|\bé\b|\bto\b|は|是|为)\s{0,3}[\"'`\\]{0,3}"
-    r"(?P<secret>[^\s\"'`\\,;<>(){}\[\]\u2e80-\uffef]{6,256}+)",
+    rf"(?P<secret>(?:{_PLAIN_MARK}|[,;<>(){{}}\[\]](?=[,;<>(){{}}\[\]]{{0,3}}{_PLAIN_MARK})(?![a-z_]{{1,32}}[=:])){{6,256}}+)",
     re.IGNORECASE,
 )
+"""Passwords may have brackets and commas: they end a value only before a space, a quotation mark or another field."""
 _SIGNS: Final = frozenset("!@#$%^&*?+~=")
 _PASSWORD: Final = 6
 _KEY: Final = 12
@@ -266,7 +268,7 @@ def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
     For a password, a digit, or a letter and a sign, is enough: people choose weak ones.
     """
     lower = value.lower()
-    if "://" in value or _DATE.match(value) or any(one in lower for one in known.placeholders):
+    if "://" in value or value.startswith("<") or _DATE.match(value) or any(one in lower for one in known.placeholders):
         return False
     has_letter, has_digit = any(map(str.isalpha, value)), any(map(str.isdecimal, value))
     if is_password:

@@ -158,7 +158,9 @@ def export_store(
     """
     report = TransferReport()
     total = hashlib.sha256()
-    with _new_file(path) as file:
+    part = path.with_name(path.name + ".part")
+    note_copy(backend, "export that was interrupted", part, user_ids)  # an erasure names it if this process is killed
+    with _new_file(path, part) as file:
         model = backend.get_meta(EMBEDDING_META) if with_vectors else None
         file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
         for rows in puts_of(backend, user_ids, report, with_vectors=with_vectors):
@@ -276,10 +278,10 @@ def _checksum(row: str) -> str:
 
 
 @contextmanager
-def _new_file(path: Path) -> Generator[IO[str]]:
-    """A file that gets its name only once it is complete and on disk."""
-    part = path.with_name(path.name + ".part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _new_file(path: Path, part: Path) -> Generator[IO[str]]:
+    """The file ``part``, which becomes ``path`` only once it is complete and on disk."""
+    part.unlink(missing_ok=True)  # it may be readable by others, or a link to another file
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as raw:
             binary = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from databases import database
-from langgraph.store.base import BaseStore
+from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from mongo_support import mongodb
 from outbox_support import Scripted, said
@@ -28,6 +28,7 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, find_secrets, mend, redact
 from inference_core.lifecycle.retention import RetentionPolicy, retain
+from inference_core.memory.namespaces import HOLDS
 from inference_core.memory.redaction import Guard
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import DEAD, Partition, drop
@@ -38,6 +39,7 @@ from inference_core.short_term.agent_memory import remove_session
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.stores.backend import EXTRA, Expiry, Put, Row, Unreadable
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.governance.holds import MARKER
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import ConflictPolicy
@@ -253,6 +255,35 @@ def test_a_hold_on_a_memory_or_a_session_leaves_the_rest_free(world: World) -> N
     assert world.texts("ada")["ada likes number 1"] == before["ada"]["ada likes number 1"] == 1
     assert {f"bob likes number {number}" for number in range(3)} <= {*world.texts("bob")}
     assert world.sync.get_memory("bob", "secret") is None
+
+
+def test_regression_an_earlier_text_of_a_held_session_stops_no_retention(world: World) -> None:
+    """The hold on it refused the removal of the memory and, with that, of all that was overdue."""
+    for session in ("s1", "s2"):
+        world.sync.save_memory("ada", f"Ada said it in {session}", "facts", memory_id="x", session_id=session)
+    world.sync.hold("ada", "case 7", session_id="s1")
+    policy = RetentionPolicy(days={"all": 0})
+    foreseen = run(retain(world.service.scope, "ada", policy, dry_run=True))
+    assert run(retain(world.service.scope, "ada", policy)) == foreseen
+    MemoryLifecycle(world.service).sync.forget("ada", ForgettingPolicy(max_memories={"all": 0}))
+    assert [one.id for one in world.sync.list_memories("ada")[0]] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [PutOp(("ada", HOLDS), MARKER, {}), PutOp(("ada", "semantic"), "m1", None)],
+        [PutOp(("ada", HOLDS), MARKER, {}, ttl=0.0001)],
+    ],
+)
+def test_regression_no_write_of_the_marker_lets_a_removal_pass(world: World, batch: list[PutOp]) -> None:
+    """A batch that wrote it was not checked at all, and a marker that expires ended all holds."""
+    if isinstance(world.store, InMemoryStore):
+        pytest.skip("its own methods do not check for holds")
+    world.sync.hold("ada", "case 7")
+    with pytest.raises(Held):
+        world.store.batch(batch)
+    assert world.sync.get_memory("ada", "m1")
 
 
 def test_a_hold_that_another_process_begins_counts_in_the_same_transaction(tmp_path: Path) -> None:

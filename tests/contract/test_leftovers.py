@@ -22,6 +22,7 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.stores.opening import open_backend
 from inference_core.transfer import backup
 from inference_core.transfer.backup import back_up, drill, restore, verify
+from inference_core.transfer.json_lines import export_store
 
 CANARY = "zqcanary7 of Ada"
 
@@ -56,6 +57,12 @@ def copy(url: str, folder: Path) -> None:
         back_up(store, folder)
 
 
+def export(url: str, path: Path) -> None:
+    Path.replace = die  # pyright: ignore[reportAttributeAccessIssue] - of this process alone
+    with closing(open_backend(url)) as store:
+        export_store(store, path)
+
+
 def holders(folder: Path) -> set[str]:
     """The top of each path below ``folder`` whose files hold the canary."""
     held = (path for path in folder.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes())
@@ -67,18 +74,24 @@ def test_regression_copies_of_killed_processes_are_removed_or_named(
 ) -> None:
     """They lay beside the store and among the temporary files, and the receipt of an erasure said nothing of them."""
     bk, new = tmp_path / "bk", f"sqlite:///{tmp_path / 'new.db'}"
-    for arguments in ((verify, bk), (drill, bk), (restore, bk, new), (copy, url, tmp_path / "bk2")):
+    for arguments in (
+        (verify, bk),
+        (drill, bk),
+        (restore, bk, new),
+        (copy, url, tmp_path / "bk2"),
+        (export, url, tmp_path / "out"),
+    ):
         assert Forked(killed, tmp_path / "tmp", *arguments).end()[0] == -signal.SIGKILL
-    assert {name.partition(".")[0] for name in holders(tmp_path)} == {"m", "bk", "bk2", "new", "tmp"}
+    assert {name.partition(".")[0] for name in holders(tmp_path)} == {"m", "bk", "bk2", "out", "new", "tmp"}
     monkeypatch.setattr(copies, "_YOUNG_S", -1.0)
     with copies.own_folder("x") as used, closing(open_backend(url)) as store:
         receipt = erase([store], "ada", Ledger(tmp_path / "ledger"))
         assert used.is_dir()
     named = {one.rpartition("/")[2].partition(".")[0] for one in receipt.copies}
-    assert (receipt.left, named) == (0, {"bk", "bk2"})
-    assert {name.partition(".")[0] for name in holders(tmp_path)} == {"bk", "bk2", "new"}
+    assert (receipt.left, named) == (0, {"bk", "bk2", "out"})
+    assert {name.partition(".")[0] for name in holders(tmp_path)} == {"bk", "bk2", "out", "new"}
     restore(bk, new, Ledger(tmp_path / "ledger"))
-    assert {name.partition(".")[0] for name in holders(tmp_path)} == {"bk", "bk2"}
+    assert {name.partition(".")[0] for name in holders(tmp_path)} == {"bk", "bk2", "out"}
     assert not [*tmp_path.glob("new.db.*")]
 
 

@@ -208,6 +208,21 @@ def test_a_destroyed_key_reaches_a_backup_of_another_kind(tmp_path: Path) -> Non
         assert [len(service.list_memories(user)[0]) for user in ("ada", "bob")] == [0, 1]
 
 
+def test_regression_a_replay_leaves_the_new_key_of_who_came_back(tmp_path: Path) -> None:
+    """It destroyed all keys of the user, also the one that seals what another store has of the user since."""
+    keys: Any = {"keys": f"sqlite:///{tmp_path / 'keys.db'}", "encryption_key": "a" * 64}
+    url, ledger = f"sqlite:///{tmp_path / 'm.db'}", Ledger(tmp_path / "ledger.jsonl")
+    with open_store(url, embeddings=None, **keys) as store:
+        store.memory("ada").add(CANARY, "preferences")
+        back_up(store.engine.backend, tmp_path / "backup")
+        erase([store.engine.backend], "ada", ledger)
+        store.memory("ada").add("back again", "preferences")
+    _, receipts = restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}", ledger, **keys)
+    assert [one.left for one in receipts] == [0]
+    with open_store(url, embeddings=None, **keys) as store:
+        assert [one.content for one in store.memory("ada").all()] == ["back again"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_regression_a_backup_that_is_not_encrypted_is_restored_so_where_keys_are_set(
     kind: str, saved: Path, tmp_path: Path

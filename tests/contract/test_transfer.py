@@ -300,6 +300,19 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         import_store(path, backend)
 
 
+def test_regression_what_lies_in_the_way_of_an_export_gets_none_of_it(tmp_path: Path) -> None:
+    """It was written to where a link led, and a file that others could read stayed readable."""
+    (tmp_path / "theirs").touch(mode=0o644)
+    (tmp_path / "one.part").symlink_to(tmp_path / "theirs")
+    (tmp_path / "two.part").touch(mode=0o644)
+    with closing(InMemoryBackend()) as backend:
+        backend.apply([[made(1)]])
+        for path in (tmp_path / "one", tmp_path / "two"):
+            export_store(backend, path)
+            assert path.lstat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "theirs").read_bytes() == b""
+
+
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("before")

@@ -173,7 +173,14 @@ def erase_and_die(url: str, ledger: Path, step: int, say: Say) -> None:
     from inference_core.stores.locks import private_file
 
     writes: Any = private_file
-    functions: list[Any] = [erase, erasing._remove, erasing._write_plan, erasing._fenced, erasing.hits_in_files]
+    functions: list[Any] = [
+        erase,
+        erasing._remove_all,
+        erasing._remove,
+        erasing._write_plan,
+        erasing._fenced,
+        erasing.hits_in_files,
+    ]
     functions += [Ledger.append, Ledger.make, writes.__wrapped__, Fences.put_up, Fences.take_down]
     traced: set[CodeType] = {one.__code__ for one in functions}
     lines = 0

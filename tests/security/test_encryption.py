@@ -31,6 +31,7 @@ from inference_core.stores.backend import Expiry, Put, Rewrite, Row, Unreadable
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.encryption.sealed import GRACE_S, SealedBackend
+from inference_core.stores.governance.sealer import Sealer
 from inference_core.stores.opening import open_backend
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.copying import copy_store
@@ -470,6 +471,21 @@ def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) 
             assert kind == "memory" or contents(again) == contents(store)
 
 
+def test_regression_a_rotation_seals_the_other_stores_with_these_keys_too(tmp_path: Path) -> None:
+    """It destroyed the keys of what waited in an outbox of its own: the messages were lost."""
+    urls = [f"sqlite:///{tmp_path / name}" for name in ("m.db", "outbox.db")]
+    for url in urls:
+        with keyed(url, tmp_path) as store:
+            AgentMemoryStoreService(store).sync.save_memory("ada", "Drinks tea")
+    stores = [sealed_backend(url, tmp_path) for url in urls]
+    rotate(stores[0], wait=lambda _: None, beside=stores[1:])
+    for store in stores:
+        store.close()
+    for url in urls:
+        with keyed(url, tmp_path) as store:
+            assert contents(store) == ["Drinks tea"]
+
+
 def test_regression_a_row_whose_time_has_come_is_sealed_with_the_new_key_too(tmp_path: Path) -> None:
     """A legal hold kept it, and the rotation destroyed the only key that opened it."""
     now = datetime.now(UTC)
@@ -481,6 +497,23 @@ def test_regression_a_row_whose_time_has_come_is_sealed_with_the_new_key_too(tmp
         backend.apply([[put]])
         assert rotate(backend, ["ada"], wait=lambda _: None).rows == 1
         assert [row.value["content"] for row in backend.inspect("ada") if isinstance(row, Row)] == ["evidence"]
+
+
+def test_regression_an_erasure_ends_the_trails_of_all_stores_with_these_keys(tmp_path: Path) -> None:
+    """Once the first one had destroyed the keys, the second trail got no sealed end: it seemed tampered with."""
+    urls = [f"sqlite:///{tmp_path / name}" for name in ("m.db", "outbox.db")]
+    for url in urls:
+        with keyed(url, tmp_path) as store:
+            AgentMemoryStoreService(store).sync.save_memory("ada", "Drinks tea")
+            store.engine.flush()
+            Sealer(store.engine.journal).seal("ada")
+    stores = [sealed_backend(url, tmp_path) for url in urls]
+    erase(stores, "ada", Ledger(tmp_path / "ledger.jsonl"))
+    for store in stores:
+        store.close()
+    for url in urls:
+        with keyed(url, tmp_path) as store:
+            assert AgentMemoryStoreService(store).sync.verify_audit("ada").problems == ()
 
 
 def test_regression_an_erasure_that_breaks_off_notes_no_text_of_an_encrypted_store(

@@ -238,6 +238,13 @@ class SealedBackend:
         self.inner.erase(root, also)
         self.keyring.destroy(root)
 
+    def destroy_keys_of_rows(self, root: str) -> None:
+        """Destroys the keys that seal rows under ``root``, and older ones; newer keys seal rows of other databases."""
+        sealer = self._sealer(root)
+        used = {sealer.sealing_key(row) for row in self.inner.inspect(root) if isinstance(row, Row)}
+        live = [key.id for key in self.keyring.get(root) if key.secret]
+        self.keyring.destroy(root, keep=next((at for at, key in enumerate(live) if key in used), len(live)))
+
     def reclaim(self, *, fully: bool = False) -> list[str]:
         return self.inner.reclaim(fully=fully)
 

@@ -110,6 +110,10 @@ class RowCipher:
         model = document.model if with_vector else ""
         return Document(text, terms, analyzer, DocumentMetadata(*situation), model, opened_vector)
 
+    def sealing_key(self, row: Row) -> bytes:
+        """The id of the key that the value of ``row`` is sealed with."""
+        return _decoded(row.value.get(_FIELD))[len(SEALED) : _HEADER]
+
     def is_current(self, row: Row, document: Document | None, tokens: bytes | None) -> bool:
         """Whether the row is sealed with the newest key, in all of its fields."""
         blobs = [_decoded(row.value.get(_FIELD)), tokens]

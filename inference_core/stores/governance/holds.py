@@ -20,6 +20,7 @@ from inference_core.clock import SystemClock
 from inference_core.errors import Held, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import (
     ERASED,
+    FORGOTTEN,
     GLOBAL,
     GRANTS,
     HELD,
@@ -34,8 +35,10 @@ from inference_core.memory.namespaces import (
     USAGE,
     VERSIONS,
     Namespace,
+    holds_forgotten,
     holds_memories,
     is_sidecar,
+    sidecar_namespace,
 )
 from inference_core.memory.text import encode_json, mapping_field, moment_field, text_field
 from inference_core.stores.backend import (
@@ -159,16 +162,19 @@ class Holding:
             raise Held([one.id for one in found])
 
     def held(self, rows: Iterable[Row]) -> set[Key]:
-        """The keys of the ``rows`` that a hold keeps, for callers that remove the others. Raises StoreError."""
-        known: dict[str, list[Hold]] = {}
-        kept: set[Key] = set()
-        for row in rows:
-            root = row.namespace[0]
-            if _is_kept(row.namespace):
-                known[root] = holds = known[root] if root in known else self.holds_of(root)
-                if any(hold.covers(row) for hold in holds):
-                    kept.add((row.namespace, row.key))
-        return kept
+        """The keys of the ``rows`` that a hold keeps, for callers that remove the others. Raises StoreError.
+
+        A memory is kept with its earlier versions and its copy in the archive, which its removal would take along: they
+        may be of another session.
+        """
+        rows, known = list(rows), dict[str, list[Hold]]()
+        kept = self._covered(rows, known)
+        free = [(row.namespace, row.key) for row in rows if known.get(row.namespace[0])]
+        pairs = [(beside, key) for key in free if key not in kept for beside in _taken_along(key)]
+        found = self.beneath.get([beside for beside, _ in pairs]) if pairs else ()
+        there = {(row.namespace, row.key): row for row in found if row}
+        held = self._covered(there.values(), known)
+        return kept | {key for beside, key in pairs if beside in held}
 
     def expired(self, limit: int) -> list[Key]:
         """Like `Backend.expired`, without what a hold keeps."""
@@ -178,7 +184,7 @@ class Holding:
             roots = list(dict.fromkeys(namespace[0] for namespace, _ in found))
             markers = self.beneath.get(list(map(marker_of, roots))) if roots else []
             under = {root for root, marker in zip(roots, markers, strict=True) if marker}
-            kept = self.held(row for root in under for row in self._ended(root, set(found)))
+            kept = self._covered((row for root in under for row in self._ended(root, set(found))), {})
             free = [key for key in found if key not in kept]
             if len(free) >= limit or len(found) < size:
                 return free[:limit]
@@ -218,6 +224,17 @@ class Holding:
         self.check(root)
         self.beneath.erase(root, also)
 
+    def _covered(self, rows: Iterable[Row], known: dict[str, list[Hold]]) -> set[Key]:
+        """The keys of the ``rows`` that holds cover; adds the holds of their users to ``known``."""
+        kept: set[Key] = set()
+        for row in rows:
+            root = row.namespace[0]
+            if _is_kept(row.namespace):
+                known[root] = holds = known[root] if root in known else self.holds_of(root)
+                if any(hold.covers(row) for hold in holds):
+                    kept.add((row.namespace, row.key))
+        return kept
+
     def _checked(self, batch: Sequence[Write]) -> tuple[list[Check], Sequence[Write]]:
         """The checks of the markers, and ``batch`` with copies of what it replaces. Raises Held."""
         roots = [one.namespace[0] for one in batch if _may_remove(one, self._seen)]
@@ -226,16 +243,27 @@ class Holding:
         writes, copies, checks = list(batch), list[Put](), list[Check]()
         for root in dict.fromkeys(roots):
             place, key = marker_of(root)
-            if any(one.namespace == place and one.key == key for one in batch if isinstance(one, Put)):
-                continue  # it begins or ends a hold, and checks the marker itself
-            if root in self._seen and (holds := self.holds_of(root)):
-                copies += self._kept(root, holds, writes)
-            checks.append(Check(namespace=place, key=key, expected=self._seen.get(root, 0)))
+            markers = [one for one in batch if isinstance(one, Put) and (one.namespace, one.key) == (place, key)]
+            # It begins or ends a hold, and checks the marker itself. A marker never expires: holds would end with it.
+            changes_holds = bool(markers) and not any(one.expiry for one in markers)
+            if (changes_holds or root in self._seen) and (holds := self.holds_of(root)):
+                copies += self._kept(root, holds, writes, spared=place if changes_holds else None)
+            if not changes_holds:
+                checks.append(Check(namespace=place, key=key, expected=self._seen.get(root, 0)))
         return checks, [*writes, *copies]
 
-    def _kept(self, root: str, holds: Sequence[Hold], writes: list[Write]) -> list[Put]:
-        """The copies of what ``writes`` take away. Changes ``writes`` to expect what was copied. Raises Held."""
-        of_user = [(at, one) for at, one in enumerate(writes) if one.namespace[0] == root and _may_remove(one, {root})]
+    def _kept(
+        self, root: str, holds: Sequence[Hold], writes: list[Write], *, spared: Namespace | None = None
+    ) -> list[Put]:
+        """The copies of what ``writes`` take away, except in the namespace ``spared``.
+
+        Changes ``writes`` to expect what was copied. Raises Held.
+        """
+        of_user = [
+            (at, one)
+            for at, one in enumerate(writes)
+            if one.namespace[0] == root and one.namespace != spared and _may_remove(one, {root})
+        ]
         keys = [(one.namespace, one.key) for _, one in of_user]
         rows = dict(zip(keys, self.beneath.get(keys), strict=True))
         absent = {key for key, row in rows.items() if row is None}
@@ -303,6 +331,14 @@ def _is_kept(namespace: Namespace) -> bool:
     if namespace[0] in _NOBODYS:
         return False
     return namespace[1:2] == () or (namespace[1] not in _FREE and (*namespace[1:2], *namespace[4:][-1:]) != _LEASES)
+
+
+def _taken_along(key: Key) -> Iterator[Key]:
+    """What a removal of the memory at ``key``, or of its row in the archive, removes with it."""
+    if holds_memories(key[0]):
+        yield sidecar_namespace(key[0], FORGOTTEN), key[1]
+    if holds_memories(key[0]) or holds_forgotten(key[0]):
+        yield versions_key(key)
 
 
 def _may_remove(write: Write, seen: Collection[str]) -> bool:

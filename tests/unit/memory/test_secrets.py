@@ -117,6 +117,21 @@ def test_regression_a_letter_that_is_two_in_lower_case_hides_no_secret(text: str
     assert GUARD.text(text) == redacted
 
 
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("password: Tr0ub4dor(&3x, ok", "password: [redacted: password], ok"),
+        ('{"password":"Xk(9f,2L<q","user":"bob"}', '{"password":"[redacted: password]","user":"bob"}'),
+        ("connect(password=abc12345,user=bob)", "connect(password=[redacted: password],user=bob)"),
+        ("(my password is abc12345)", "(my password is [redacted: password])"),
+        ("password: <your-passw0rd>", "password: <your-passw0rd>"),
+    ],
+)
+def test_regression_brackets_and_commas_within_a_password_do_not_end_it(text: str, redacted: str) -> None:
+    """What followed the first of them was stored, or all of it if little stood before it."""
+    assert GUARD.text(text) == redacted
+
+
 def test_invisible_characters_are_redacted_with_the_secret() -> None:
     """A zero-width character within a key kept it from being found."""
     assert (
