@@ -132,7 +132,7 @@ def erase(
     user_id = str(user_id)
     label, stores = encode_label(user_id), [holding(store) for store in stores]
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
-    noted = _read_plan(plan)
+    noted = _read_plan(plan, ledger, [fences_of(store).since(label) for store in stores])
     fences = _fenced(stores, label, ledger, dry_run=dry_run)
     found = [_Found(store, user_id) for store in stores]
     named = {thread for one in found for thread in one.threads}
@@ -277,12 +277,19 @@ def _removed_again(place: Threads, owners: ThreadOwners, shared: set[str]) -> in
     return len(late)
 
 
-def _read_plan(plan: Path) -> dict[str, Any]:
-    """What an erasure noted that was interrupted, or ended with something left; empty if there was none."""
+def _read_plan(plan: Path, ledger: Ledger, ended: Sequence[float]) -> dict[str, Any]:
+    """What an erasure noted that was interrupted, or ended with something left; empty if there was none.
+
+    ``ended``: when the last erasure from each store ended; 0 if it has not.
+    """
     try:
-        return json.loads(plan.read_bytes())
+        noted: dict[str, Any] = json.loads(plan.read_bytes())
     except (FileNotFoundError, ValueError):  # a plan is complete before anything is removed
         return {}
+    if all(ended) and any(entry["id"] == noted.get("id") for entry in ledger.entries):
+        # That erasure was complete and writers let in again, only its plan is left: the next one needs its own receipt.
+        return {name: noted[name] for name in _SOUGHT}
+    return noted
 
 
 def _resumed(noted: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:

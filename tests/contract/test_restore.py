@@ -308,3 +308,32 @@ def test_every_setting_of_a_store_is_in_a_backup() -> None:
         "EMBEDDING_META",
         "DIMENSIONS_META",
     } | {"TUNED_META + name"}, "add a new one to _SETTINGS in transfer/backup.py, and here"
+
+
+def test_regression_an_erasure_after_one_whose_plan_stayed_has_its_own_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took over the id of the one before, so it got none, and a backup between the two brought the user back."""
+    url, ledger = f"sqlite:///{tmp_path / 'm.db'}", tmp_path / "ledger.jsonl"
+    unlink = Path.unlink
+
+    def killed(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name.startswith("ledger.jsonl.") and not path.name.endswith(".part"):  # the plan
+            raise OSError("killed")
+        unlink(path, missing_ok=missing_ok)
+
+    with open_store(url, embeddings=None) as store:
+        store.memory("ada").add(CANARY, "preferences")
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", killed)
+            with pytest.raises(OSError, match="killed"):
+                erase([store.engine.backend], "ada", Ledger(ledger))
+        assert Ledger(ledger).plan("ada").exists()
+        store.memory("ada").add("back again", "preferences")
+        back_up(store.engine.backend, tmp_path / "backup")
+        erase([store.engine.backend], "ada", Ledger(ledger))
+        assert len(Ledger(ledger).entries) == 2
+    _, receipts = restore(tmp_path / "backup", f"sqlite:///{tmp_path / 'new.db'}", Ledger(ledger))
+    assert [one.found for one in receipts] != []
+    with open_store(f"sqlite:///{tmp_path / 'new.db'}", embeddings=None) as store:
+        assert store.memory("ada").all() == []
