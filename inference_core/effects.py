@@ -58,10 +58,10 @@ Operation = Generator[Effect[Any], Any, T]
 
 
 class Deadline:
-    """A point in time, ``seconds`` from now; None means never."""
+    """A point in time, ``seconds`` from now; None, and more than a thread can wait for, means never."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._at = None if seconds is None else time.monotonic() + seconds
+        self._at = None if seconds is None or seconds > threading.TIMEOUT_MAX else time.monotonic() + seconds
 
     def remaining(self, limit: float | None = None) -> float | None:
         """Seconds that are left, at most ``limit``. Raises DeadlineExceeded if none are."""

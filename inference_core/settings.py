@@ -152,7 +152,7 @@ class MemorySettings(_Settings):
     receipts: bool = Field(
         default=True, description="Record which memories each model call saw, and why, but not their text."
     )
-    receipt_days: float = Field(default=30.0, gt=0, description="Days for which these receipts are kept.")
+    receipt_days: float = Field(default=30.0, gt=0, le=36_500, description="Days for which these receipts are kept.")
     timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
     max_content_bytes: int = Field(
         default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
@@ -183,13 +183,19 @@ class MemorySettings(_Settings):
         default=False, description="Summarize each captured session, with the models, or else from its own sentences."
     )
     session_quiet: float = Field(
-        default=1_800.0, gt=0, description="Seconds without a new message after which a session is summarized."
+        default=1_800.0,
+        gt=0,
+        le=_YEAR_S,
+        description="Seconds without a new message after which a session is summarized.",
     )
     insights: bool = Field(
         default=False, description="Have the models derive higher-level memories from several related ones."
     )
     insights_hours: float = Field(
-        default=24.0, gt=0, description="Hours between two updates of a user's higher-level memories."
+        default=24.0,
+        gt=0,
+        le=_YEAR_S / 3_600,
+        description="Hours between two updates of a user's higher-level memories.",
     )
     ttl: str | None = Field(
         default=None,

@@ -89,6 +89,7 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
 
     Errors of this package and OSErrors become one line on standard error; others are raised.
     """
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -107,6 +108,16 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
         fail(str(error))
         return _NOT_FOUND if isinstance(error, MemoryNotFound) else _FAILED
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Puts the null device where a standard stream is closed: Python has None there, and a store could take its number.
+
+    Services and cron jobs may start like that.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 @cache  # Typer reads the signatures of all commands, which takes longer than most of them run

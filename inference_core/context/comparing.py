@@ -30,6 +30,7 @@ _ALIKE: Final = 0.4
 """Texts with this share of common stems are taken to be about the same."""
 _SPARE: Final = 0.1
 """A text may have this share of stems that another lacks and still say no more than the other."""
+_EXCHANGED: Final = 2
 _TURNING: Final = word_set(
     "not no never nor none neither without nicht kein keine nie former formerly previously ex used stopped quit anymore"
     " longer instead unless except only until was were had if maybe perhaps might cannot"
@@ -56,7 +57,7 @@ class _Features(NamedTuple):
     """What a text is compared by. ``exact`` are its names and numbers."""
 
     stems: frozenset[str]
-    gist: frozenset[str]
+    gist: tuple[str, ...]
     turning: frozenset[str]
     exact: frozenset[str]
 
@@ -138,12 +139,23 @@ def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
         return bool(repeated.gist)
     if says.turning != repeated.turning or not repeated.exact <= says.exact:
         return False
-    if overlap(says.stems, repeated.stems) < min_overlap:
+    if overlap(says.stems, repeated.stems) < min_overlap or _exchanges(says.gist, repeated.gist):
         return False
     adds = len(says.stems - repeated.stems) > _SPARE * len(says.stems)
     if adds and Trust.EXTERNAL in (item.trust, repeat.trust):
         return False
     return len(repeated.stems - says.stems) <= _SPARE * len(repeated.stems)
+
+
+def _exchanges(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two texts differ only in a word or two, or in which of two comes first: in who, how many, or from where.
+
+    `_NAME` does not recognise a name that begins its text, and a number in letters has no digit.
+    """
+    if len(one) != len(other):
+        return False
+    changed = sum(_stems_of_word(old) != _stems_of_word(new) for old, new in zip(one, other, strict=True))
+    return 0 < changed <= _EXCHANGED
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{path} is not {form}: {error!r:.300}") from error
 
 

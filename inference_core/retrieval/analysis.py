@@ -28,7 +28,7 @@ from inference_core.retrieval.languages import (
     stop_words,
 )
 
-ANALYZER: Final = "snowball-3"
+ANALYZER: Final = "snowball-4"
 """Version of this analysis. Terms stored by another version are recomputed from the text."""
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""
@@ -76,6 +76,8 @@ _LOCK: Final = threading.Lock()
 _CONTRACTED: Final = frozenset({"", "s", "t", "d", "m", "re", "ve", "ll"})
 _ELIDED: Final = frozenset(WORDS["elided"].split())
 _ELIDING: Final = {("ca",), ("fr",), ("it",)}
+_ENDING_APART: Final = {("pl",), ("tr",)}
+"""The languages that put an apostrophe between a name and its ending."""
 
 
 def analyze(text: str) -> list[str]:
@@ -171,6 +173,8 @@ def _forms(word: str, languages: tuple[str, ...]) -> tuple[str, ...]:
     if bare in stop_words(languages[0]) if len(languages) == 1 else not english:
         return ()
     own = [without_accents(_stem(bare, language)) for language in languages if language != "en"]
+    if languages in _ENDING_APART and tail and len(head) > 1:  # Turkish "Ankara'da" also as "Ankara"; not "O'Brien"
+        own += _forms(head, languages)
     return tuple(dict.fromkeys(filter(None, [*own, english])))
 
 

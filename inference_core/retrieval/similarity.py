@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # imports numpy, which is slow
     from inference_core.retrieval.vectors import Floats
 
 _SENTENCE_MARKS: Final = ".,;:!?\"'\u2026\u3002\uff0c\uff01\uff1f"
+_OPENING_MARKS: Final = _SENTENCE_MARKS.replace(".", "")
+"""A point before a word belongs to it: .5 is not 5."""
 _EMPTY_WORDS: Final = frozenset(WORDS["empty_words"].split())
 """English words without which a note says the same; no negation, quantity or modal verb is among them."""
 _PAST_WORDS: Final = frozenset(WORDS["past"].split())
@@ -50,17 +52,25 @@ _PAST: Final = re.compile(
 
 def words_of(text: str) -> frozenset[str]:
     """The words of ``text``, in lower case, without punctuation. Other symbols count: C is not C#."""
+    return frozenset(_in_order(text))
+
+
+def gist(text: str) -> tuple[str, ...]:
+    """The words of ``text`` in their order, without empty ones. Texts with the same, non-empty gist say the same.
+
+    In another order, they do not: who flies from Lisbon to Porto does not fly from Porto to Lisbon.
+    """
+    return tuple(word for word in _in_order(text) if word not in _EMPTY_WORDS)
+
+
+def _in_order(text: str) -> tuple[str, ...]:
     return _words(text) if len(text) <= _SHORT else _words.__wrapped__(text)
 
 
-def gist(text: str) -> frozenset[str]:
-    """The words of ``text`` without empty ones. Texts with the same, non-empty gist say the same."""
-    return words_of(text) - _EMPTY_WORDS
-
-
 @lru_cache(maxsize=4_096)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(filter(None, (word.strip(_SENTENCE_MARKS) for word in text.casefold().split())))
+def _words(text: str) -> tuple[str, ...]:
+    words = (word.rstrip(_SENTENCE_MARKS).lstrip(_OPENING_MARKS) for word in text.casefold().split())
+    return tuple(filter(None, words))
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:

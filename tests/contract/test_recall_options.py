@@ -78,6 +78,19 @@ def test_a_negation_is_no_duplicate(service: SyncMemoryService):
     assert len(service.recall_memories(U, "green tea")) == 2
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Prefers tabs over spaces", "Prefers spaces over tabs"),
+        ("Ana lent Ben 50 euros", "Ben lent Ana 50 euros"),
+        ("Takes .5 mg of melatonin", "Takes 5 mg of melatonin"),
+    ],
+)
+def test_regression_the_same_words_in_another_order_are_no_duplicate(service: SyncMemoryService, old: str, new: str):
+    _save(service, old, new)
+    assert sorted(_contents(service.recall_memories(U, old))) == sorted([old, new])
+
+
 def test_the_budget_bounds_all_contents_together(service: SyncMemoryService):
     _save(service, *(f"tea number {number} is fine" for number in range(5)))
     found = service.recall_memories(U, "tea", k=5, max_characters=50)

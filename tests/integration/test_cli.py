@@ -233,6 +233,17 @@ def test_a_reader_that_goes_away_causes_no_traceback():
     assert "BrokenPipe" not in error
 
 
+def test_regression_closed_standard_streams_cause_no_traceback(sqlite_url: str):
+    """As services and cron jobs may start it; Python has None in their place."""
+    python = (sys.executable, "-m", "inference_core")
+    ada = ("--user", "ada", "--url", sqlite_url)
+    for command, code in ((("save", "Likes tea"), 0), (("save", "-"), 1), (("list",), 0)):
+        closed = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *python, *command, *ada]
+        ended = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
 def test_reembed_is_a_command_of_the_same_program(sqlite_url: str, capsys: pytest.CaptureFixture[str]):
     with open_store(sqlite_url, embeddings=HashingEmbeddings()) as store:
         AgentMemoryStoreService(store).sync.save_memory("ada", "likes tea", "facts")

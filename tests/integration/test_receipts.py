@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -179,8 +180,9 @@ def test_none_are_kept_if_nobody_wants_them(own_store: BaseStore) -> None:
     agent, _ = conversation(service, receipts=False)
     agent.invoke({"messages": [("user", "falcons")]}, THREAD)
     assert service.sync.list_receipts(U) == []
-    with pytest.raises(ConfigurationError):
-        MemoryMiddleware(receipt_days=0)
+    for days in (0, 1e7, math.inf):  # a receipt that is to be kept past the end of the calendar could not be written
+        with pytest.raises(ConfigurationError):
+            MemoryMiddleware(receipt_days=days)
 
 
 def test_closing_the_store_writes_what_waits(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,11 @@ def test_a_plan_returns_its_result(drive: Driver, pool: WorkerPool):
     assert drive(_divide(pool, 2), LATE) == 3
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12])
+def test_regression_more_than_a_thread_can_wait_for_is_no_limit(drive: Driver, pool: WorkerPool, timeout: float):
+    assert drive(_divide(pool, 2), timeout) == 3
+
+
 def test_a_plan_without_effects_returns_its_result(drive: Driver):
     def plan() -> Operation[str]:
         return "done"

@@ -48,6 +48,7 @@ from inference_core.stores.indexing.search import RecallMode
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 RECEIPT_DAYS: Final = 30.0
+MAX_RECEIPT_DAYS: Final = 36_500
 DEFAULT_ENGINEER: Final = ContextEngineer(pruning=Pruning(min_chance=0.025, keeps_standing=False))
 """Prunes harder than the default, since a turn recalls only the few best of each category (`docs/context-quality.md`).
 Rules and preferences need no exemption: the profile has them."""
@@ -151,8 +152,8 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         super().__init__()
         if max_recall_results < 1 or recall_timeout <= 0:
             raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
-        if receipt_days <= 0:
-            raise ConfigurationError(f"receipt_days must be above 0, not {receipt_days}")
+        if not 0 < receipt_days <= MAX_RECEIPT_DAYS:
+            raise ConfigurationError(f"receipt_days must be above 0 and at most {MAX_RECEIPT_DAYS}, not {receipt_days}")
         if placement not in get_args(Placement) or min(profile_tokens, max_tokens) < 1 or profile_change < 0:
             raise ConfigurationError(
                 "placement must be 'last_user' or 'system', profile_tokens and max_tokens at least 1, "

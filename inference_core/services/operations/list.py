@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeVar
+from unicodedata import normalize
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
@@ -227,7 +228,7 @@ def page_of(
         end = None if limit is None else limit + 1  # one more tells whether there is another page
         rows = yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor)
     else:
-        needle = (request.search or "").casefold()
+        needle = normalize("NFC", request.search or "").casefold()  # as stored texts are
 
         def matches(row: Row) -> bool:
             if wanted is not None and not wanted(row):

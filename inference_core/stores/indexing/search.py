@@ -149,7 +149,7 @@ class Selection:
         else:  # at least WINDOW rows, so that a small limit gives the first rows of a large one
             self._wanted = max(search.limit, WINDOW) if search.prefers_newer else search.limit
         self._found: list[FoundRow] = []
-        self._said: dict[frozenset[str], FoundRow] = {}
+        self._said: dict[tuple[str, ...], FoundRow] = {}
         self.left_out: list[LeftOutRow] = []
 
     @property

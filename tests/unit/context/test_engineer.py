@@ -167,6 +167,25 @@ class TestRepeats:
     def test_a_word_that_turns_the_meaning_keeps_both(self, other: str):
         assert len(told(assembled(item("Likes green tea with honey at noon"), item(other)))) == 2
 
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (
+                "Marta keeps a spare key of the small office next to the library in the blue drawer of her desk",
+                "Piotr keeps a spare key of the small office next to the library in the blue drawer of her desk",
+            ),
+            (
+                "Takes two tablets of the blue medicine every evening after a warm dinner with plenty of cold water",
+                "Takes three tablets of the blue medicine every evening after a warm dinner with plenty of cold water",
+            ),
+            ("Prefers tabs over spaces", "Prefers spaces over tabs"),
+        ],
+        ids=["name", "number", "order"],
+    )
+    def test_regression_a_word_in_the_place_of_another_keeps_both(self, one: str, other: str):
+        """The older one could be the more relevant one, and then stood for its own correction."""
+        assert sorted(told(assembled(item(one, days=3, relevance=0.9), item(other)))) == sorted([one, other])
+
     def test_one_memory_of_two_sources_is_told_in_the_special_section(self):
         context = assembled(memory("Run a race"), memory("Run a race", section="goals", source="goals"))
         assert list(context.sections) == ["goals"]

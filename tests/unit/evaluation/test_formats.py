@@ -253,6 +253,7 @@ def test_requests_have_the_known_ids_once_and_a_kind():
         {"users": [{"user_id": "u", "memories": []}]},
         {"users": [{"user_id": "u", "memories": [{**MEMORY, "memory_type": "dreams"}], "queries": []}]},
         {"users": [{"user_id": "u", "memories": [{**MEMORY, "created_at": "yesterday"}], "queries": []}]},
+        {"users": [{"user_id": "u", "memories": [{**MEMORY, "created_at": "9999-12-31T23:59-05:00"}], "queries": []}]},
         {"users": [{"user_id": "u", "memories": [MEMORY], "queries": [{"query": "x"}]}]},
     ],
 )

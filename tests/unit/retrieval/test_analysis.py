@@ -208,6 +208,19 @@ def test_a_name_with_an_apostrophe_is_a_term(name: str):
     assert analyze(name.title()) == [name]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("\u0130stanbul'da ya\u015f\u0131yorum", "\u0130stanbul"),
+        ("Ankara\u2019ya ta\u015f\u0131nd\u0131", "Ankara nerede?"),
+        ("Czyta ksi\u0105\u017cki Kennedy'ego", "Kennedy"),
+    ],
+    ids=["locative", "dative", "Polish"],
+)
+def test_regression_a_name_is_found_without_the_ending_after_its_apostrophe(text: str, name: str):
+    assert not set(analyze(text)).isdisjoint(analyze_query(name))
+
+
 def test_a_stop_word_is_no_term():
     assert [word for word in STOP_WORDS if analyze(f"{word} {word.upper()}")] == []
 

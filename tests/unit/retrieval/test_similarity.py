@@ -34,7 +34,7 @@ LISBON = "The user lives in Lisbon."
     ids=["shorter", "capitals", "pronoun", "equal"],
 )
 def test_another_wording_of_the_same_says_the_same(other: str):
-    assert gist(LISBON) == gist(other) != frozenset()
+    assert gist(LISBON) == gist(other) != ()
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,28 @@ def test_another_wording_of_the_same_says_the_same(other: str):
         ("Lives in Lisbon", "Lives in Porto"),
         ("Prefers C++", "Prefers C#"),
         ("Budget is -5", "Budget is 5"),
+        ("Takes .5 mg", "Takes 5 mg"),
+        ("Prefers tabs over spaces", "Prefers spaces over tabs"),
+        ("Flies from Lisbon to Porto", "Flies from Porto to Lisbon"),
+        ("The code is 1 2 1 2", "The code is 1 2 2 1"),
         ("The", "A"),
         ("", ""),
     ],
-    ids=["negation", "never", "number", "tense", "place", "symbols", "sign", "empty words", "nothing"],
+    ids=[
+        "negation",
+        "never",
+        "number",
+        "tense",
+        "place",
+        "symbols",
+        "sign",
+        "fraction",
+        "order",
+        "direction",
+        "digits",
+        "empty words",
+        "nothing",
+    ],
 )
 def test_what_changes_the_meaning_does_not_say_the_same(first: str, second: str):
     assert gist(first) != gist(second) or not gist(first)
