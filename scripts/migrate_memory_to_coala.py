@@ -39,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 max_content_bytes=settings.max_content_bytes,
                 progress=progress,
                 **settings.encryption,
+                secrets=settings.guard,
+                quota=settings.quota,
+                confirm=settings.confirm,
             )
     except InferenceCoreError as error:
         sys.stderr.write(f"{error}\n")

@@ -88,18 +88,18 @@ def import_(
             raise typer.BadParameter("Say whose conversations these are: --user ID")
         ingest_conversations(replace(target, user=user), file, chosen, threads or (), queue=queue)
         return
-    settings = target.settings(creates=True)
+    settings, users = target.settings(creates=True), () if user is None else (user,)
     if chosen == "export":
         policy, guard = ConflictPolicy(conflicts), settings.guard
         with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
             to = limited(backend, settings.quota)
-            transferred = import_store(Path(file), to, policy=policy, progress=advance, secrets=guard)
+            transferred = import_store(Path(file), to, user_ids=users, policy=policy, progress=advance, secrets=guard)
         target.print(transferred.to_json(), _summary(transferred, file, settings.store_url))
         return
     with progress_bar("Memories") as advance:
         report = import_items(
             settings.store_url,
-            lambda: mem0_items(json_values(Path(file)), [user] if user else ()),
+            lambda: mem0_items(json_values(Path(file)), users),
             agent_name=target.agent,
             max_content_bytes=settings.max_content_bytes,
             progress=advance,

@@ -149,7 +149,8 @@ class Replies:
         self._known: dict[str, Reply] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+", encoding="utf-8")
+            # A run may be killed in the midst of a character, and a reply may have half a surrogate pair.
+            self._file = path.open("a+", encoding="utf-8", errors="replace")
         except OSError as error:
             raise InvalidInput(f"The file of replies {path} cannot be written: {error}") from error
         self._file.seek(0)
@@ -252,7 +253,7 @@ async def answered(
             if not conversation.questions:
                 continue
             recall = await system.ingest(conversation, advance)
-            turns = {turn.id: (at, turn) for at, turn in enumerate(conversation.turns)}
+            place = {turn.id: at for at, turn in enumerate(conversation.turns)}
             days = [turn.at for turn in conversation.turns if turn.at is not None]
 
             waiting: list[Awaitable[Answered]] = []
@@ -260,7 +261,9 @@ async def answered(
                 started = perf_counter()
                 hits = await recall(question.text, k)
                 took = (perf_counter() - started) * 1_000
-                notes = [turn for _, turn in sorted({turns[hit.id][0]: turns[hit.id][1] for hit in hits}.items())]
+                # Agents may have saved more in the user's own store meanwhile.
+                places = {place[hit.id] for hit in hits if hit.id in place}
+                notes = [conversation.turns[at] for at in sorted(places)]
                 outcome = Answered(conversation.id, question, len(notes), 0, took)
                 waiting.append(_answer(outcome, notes, max(days, default=None), model, judging, advance))
             found += await asyncio.gather(*waiting)

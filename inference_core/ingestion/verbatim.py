@@ -181,7 +181,7 @@ class IngestReport:
     @property
     def done(self) -> int:
         """How many messages were read, including the skipped ones."""
-        return self.messages + self.skipped.total() - self.skipped[OTHER_PARTS]
+        return self.messages + self.skipped.total() - self.skipped[OTHER_PARTS] - self.skipped[NOT_OFFERED]
 
 
 def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Iterator[IngestReport]:

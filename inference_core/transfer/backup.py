@@ -181,8 +181,7 @@ def restore(
     with ExitStack() as opened:
         part = None
         if path is not None:
-            if path.exists():
-                raise InvalidInput(f"{path} is there already: a backup is restored into a new store alone")
+            _check_is_new(path)
             part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
             part.parent.mkdir(parents=True, exist_ok=True)
             opened.enter_context(alone_at(path))
@@ -236,6 +235,13 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
                 if key not in [one.row.key for one in found.groups[0]]:
                     raise StoreError(f"The restored store does not find {key!r} by its own text")
     return manifest
+
+
+def _check_is_new(path: Path) -> None:
+    if path.exists():
+        raise InvalidInput(f"{path} is there already: a backup is restored into a new store alone")
+    if (log := path.with_name(f"{path.name}-wal")).exists():  # SQLite would write it into the restored store
+        raise InvalidInput(f"{log} is left from a store that is gone; move it to where that store's file is")
 
 
 def _opened(url: str, manifest: Manifest, keys: Mapping[str, Any]) -> Backend:

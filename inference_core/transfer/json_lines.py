@@ -25,6 +25,7 @@ from inference_core.errors import InvalidInput, UnsupportedSchema, without_quote
 from inference_core.lifecycle.copies import note_copy
 from inference_core.memory.namespaces import (
     Namespace,
+    encode_label,
     holds_memories,
     holds_pending,
     is_sidecar,
@@ -189,24 +190,27 @@ def import_store(
     path: Path,
     backend: Backend,
     *,
+    user_ids: Sequence[str] = (),
     policy: ConflictPolicy = ConflictPolicy.NEWER,
     progress: Progress | None = None,
     secrets: Policy | Guard | None = None,
 ) -> TransferReport:
-    """Writes the rows of an export into ``backend``; safe to repeat, to interrupt and beside writers.
+    """Writes an export's rows, of these users or of all, to ``backend``; safe to repeat, to interrupt, beside writers.
 
     Secrets are redacted, or treated as ``secrets`` says. Rules, preferences and procedures from outside wait for the
     user: no store keeps such memories, so somebody has put them into the file.
 
     Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
-    a newer version; StoreError. The rows before the fault were written, and stay.
+    a newer version; InvalidId, StoreError. The rows before the fault were written, and stay.
     """
+    labels = frozenset(map(encode_label, user_ids))
     report = TransferReport()
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", newline="\n") as file:
         writer = Writer(backend, policy, report, secrets)
         puts = _puts(cast("IO[str]", file), writer, path)
-        while portion := list(islice(puts, PORTION)):
+        wanted = (put for put in puts if not labels or put.namespace[0] in labels)
+        while portion := list(islice(wanted, PORTION)):
             waiting = {
                 id(put): put
                 for put in portion

@@ -59,3 +59,18 @@ def test_what_is_damaged_is_named(capsys: Capture) -> None:
     for command in ("verify", "recover --drill", "recover --url sqlite:///new.db"):
         assert "saved/store is damaged" in text(capsys, *command.split(), "saved", code=1)
     assert "is no backup" in text(capsys, "verify", "nothing", code=1)
+
+
+def test_regression_a_log_of_a_store_that_is_gone_does_not_get_into_the_restored_one(capsys: Capture) -> None:
+    """Who had moved a damaged store out of the way, but not its log, restored a database that SQLite then damaged."""
+    answer(capsys, "backup", "saved")
+    with open_store("sqlite:///m.db", embeddings=None) as store:
+        store.memory("cyd").add("likes water", "preferences")
+        Path("log").write_bytes(Path("m.db-wal").read_bytes())
+    Path("m.db").rename("damaged.db")
+    Path("log").rename("m.db-wal")
+    assert "m.db-wal is left from a store that is gone" in text(capsys, "recover", "saved", code=1)
+    Path("m.db-wal").rename("damaged.db-wal")
+    answer(capsys, "recover", "saved")
+    assert answer(capsys, "list", "--user", "cyd")["memories"] == []
+    assert len(answer(capsys, "list", "--user", "ada")["memories"]) == 1

@@ -22,6 +22,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
+from inference_core.ingestion.formats.transcripts import read_conversations
+from inference_core.ingestion.verbatim import ingest
 
 NOON = datetime(2025, 3, 4, 12, tzinfo=UTC)
 
@@ -278,3 +280,46 @@ def test_memories_of_mem0_are_memories(
         with open_store(url, embeddings=None) as store:
             (one,) = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
         assert one.metadata == {"mood": 1, "legacy": {"hash": "h"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        ("monday.json", "tuesday.json", [{"messages": OPENAI[1:2]}]),
+        ("monday.json", "tuesday.json", [OPENAI[1:2]]),
+        ("Chat - Bob/_chat.txt", "Chat - Eve/_chat.txt", WHATSAPP),
+    ],
+)
+def test_regression_chats_of_two_files_are_not_one(
+    first: str, second: str, value: Any, tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]
+):
+    """The second file's messages went into the first one's session, and those that also stand there were left out."""
+    for name in (first, second):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        found = answer(capsys, "import", saved(tmp_path / name, value), "--user", "ada")
+        assert (found["already_there"], found["memories"]) == (0, found["messages"])
+        assert answer(capsys, "import", str(tmp_path / name), "--user", "ada")["memories"] == 0
+    assert len(contents()) == 2 * found["memories"]
+
+
+def test_regression_a_chat_is_read_beside_the_files_that_were_sent_in_it(tmp_path: Path, capsys: Capture):
+    path = tmp_path / "chat.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("_chat.txt", WHATSAPP)
+        archive.writestr("00000012-notes.txt", "caf\xe9".encode("latin-1"))
+    assert answer(capsys, "import", str(path), "--user", "ada")["memories"] == 2
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes.txt", "no chat")
+    assert main(["import", str(path), "--user", "ada"]) == 1
+    assert "no messages in a form of WhatsApp that is known" in capsys.readouterr().err
+
+
+def test_regression_progress_ends_at_all(tmp_path: Path, url: str):
+    """Threads of others, and what has to wait but cannot, were counted as done, but not in the total."""
+    place = str(tmp_path / "checkpoints.db")
+    with SqliteSaver.from_conn_string(place) as saver:
+        threads(saver)
+    with open_store(url, embeddings=None) as store:
+        scope = AgentMemoryStoreService(store).scope
+        transcript = read_conversations("langgraph", place, user_id="ada")
+        assert [one.done for one in ingest(scope, "ada", transcript)][-1] == transcript.total

@@ -101,3 +101,13 @@ def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
     monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "22" * 32)
     assert answer(capsys, "import", file, "--url", other)["written"] == 2
     assert "key" in said(capsys, "export", file, "--url", folder, "--force", code=1)
+
+
+def test_regression_of_an_export_only_the_users_own_memories_are_imported(tmp_path: Path, capsys: Capture):
+    """--user was ignored: the memories of all users in the file were written."""
+    file, other = str(tmp_path / "all.jsonl"), f"sqlite:///{tmp_path / 'other.db'}"
+    said(capsys, "export", file)
+    found = answer(capsys, "import", file, "--user", "bob@example.com", "--url", other)
+    assert (found["read"], found["written"]) == (1, 1)
+    assert answer(capsys, "list", "--user", "ada", "--url", other)["memories"] == []
+    assert answer(capsys, "import", file, "--url", other)["written"] == 1

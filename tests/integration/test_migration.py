@@ -392,6 +392,23 @@ def test_the_script_runs_from_a_shell(url: str, expected: list[Expected]):
     assert f"Migrated {COUNT}:" in done.stdout
 
 
+def test_regression_the_script_heeds_the_settings_as_the_command_does(
+    path: Path, script: Script, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It stored redacted what was to be rejected, and at once what was to wait."""
+    monkeypatch.setenv("AGENT_MEMORY_SECRETS", "reject")
+    monkeypatch.setenv("AGENT_MEMORY_CONFIRM", "semantic")
+    monkeypatch.setenv("AGENT_MEMORY_MAX_MEMORIES", "1")
+    waits = {"content": "Lives in Rome", "memory_type": "facts"}
+    secret = {"content": f"Key sk-ant-api03-{'a1B2c3D4' * 12}", "memory_type": "facts"}
+    put_flat(path, ("ada", "1", waits), ("ada", "2", secret))
+    put_flat(path, *(("ada", key, {"content": key, "memory_type": "context"}) for key in ("a", "b")))
+    code, printed, _ = script("--database-url", url, "--json")
+    report = json.loads(printed)
+    assert (code, report["written"], report["waiting"], report["failed"]) == (1, 1, 1, 1)
+    assert report["skipped_by_reason"] == {"contains a secret": 1}
+
+
 def test_wrong_usage_is_code_two(script: Script):
     with pytest.raises(SystemExit) as refused:
         script("--user-ids")

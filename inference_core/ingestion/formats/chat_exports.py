@@ -21,14 +21,19 @@ _SPOKEN: Final = frozenset({"text", "multimodal_text"})
 _SPEAKERS: Final = ("user", "human", "assistant")
 _UNSAID: Final = "system"
 """The role given to what nobody said or saw, such as a model's thoughts; it is skipped."""
+_MARKS: Final = r"[\u200e\u200f\u202a-\u202c]{0,4}"
+"""Marks of the direction of text, which WhatsApp writes beside dates and names."""
 _HEAD: Final = re.compile(
-    r"\u200e?\[?(\d{1,4})[./-](\d{1,2})[./-](\d{1,4}),?\s+(\d{1,2})[:.](\d\d)(?:[:.](\d\d))?(?:\s*([AaPp])\.?\s?[Mm]\.?)?"
+    rf"{_MARKS}\[?{_MARKS}(\d{{1,4}}){_MARKS}[./-]{_MARKS}(\d{{1,2}}){_MARKS}[./-]{_MARKS}(\d{{1,4}}){_MARKS}[,\u060c]?"
+    rf"\s+{_MARKS}(\d{{1,2}})[:.](\d\d)(?:[:.](\d\d))?(?:\s*([AaPp\u0635\u0645])(?:\.?\s?[Mm]\.?)?)?{_MARKS}"
     r"(?:\]|\s+-)\s+(.*)",
     re.DOTALL,
 )
+_LATIN_HALVES: Final = frozenset("AaPp")
+_AFTERNOON: Final = frozenset("Pp\u0645")
 _AUTHOR: Final = re.compile(r"([^:\n]{1,100}): ?(.*)", re.DOTALL)
-_MEDIA: Final = re.compile(r"<[^<>\n]{1,60}>|\u200e.*", re.DOTALL)
-"""A placeholder for a picture or other media, or a notice of WhatsApp itself."""
+_MEDIA: Final = re.compile(r"\A(?:<[^<>\n]{1,60}>\Z|(?:\u200e[^\n]*(?:\n|\Z))+)")
+"""A placeholder for a picture or other media, or a notice of WhatsApp itself. The picture's caption may follow."""
 _HEADS: Final = 20
 _MONTHS: Final = 12
 _CENTURY: Final = 100
@@ -42,16 +47,19 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
     for where, value in values:
         conversation = _object(value, where, "a conversation of ChatGPT")
         mapping = _object(conversation.get("mapping"), where, "a conversation of ChatGPT with a 'mapping'")
-        session = conversation.get("conversation_id") or conversation.get("id") or conversation.get("title")
-        for name, node in _branch(mapping, conversation.get("current_node"), where):
+        branch = _branch(mapping, conversation.get("current_node"), where)
+        # Old exports have no ids of conversations, and many titles are "New chat": their roots tell them apart.
+        root = next((name for name, _ in branch), None)
+        session = conversation.get("conversation_id") or conversation.get("id") or root
+        for name, node in branch:
             place = f"{where}, node {name[:60]}"
             if node.get("message") is None:
                 continue
             message = _object(node["message"], place, "a message")
             author = _object(message.get("author"), place, "an author with a 'role'")
             content = _object(message.get("content") or {"content_type": "none"}, place, "content with 'parts'")
-            metadata = message.get("metadata")
-            is_hidden = isinstance(metadata, dict) and "is_visually_hidden_from_conversation" in metadata
+            metadata = _object(message.get("metadata") or {}, place, "metadata")
+            is_hidden = bool(metadata.get("is_visually_hidden_from_conversation"))
             # A transcript of speech is text, an image is not. The parts take the form of OpenAI's API.
             parts: list[Any] = [
                 {"type": "text" if isinstance(part.get("text"), str) else "other", "text": part.get("text")}
@@ -115,10 +123,11 @@ def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             )
 
 
-def openai_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
+def openai_entries(values: Iterable[tuple[str, Any]], name: str) -> Iterator[Entry]:
     """Messages in an array, arrays of them, or objects with ``messages``; also LangChain's ``messages_to_dict``.
 
-    Messages outside of such arrays and objects form one conversation, those of each array or object another.
+    Messages outside of such arrays and objects form one conversation, those of each array or object another. Without
+    an id, its session is ``name``, that of the file, and its number.
     """
     for number, (where, value) in enumerate(values, 1):
         given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
@@ -126,7 +135,7 @@ def openai_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
         if held is None:
             yield where, _plain(value, where)
             continue
-        session = given.get("id") or given.get("session_id") or given.get("thread_id") or f"conversation {number}"
+        session = given.get("id") or given.get("session_id") or given.get("thread_id") or f"{name} {number}"
         for at, message in enumerate(_list(held, where, "a list of messages"), 1):
             place = f"{where}, message {at}"
             yield place, {"session_id": session} | _plain(message, place)
@@ -175,7 +184,7 @@ def order_of(lines: Iterable[str]) -> Order:
             return Order(3, 2, 1)
         seen["day first"] += first > _MONTHS
         seen["month first"] += second > _MONTHS
-        seen["american"] += bool(found[7])
+        seen["american"] += found[7] in _LATIN_HALVES
     is_month_first = seen["month first"] or (seen["american"] and not seen["day first"])
     return Order(2, 1, 3) if is_month_first else Order(1, 2, 3)
 
@@ -200,7 +209,7 @@ def _entry(
     said = _AUTHOR.fullmatch("\n".join(texts))
     year, hour = int(head[order.year]), int(head[4])
     if head[7]:
-        hour = hour % 12 + 12 * (head[7] in "Pp")
+        hour = hour % 12 + 12 * (head[7] in _AFTERNOON)
     try:
         at = datetime(
             year + 2000 * (year < _CENTURY),
@@ -215,10 +224,11 @@ def _entry(
         at = None
     day = f"{at:%Y-%m-%d}" if at else "without date"
     fields = {"session_id": f"{name} {day}", "timestamp": at and at.isoformat()}
-    if said is None or _MEDIA.fullmatch(said[2]):
+    text = _MEDIA.sub("", said[2]) if said else ""
+    if said is None or not text:
         yield f"line {number}", {"role": "system", **fields}
     else:
         yield (
             f"line {number}",
-            {"role": "user", "name": said[1].strip("\u200e\u202a\u202c "), "content": said[2], **fields},
+            {"role": "user", "name": said[1].strip("\u200e\u200f\u202a\u202b\u202c "), "content": text, **fields},
         )

@@ -24,7 +24,7 @@ _BETWEEN: Final = re.compile(r"[\s,]*")
 
 
 def json_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """The values in a JSON file, each with its place: the elements of an array, or values one after the other.
+    """The values in a JSON file, each with its place: the elements of arrays, or values one after the other.
 
     Of a zip archive, those of its files ``conversations….json``. Only one value at a time is in memory. Raises
     InvalidInput, which says where, for input that is not JSON, damaged, too large, or unpacks to far more than its
@@ -48,7 +48,8 @@ def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
             at += is_array
             continue
         if is_array and buffer.startswith("]", at):
-            return
+            is_array, at = None, at + 1  # another array may follow, such as the next page of an API
+            continue
         try:
             value, end = decoder.raw_decode(buffer, at)
             if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import IO, Any, Final, NoReturn, cast
 
 from inference_core.clock import moment_of
 from inference_core.errors import InvalidInput
@@ -49,9 +49,11 @@ _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
 _AGAIN: Final = "What came before is kept; correct the file and run the same command again"
 _START_BYTES: Final = 1024 * 1024
 _CHATS: Final = r".*\.txt"
+_UNNAMED_CHAT: Final = "_chat"
+"""What an iPhone calls each chat; once unpacked, only the folder tells chats apart."""
 _ARRAY: Final = re.compile(rb"\[\s*[\[{\]]")
 _BEAM_CHAT: Final = re.compile(rb'\[\s*\{\s*"batch_number"')
-_READERS: Final = {"chatgpt": chatgpt_entries, "claude": claude_entries, "openai": openai_entries}
+_READERS: Final = {"chatgpt": chatgpt_entries, "claude": claude_entries}
 _FIELDS: Final = {"mapping": "chatgpt", "chat_messages": "claude", "conversation": "locomo", "messages": "openai"}
 """The field of a conversation by which each format is recognized."""
 
@@ -149,6 +151,18 @@ def _text(fields: Mapping[str, Any], skipped: Counter[str]) -> str:
         else:
             skipped[OTHER_PARTS] += 1
     return mended("\n".join(texts))
+
+
+def _chat_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:
+    """`text_lines`; none of a file that cannot be read and is no chat: an archive also has the files that were sent."""
+    is_chat = False
+    try:
+        for number, line in text_lines(file, where):
+            is_chat = is_chat or is_whatsapp([line])
+            yield number, line
+    except InvalidInput:
+        if is_chat:
+            raise
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -251,15 +265,19 @@ def read_conversations(
             return thread_entries(str(place), user_id, threads, skipped)
         if form == "whatsapp":
             return chats()
-        return _READERS[form](json_values(path))
+        values = json_values(path)
+        return openai_entries(values, mended(path.stem)) if form == "openai" else _READERS[form](values)
 
     def chats() -> Iterator[Entry]:
+        name = path.resolve().parent.name if path.stem == _UNNAMED_CHAT else path.stem
         with text_files(path, _CHATS) as files:
-            order = order_of(line for file in files for _, line in text_lines(file, str(path)))
+            order = order_of(line for file in files for _, line in _chat_lines(file, str(path)))
         with text_files(path, _CHATS) as files:
             for file in files:
-                yield from whatsapp_entries(text_lines(file, str(path)), order, path.stem, zone)
+                yield from whatsapp_entries(_chat_lines(file, str(path)), order, name, zone)
 
-    skipped = Counter[str]()
-    total = sum(1 for _ in entries(Counter()))
+    skipped, left_out = Counter[str](), Counter[str]()
+    total = sum(1 for _ in entries(left_out)) + left_out.total()
+    if form == "whatsapp" and not total:
+        raise InvalidInput(f"{path} holds no messages in a form of WhatsApp that is known")
     return Transcript(messages_of(entries(skipped), path, skipped), total, skipped)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from inference_core.evaluation import JUDGE_PROMPTS
-from inference_core.evaluation.answers import JUDGES, token_f1, verdict_of
-from inference_core.evaluation.conversations import ConversationQuestion
+from inference_core.evaluation.answers import JUDGES, Asked, Nothing, Replies, Reply, answered, token_f1, verdict_of
+from inference_core.evaluation.conversations import (
+    Conversation,
+    ConversationQuestion,
+    ConversationTurn,
+    conversation_of,
+)
+from inference_core.evaluation.systems import Advance, Recall, RecalledTurn
+from inference_core.testing import ScriptedChatModel
 
 
 @pytest.mark.parametrize(
@@ -62,3 +72,37 @@ def test_words_are_compared_without_case_articles_and_punctuation():
     assert token_f1("The watering-can!", "a Watering can") == 1
     assert token_f1("in May", "In June 2025") == pytest.approx(0.4)
     assert token_f1("", "Eva") == token_f1("Ann", "Eva") == 0
+
+
+def test_regression_replies_outlive_a_run_that_was_killed_in_the_midst_of_a_character(tmp_path: Path):
+    """No later run could read the file, although its replies were paid for."""
+    path = tmp_path / "replies.jsonl"
+    with Replies(path) as replies:
+        replies.keep("a", Reply("Eva", 1, 1, 0.1))
+        replies.keep("b", Reply("caf\u00e9", 1, 1, 0.1))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index("\u00e9".encode()) + 1])
+    with Replies(path) as replies:
+        assert (replies.find("a"), replies.find("b")) == (Reply("Eva", 1, 1, 0.1, is_new=False), None)
+        replies.keep("b", Reply("half a pair: \ud83d", 1, 1, 0.1))
+    with Replies(path) as replies:
+        assert (kept := replies.find("b")) is not None
+        assert kept.text == "half a pair: ?"
+
+
+async def test_regression_what_is_saved_during_a_run_does_not_end_it(tmp_path: Path):
+    """A recall of the user's own store found a memory that the run did not know, and the run broke off."""
+
+    class Growing(Nothing):
+        async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
+            async def recall(query: str, k: int) -> list[RecalledTurn]:
+                return [RecalledTurn("saved meanwhile"), RecalledTurn("1")]
+
+            return recall
+
+    turn = ConversationTurn("1", None, None, None, "I ride a red bike")
+    asked = conversation_of("ada", [turn], [ConversationQuestion("Which bike?", "red", "4", ())])
+    with Replies(tmp_path / "replies.jsonl") as replies:
+        model = Asked("m", ScriptedChatModel(turns=["red"]), replies, asyncio.Semaphore())
+        (outcome,) = await answered([asked], Growing(), model, None, 5, lambda: None)
+    assert (outcome.notes, outcome.f1) == (1, 1)

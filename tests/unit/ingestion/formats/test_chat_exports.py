@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.formats.chat_exports import Entry, chatgpt_entries, claude_entries, openai_entries
+from inference_core.ingestion.formats import chat_exports
+from inference_core.ingestion.formats.chat_exports import Entry, chatgpt_entries, claude_entries
 
 Reader = Callable[[Iterable[tuple[str, Any]]], Iterator[Entry]]
+openai_entries: Reader = partial(chat_exports.openai_entries, name="chat")
 
 
 def read(reader: Reader, *values: Any) -> list[Any]:
@@ -58,7 +61,21 @@ def test_what_is_no_conversation_is_told_with_its_place(reader: Reader, value: A
 def test_conversations_of_a_list_are_told_apart():
     one = {"role": "user", "content": "x"}
     found = read(openai_entries, [one], {"id": "t", "messages": [one]}, one | {"session_id": "own"}, one)
-    assert [entry.get("session_id") for entry in found] == ["conversation 1", "t", "own", None]
+    assert [entry.get("session_id") for entry in found] == ["chat 1", "t", "own", None]
+
+
+def test_regression_old_chats_without_ids_are_told_apart():
+    """Each was in the session of its title, and most are called "New chat"."""
+    chats = ({"title": "New chat", "mapping": {root: {"message": message("Hi")}}} for root in "ab")
+    assert [one["session_id"] for one in read(chatgpt_entries, *chats)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("is_hidden", "role"), [(True, "system"), (False, "user")])
+def test_regression_only_what_is_hidden_was_not_said(is_hidden: bool, role: str):
+    """A message that the export calls not hidden was left out."""
+    hidden = {"is_visually_hidden_from_conversation": is_hidden}
+    (one,) = read(chatgpt_entries, {"mapping": {"a": {"message": message("I sail", metadata=hidden)}}})
+    assert one["role"] == role
 
 
 def test_what_claude_says_after_a_tool_follows_a_tools_message():

@@ -27,6 +27,7 @@ def values(path: Path) -> list[Any]:
         ('{"a": 1}\n{"b": 2}\n', [{"a": 1}, {"b": 2}]),
         ('\ufeff{"a": [1, 2]}', [{"a": [1, 2]}]),
         ("12 123", [12, 123]),
+        ('[{"a": 1}]\n[{"b": 2}, 3]\n[]\n', [{"a": 1}, {"b": 2}, 3]),  # pages, one after the other
     ],
 )
 @pytest.mark.parametrize("chunk", [1, 1024])
@@ -45,6 +46,7 @@ def test_values_come_one_by_one_wherever_the_chunks_end(
         (b'[{"a": 1}, {"b"', r"x\.json, value 2 is not JSON, or cut off"),
         (b'[{"a": 1}', r"value 2 is not JSON, or cut off"),
         (b'{"a": 1}\nhello\n', "value 2 is not JSON"),
+        (b'[{"a": 1}]\nhello\n', "value 2 is not JSON"),
         (b"[" * 200_000, "value 1 is not JSON"),
         (b'["\xff"]', "is not text in UTF-8"),
         (b'["' + b"x" * 3_000 + b'"]', "value 1 is not JSON, or has more than 0 MB"),
