@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from inference_core.effects import Operation
-from inference_core.errors import InvalidMemory
+from inference_core.errors import InvalidMemory, UntrustedWrite
 from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, moment_field
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
@@ -30,6 +30,7 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.services.operations.recall import recall
+from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MAX_TAGS, MemoryScope, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Key, Write
@@ -167,13 +168,14 @@ def consolidated(
     for candidate in candidates:
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
+            yield from check_rejected(scope, record)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
             target = changes.get(found) if found else None
             if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
                 record = _outlived(record, target)
             outranks = partial(_outranks, record, candidate, messages)
             successor, is_known, replaced = yield from _placed(scope, record, changes, outranks)
-        except InvalidMemory as error:
+        except (InvalidMemory, UntrustedWrite) as error:
             changes.problems.append(mended(str(error)))
             continue
         now = record.created_at

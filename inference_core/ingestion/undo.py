@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from inference_core.effects import Operation
-from inference_core.ingestion.consolidation import REINFORCED
+from inference_core.ingestion.reverting import Reverted
 from inference_core.lifecycle.archive import restore_archived
-from inference_core.memory.audit import AuditEvent, Cause, Changed
+from inference_core.memory.audit import AuditEvent, Cause
 from inference_core.memory.namespaces import (
     FORGOTTEN,
-    PENDING,
-    USAGE,
     encode_label,
     holds_memories,
     holds_pending,
@@ -29,11 +27,9 @@ from inference_core.memory.text import encode_json, moment_field
 from inference_core.services.operations.audit import events_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write
-from inference_core.stores.governance.versions import State, is_versioned, place_of, states_in, versions_key
+from inference_core.stores.governance.versions import State, versions_key
 
 UNDO: Final = "undo"
-_MOVES: Final = frozenset({"forget", "restore"})
-_MISSING: Final = object()
 
 
 @dataclass(slots=True)
@@ -84,43 +80,36 @@ def _undone(
     passed_over = _taken_back(events, matching)
     chosen = matching - passed_over
     label = encode_label(user_id)
-    touched = {_key(label, one) for event in events if event.id in chosen for one in event.changes}
-    touched = {key for key in touched if is_versioned(key[0])}
-    if not dry_run and (yield from _unforgotten(scope, user_id, events, chosen, {key for _, key in touched})):
+    undone = Reverted(label, events, chosen, passed_over)
+    if not dry_run and (yield from _unforgotten(scope, user_id, events, chosen, {key for _, key in undone.touched})):
         events = yield from events_of(scope.engine, user_id)
-    histories = _histories(events, label, sorted(touched))
-    homes = list(dict.fromkeys(map(versions_key, histories)))
-    rows = yield from scope.engine.get([*histories, *homes])
-    current = dict(zip(histories, rows, strict=False))
-    kept = dict(zip(homes, rows[len(histories) :], strict=True))
-    report = UndoReport()
-    targets: dict[Key, State | None] = {}
-    for key, history in histories.items():
-        states = {(one.place, one.version): one for one in states_in(kept[versions_key(key)], scope.clock.now())}
-        try:
-            target = _target(key, history, chosen, passed_over, states, current[key])
-        except LookupError:
-            if not holds_pending(key[0]):  # else the decision stands
-                report.lost.append(key[1])
-            continue
-        targets[key] = target if target and _holds(_row(key, target, current[key]), scope, drops) else None
-    staying = _staying(targets, current, histories)
+        undone = Reverted(label, events, chosen, passed_over)
+    homes = list(dict.fromkeys(map(versions_key, undone.places)))
+    rows = yield from scope.engine.get([*undone.places, *homes])
+    current = dict(zip(undone.places, rows, strict=False))
+    kept = dict(zip(homes, rows[len(undone.places) :], strict=True))
+    undone.find(
+        current, kept, lambda key, state: _holds(_row(key, state, current[key]), scope, drops), scope.clock.now()
+    )
+    report = UndoReport(lost=list(dict.fromkeys(undone.lost)))
+    targets = undone.targets
+    staying = _staying(targets, current, undone.last)
     report.kept = [key for _, key in staying]
     lost = {*report.lost, *report.kept}
     targets = {key: target for key, target in targets.items() if key[1] not in lost}
     writes = [write for key, target in targets.items() if (write := _write(key, target, current[key]))]
     changed = {(write.namespace, write.key) for write in writes if holds_memories(write.namespace)}
-    report.removed = [key for place, key in sorted(changed) if targets[place, key] is None]
     report.restored = [key for place, key in sorted(changed) if targets[place, key] is not None]
+    report.removed = [key for _, key in sorted(changed) if key not in report.restored]
     report.waiting = sorted(
         write.key for write in writes if isinstance(write, Put) and holds_pending(write.namespace) and write.kind
     )
-    report.lost = list(dict.fromkeys(report.lost))
     # If a period includes an earlier undo of itself, undoing it again finds nothing left to do.
     is_new = not chosen <= _taken_back(events, ()) | {event.id for event in events if event.operation == UNDO}
     if dry_run or not (writes or also or is_new):
         return report
-    gone = [row for key, row in current.items() if row and key in changed and targets[key] is None]
+    left = [row for key, row in current.items() if row and key in changed and targets[key] is None]
+    gone = [row for row in left if row.key in report.removed]
     again = [_row(key, target, current[key]) for key, target in targets.items() if target and key in changed]
     links = yield from relinked(scope, user_id, gone, again)
     named = {(link.namespace, link.key) for link in links}
@@ -128,7 +117,7 @@ def _undone(
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
     batch: list[Write] = [*checks, *(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
     # A removal takes the archived row of the same id along unless the batch names it, so these checks keep it.
-    aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in gone]
+    aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in left]
     archived = yield from scope.engine.get([key for key in aside if key not in targets])
     batch += [Check(namespace=row.namespace, key=row.key, expected=row.version) for row in archived if row]
     cause = Cause(
@@ -151,18 +140,6 @@ def _taken_back(events: Sequence[AuditEvent], chosen: Collection[str]) -> set[st
         if event.id not in chosen and event.id not in found:
             found.update(event.undone)
     return found
-
-
-def _histories(
-    events: Sequence[AuditEvent], label: str, keys: Sequence[Key]
-) -> dict[Key, list[tuple[AuditEvent, Changed]]]:
-    """The changes of each row in ``keys``, the oldest first."""
-    histories: dict[Key, list[tuple[AuditEvent, Changed]]] = {key: [] for key in keys}
-    for event in events:
-        for change in event.changes:
-            if (key := _key(label, change)) in histories:
-                histories[key].append((event, change))
-    return histories
 
 
 def _unforgotten(
@@ -199,9 +176,9 @@ def _records(scope: MemoryScope, user_id: UserId, keys: Collection[str]) -> Oper
 def _staying(
     targets: Mapping[Key, State | None],
     current: Mapping[Key, Row | None],
-    histories: Mapping[Key, Sequence[tuple[AuditEvent, Changed]]],
+    last: Mapping[Key, str],
 ) -> dict[Key, Row]:
-    """The pinned memories that would be removed: no undo removes what somebody has pinned.
+    """The pinned memories that would be removed: no undo removes what somebody has pinned. ``last``: what changed them.
 
     Except for one that was approved and not changed since: it is pinned only because the memory that it replaced was,
     and that one is back now.
@@ -212,7 +189,7 @@ def _staying(
         key: row
         for key, row in going.items()
         if row and holds_memories(key[0]) and row.value.get("pinned") is True
-        if histories[key][-1][0].operation != "approve"
+        if last[key] != "approve"
     }
 
 
@@ -221,78 +198,6 @@ def _holds(row: Row, scope: MemoryScope, drops: Callable[[MemoryRecord], bool]) 
     if row.expiry and row.expiry.at <= scope.clock.now():
         return False
     return not (holds_memories(row.namespace) and is_known(row) and drops(record_of(row)))
-
-
-def _target(
-    key: Key,
-    history: Sequence[tuple[AuditEvent, Changed]],
-    chosen: Collection[str],
-    passed_over: Collection[str],
-    states: Mapping[tuple[str, int], State],
-    row: Row | None,
-) -> State | None:
-    """What the row at ``key`` is without the events that are undone. Raises LookupError if its state is not kept."""
-    place = place_of(key[0])
-    ids = [event.id for event, _ in history]
-    skipped = {one for one in ids if one in chosen or one in passed_over}
-    start = min(at for at, one in enumerate(ids) if one in chosen)
-    for at in range(len(ids) - 1, -1, -1):
-        undone = [ids.index(one) for one in history[at][0].undone if one in ids]
-        if at > start and undone and ids[at] not in skipped:
-            # An undo came later and stays: what it has undone may be earlier.
-            start = min(start, *undone)
-            skipped.add(ids[at])
-
-    def before(at: int) -> State | None:
-        version = history[at][1].before
-        if version == 0 or (version is None and place == PENDING):
-            return None
-        return states[place, -1 if version is None else version]  # KeyError: no state is kept of what has expired
-
-    if place == USAGE:  # recalls are counted without events
-        return before(start)
-    target = before(start)
-    # A move to the archive, followed by the move back, changes nothing: both are passed over.
-    leaves = {
-        index
-        for at in range(start, len(history) - 1)
-        if history[at][0].operation in _MOVES and history[at][1].after == 0 and history[at + 1][0].operation in _MOVES
-        for index in (at, at + 1)
-    }
-    for at in range(start, len(history)):
-        if ids[at] in skipped or at in leaves:
-            continue
-        # Somebody else has made this change, so it stays.
-        new = before(at + 1) if at + 1 < len(history) else State.of(row) if row else None
-        old = new and before(at)
-        if new is None or old is None or place == PENDING:  # of what waits, the last decision counts
-            target = new
-        elif target is not None:  # else it did not exist before, and goes even if it was changed since
-            target = replace(new, value=_merged(target.value, old.value, new.value))
-    return target
-
-
-def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``target`` with the differences from ``old`` to ``new`` applied, field by field."""
-    merged = dict(target)
-    for name in {**old, **new}:
-        was, is_now = old.get(name, _MISSING), new.get(name, _MISSING)
-        has = target.get(name, _MISSING)
-        if was == is_now:
-            continue
-        if is_now is _MISSING:
-            merged.pop(name, None)
-        elif all(isinstance(one, dict) for one in (has, was, is_now)):
-            merged[name] = _merged(target[name], old[name], new[name])
-        elif all(isinstance(one, list) for one in (has, was, is_now)):
-            left = [one for one in target[name] if one not in old[name] or one in new[name]]
-            merged[name] = [*left, *(one for one in new[name] if one not in old[name] and one not in left)]
-        elif name == REINFORCED and isinstance(is_now, int):
-            counts = [one if isinstance(one, int) else 0 for one in (has, was)]
-            merged[name] = counts[0] + is_now - counts[1]
-        else:
-            merged[name] = is_now
-    return merged
 
 
 def _write(key: Key, target: State | None, row: Row | None) -> Put | Remove | None:
@@ -350,10 +255,6 @@ def relinked(
             others = [key for key in successor.supersedes if key != last.id]
             now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
     return [put_of(one, expected=one.version) for key, one in now.items() if one is not there[key]]
-
-
-def _key(label: str, change: Changed) -> Key:
-    return (label, *change.place), change.key
 
 
 def _row(key: Key, state: State, current: Row | None) -> Row:

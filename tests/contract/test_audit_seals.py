@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -303,7 +304,9 @@ def test_what_an_erasure_takes_is_no_tamper_and_what_has_expired_neither(service
     assert not any(USER in "".join(row.namespace) for row in rows_of(service) if row.namespace[0] == SEALS)
 
 
-def test_an_event_that_has_lived_its_time_is_expired(service: Any) -> None:
+def test_an_event_of_which_no_end_is_known_lives_as_long_as_the_setting_says() -> None:
+    """Earlier versions of the package sealed no ends, and stores of LangGraph have none."""
+    service = AgentMemoryStoreService(InMemoryStore(), timeout=None)
     history(service, 4)
     journal = service.scope.engine.journal
     event = next(row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
@@ -311,6 +314,30 @@ def test_an_event_that_has_lived_its_time_is_expired(service: Any) -> None:
     assert check_trail(journal, USER).problems == (f"event {event.key} was removed",)
     journal.life = timedelta(0)
     assert (check_trail(journal, USER).problems, check_trail(journal, USER).expired) == ((), 1)
+
+
+@pytest.mark.parametrize("service", ["memory", "sqlite"], indirect=True)
+def test_regression_an_event_lives_as_long_as_the_setting_said_when_it_was_written(service: Any) -> None:
+    """With a longer setting, such as the command's default, what had expired was reported as removed by somebody.
+
+    With a shorter one, what somebody had removed counted as expired.
+    """
+    journal = service.scope.engine.journal
+    journal.life = timedelta(seconds=2)
+    service.sync.save_memory(USER, "short")
+    seal(service)
+    ended = next(row.expiry.at for row in rows_of(service) if row.expiry)
+    journal.life = timedelta(days=365)
+    service.sync.save_memory(USER, "long")
+    seal(service)
+    event = max((row for row in rows_of(service) if row.namespace[1:] == (AUDIT,)), key=lambda row: row.seq)
+    while datetime.now(UTC) <= ended:
+        time.sleep(0.05)
+    found = service.sync.verify_audit(USER)
+    assert (found.problems, found.expired, found.events) == ((), 1, 1)
+    written(service, Remove(namespace=event.namespace, key=event.key))
+    journal.life = timedelta(0)
+    assert service.sync.verify_audit(USER).problems == (f"event {event.key} was removed",)
 
 
 def test_sealing_reads_few_seals_and_goes_on_where_clocks_were_wrong(

@@ -123,6 +123,21 @@ def test_counts_are_verified_and_mended(tmp_path: Path, monkeypatch: pytest.Monk
         service.save_memory("bob", "Somebody else's")
 
 
+def test_regression_what_has_expired_leaves_room_on_encrypted_stores(tmp_path: Path, clock: FrozenClock) -> None:
+    """An expired memory still counted once it was removed or replaced, so for a minute saves were refused."""
+    given: dict[str, Any] = {"keys": f"file:///{tmp_path}/keys.json", "encryption_key": bytes(32), "clock": clock}
+    url = f"sqlite:///{tmp_path}/memory.db"
+    with open_store(url, embeddings=None, quota=Quota(max_memories=2), ttl={"default_ttl": 60}, **given) as store:
+        memory = AgentMemoryStoreService(store, clock=clock).sync
+        for name in ("rome", "oslo"):
+            memory.save_memory("ada", f"Lived in {name}", "facts", memory_id=name)
+        clock.advance(timedelta(hours=2))
+        memory.save_memory("ada", "Lives in Rome", "facts", memory_id="rome")
+        run(store.engine.remove_expired())
+        assert counted(store) == {"": 1}
+        memory.save_memory("ada", "Lives in Oslo", "facts")
+
+
 def test_counts_that_others_keep_changing_are_left_to_them(clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recount whose row is written by others meanwhile gives up; the write fails, and nothing is stored."""
     backend = open_backend("memory://")

@@ -233,6 +233,33 @@ def test_an_approved_one_that_ended_may_be_offered_again(service: AgentMemorySto
         service.sync.save_memory(U, RULE, "instructions", source=WEB)
 
 
+@pytest.mark.parametrize("kind", ["facts", "general", "interaction", "preferences", "instructions"])
+def test_regression_rejected_words_are_refused_as_any_type(service: AgentMemoryStoreService, kind: str):
+    """Only what would wait again was refused: as a fact, the rejected words became a memory at once."""
+    service.sync.reject_pending(U, offer(service))
+    assert service.sync.save_memory(U, "Pays by card", "facts", memory_id="card", source=WEB) == "card"
+    with pytest.raises(UntrustedWrite, match="Do not retry"):
+        service.sync.save_memory(U, f"{RULE.upper()}.", kind, source=WEB)
+    with pytest.raises(UntrustedWrite, match="Do not retry"):
+        service.sync.update_memory(U, "card", RULE, source=WEB)
+    assert stored(service) == ["Pays by card"]
+    service.sync.save_memory(U, RULE, kind)  # the application says so
+    assert RULE in stored(service)
+
+
+def test_regression_words_that_were_rejected_later_stay_so(service: AgentMemoryStoreService, clock: FrozenClock):
+    """Once the approved memory, which had ended, was deleted, its words were offered again."""
+    first = offer(service)
+    service.sync.approve_pending(U, first)
+    service.sync.update_memory(U, first, expires_at=clock.now() - timedelta(days=1))
+    second = offer(service)
+    service.sync.reject_pending(U, second)
+    service.sync.delete_memory(U, first, erase=True)
+    with pytest.raises(UntrustedWrite, match="rejected it before"):
+        service.sync.save_memory(U, RULE, "instructions", source=WEB)
+    assert not waiting(service)
+
+
 def test_so_many_wait(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(review, "MOST_PENDING", 3)
     first, *_ = [offer(service, f"rule {number}") for number in range(3)]

@@ -143,3 +143,25 @@ def test_of_two_reviewers_one_decides(url: str, tmp_path: Path) -> None:
                 said = [(edit and f"{edit} {round_}") or f"rule {round_}" for edit in edits]
                 assert told == [one == memory.content for one in said] + [False] * 4
             assert service.sync.list_pending(U) == []
+
+
+def test_regression_what_two_agents_have_offered_is_decided_by_one_reviewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each agent's was approved by itself: a rejection in between succeeded, and the first agent had the rule."""
+    with open_store("memory://", embeddings=None) as store:
+        services = [AgentMemoryStoreService(store, agent_name=name) for name in ("planner", "travel")]
+        for service in services:
+            with pytest.raises(ConfirmationNeeded):
+                service.sync.save_memory(U, "new", "instructions", source=WEB)
+        key, write = services[0].sync.list_pending(U)[0].id, MemoryScope.write
+        batches, told = list[str](), list[list[str]]()
+
+        def write_late(scope: MemoryScope, batch: Any, operation: str, **given: Any) -> Operation[list[int]]:
+            batches.append(operation)
+            if batches == ["approve", "approve"]:  # of the second agent's
+                told.append(services[0].sync.reject_pending(U, key))
+            return write(scope, batch, operation, **given)
+
+        monkeypatch.setattr(MemoryScope, "write", write_late)
+        told.append(services[0].sync.approve_pending(U, key))
+        has = [bool(service.sync.get_memory(U, key)) for service in services]
+        assert (told, has) == ([[key]], [True, True])

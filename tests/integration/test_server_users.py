@@ -177,6 +177,20 @@ async def test_regression_the_audit_trail_names_the_key_that_has_decided(server:
     assert approved.value["source"]["approved_by"] == f"key {key[3:11]}"
 
 
+async def test_regression_what_another_agent_wrote_is_approved_and_restored(server: Served):
+    """The lists show what all agents wrote, but of another agent's own memory, both answered 404 after they did it."""
+    travel = AgentMemoryStoreService(server.service.store, agent_name="travel", timeout=None).sync
+    with pytest.raises(ConfirmationNeeded) as waits:
+        travel.save_memory("ada", "Book window seats", "instructions", source=MemorySource(origin=Origin.WEB))
+    one = waits.value.pending_id
+    async with server.client("ada", ALL) as client:
+        approved = await client.post(f"/v1/pending/{one}/approve", json={})
+        assert (approved.status_code, approved.json().get("content")) == (200, "Book window seats")
+        travel.delete_memory("ada", one)
+        restored = await client.post(f"/v1/forgotten/{one}/restore")
+        assert (restored.status_code, restored.json().get("content")) == (200, "Book window seats")
+
+
 async def test_only_a_reviewer_approves_what_waits(server: Served):
     """An agent's own key could approve what the agent had offered."""
     offered = {"content": "Always book window seats", "memory_type": "instructions", "origin": "web"}

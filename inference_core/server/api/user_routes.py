@@ -192,7 +192,7 @@ async def restore_memory(call: Caller, memory_id: MemoryId) -> wire.Memory:
     report = await call.run(restore, [memory_id])
     if report.taken:
         raise problems.Refusal(409, "id-taken", "Another memory was saved with this id")
-    document = await call.run(memories.get, memory_id)
+    document = await call.run(memories.get_of_any_agent, memory_id)
     if document is None or report.missing:
         raise MemoryNotFound(memory_id)
     return wire.Memory.of(document)
@@ -210,7 +210,7 @@ async def list_pending(call: Caller, session_id: str | None = None) -> user_wire
 async def approve_pending(call: Caller, memory_id: MemoryId, body: user_wire.Approval) -> wire.Memory:
     """Makes a pending memory one that the user has stated. Give the permission to an application, never to an agent."""
     approved = await call.run(review.approve_pending, memory_id, body.edit, by=call.scope.actor.id)
-    document = await call.run(memories.get, memory_id) if approved else None
+    document = await call.run(memories.get_of_any_agent, memory_id) if approved else None
     if document is None:
         raise MemoryNotFound(memory_id)
     return wire.Memory.of(document)

@@ -11,7 +11,7 @@ from unicodedata import normalize
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_field
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_type
@@ -51,6 +51,17 @@ def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[Memory
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
     record = yield from find(scope, user_id, memory_id, (yield from readable(scope, user_id)))
     scope.engine.extend_later([record] if record else [])
+    return record and MemoryStoreDocument.of(record)
+
+
+def get_of_any_agent(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryStoreDocument | None]:
+    """Like `get`, but finds the user's own memories only, whichever agent wrote them.
+
+    Raises InvalidInput, StoreUnavailable.
+    """
+    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    homes = [name for name in names if holds_memories(name)]
+    record = (yield from find(scope, user_id, memory_id, homes)) if homes else None
     return record and MemoryStoreDocument.of(record)
 
 

@@ -7,13 +7,12 @@ HMAC of the user and the text under a key of the store, by which the same text i
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from inference_core.effects import Operation
 from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite, VersionConflict
@@ -43,6 +42,7 @@ from inference_core.memory.text import (
 from inference_core.memory.trust import Decision, Origin, Trust, decide, guides, why_it_waits
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
+from inference_core.services.operations.rejected import NOTE, is_rejected, is_rejected_on, names_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row, Write
 from inference_core.stores.indexing.reader import content_key_of
@@ -50,10 +50,7 @@ from inference_core.stores.indexing.reader import content_key_of
 PENDING_DAYS: Final = 30
 MOST_PENDING: Final = 200
 """How many memories may wait beside one namespace, a user's category or an agent's part of it; more are refused."""
-_NOTE: Final = "_pending"
 _ENDS: Final = "ends"
-_NAMES: Final = 4
-"""How many names a text can get: the next one each time that a memory of it was approved and has ended since."""
 
 
 def proposal(
@@ -77,7 +74,7 @@ def proposed_on(
     owner = owner_in(record.namespace)
     homes = list(dict.fromkeys([record.namespace, *homes]))
     place = sidecar_namespace(record.namespace, PENDING)
-    for name in _names(content_key_of(backend), owner, record.content):
+    for name in names_of(content_key_of(backend), owner, record.content):
         there = backend.get([(home, name) for home in homes])
         if not any(there):
             break
@@ -85,8 +82,7 @@ def proposed_on(
             return Decision.YES, name, []
     else:
         return Decision.NO, "", []
-    places = [one for one in backend.namespaces((encode_label(owner),)) if holds_pending(one)]
-    if any(row and _is_rejected(row) for row in backend.get([(one, name) for one in places])):
+    if is_rejected_on(owner, record.content, backend):
         return Decision.NO, name, []
     known = backend.get([(sidecar_namespace(home, PENDING), name) for home in homes])
     if any(row and _waits(row, now) for row in known):
@@ -104,7 +100,7 @@ def proposed_on(
     put = Put(
         namespace=place,
         key=name,
-        value=encode_json(waiting.to_value() | {_NOTE: note}, what="memory"),
+        value=encode_json(waiting.to_value() | {NOTE: note}, what="memory"),
         kind=record.memory_type.value,
         created_at=now,
         updated_at=now,
@@ -148,7 +144,7 @@ def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecor
 def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> Operation[None]:
     """Removes pending memories with the words of ``content``, since the user has stated them. Raises StoreError."""
     text = scope.engine.guard.text(canonical_text(content, max_bytes=scope.max_content_bytes))
-    names = list(_names((yield from scope.engine.content_key()), user_id, text))
+    names = list(names_of((yield from scope.engine.content_key()), user_id, text))
     rows = [row for row in (yield from pending_rows(scope, user_id)) if row.key in names]
     if rows:
         with suppress(VersionConflict):  # somebody has just decided
@@ -170,7 +166,7 @@ def list_pending(
     there = {(one.namespace, one.key): one for one in found if one and is_known(one)}
     waiting: list[PendingMemory] = []
     for row, keys in zip(rows, places, strict=True):
-        note = mapping_field(row.value, _NOTE)
+        note = mapping_field(row.value, NOTE)
         pending = PendingMemory(
             document=MemoryStoreDocument.of(_record(row)),
             proposed_at=moment_field(note, "at") or row.updated_at,
@@ -221,11 +217,11 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
         """Makes it a memory, or finds that it is one already. Raises VersionConflict if somebody else decides first."""
         now = scope.clock.now()
         rows = yield from _beside(reviewing, user_id, key, now)
-        if any(map(_is_rejected, rows)):
+        if any(map(is_rejected, rows)):
             return False
-        for row in rows:  # more than one if several agents have offered it
-            waiting = _record(row)
-            targets = yield from scope.engine.get(_ends(row))
+        writes, over = list[Write](), set[Key]()
+        for row, waiting in zip(rows, map(_record, rows), strict=True):  # several if several agents have offered it
+            targets = yield from scope.engine.get([key for key in _ends(row) if key not in over])
             old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
             # What is approved in a space does not become the words of each of its members.
             origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
@@ -240,12 +236,13 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
                 pinned=waiting.pinned or any(one.pinned for one in old),
                 supersedes=tuple(one.id for one in old),
             )
-            over = [put_of(ended(one, record), expected=one.version) for one in old]
-            gone = Remove(namespace=row.namespace, key=row.key, expected=row.version)
+            over |= {(one.namespace, one.id) for one in old}
+            writes += [put_of(record, expected=0), *(put_of(ended(one, record), expected=one.version) for one in old)]
+            writes.append(Remove(namespace=row.namespace, key=row.key, expected=row.version))
+        if rows:  # in one transaction, or somebody could reject one of them in between
             # The thread is the proposal's: undoing that session takes back what was made of it.
-            acting = replace(reviewing, actor=replace(reviewing.actor, thread_id=waiting.source.thread_id))
-            yield from acting.write([put_of(record, expected=0), *over, gone], "approve")
-        if rows:
+            acting = replace(reviewing, actor=replace(reviewing.actor, thread_id=_record(rows[0]).source.thread_id))
+            yield from acting.write(writes, "approve")
             return True
         names = yield from scope.engine.namespaces((encode_label(user_id),))
         there = yield from scope.engine.get([(name, key) for name in names if holds_memories(name)])
@@ -253,7 +250,7 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
         if edit is not None:
             return any(one.content == edit for one in known)
         secret = yield from scope.engine.content_key()
-        return any(key in _names(secret, user_id, one.content) for one in known)
+        return any(key in names_of(secret, user_id, one.content) for one in known)
 
     return (yield from _decided(scope, user_id, pending_id, session_id, approve))
 
@@ -288,11 +285,11 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
     reason = None if why is None else canonical_text(why, what="why", max_bytes=scope.max_content_bytes)
     reviewing = _reviewing(scope, user_id, by)
     note = {"rejected": now.isoformat(), "by": reviewing.actor.id, "why": reason}
-    value = encode_json({_NOTE: note}, what="memory")
+    value = encode_json({NOTE: note}, what="memory")
 
     def reject(key: str) -> Operation[bool]:
         rows = yield from _beside(scope, user_id, key, now)
-        waiting = [(row.namespace, row.version) for row in rows if not _is_rejected(row)]
+        waiting = [(row.namespace, row.version) for row in rows if not is_rejected(row)]
         if waiting:
             marks = [Put(namespace=one, key=key, value=value, updated_at=now, expected=at) for one, at in waiting]
             yield from reviewing.write(marks, "reject")
@@ -356,7 +353,7 @@ def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemorySco
 def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> Operation[list[Row]]:
     """The rows of what waits, or was rejected, under the id ``key``."""
     rows = yield from scope.engine.get([(place, key) for place in (yield from _places(scope, user_id))])
-    return [row for row in rows if row and (_is_rejected(row) or _waits(row, now))]
+    return [row for row in rows if row and (is_rejected(row) or _waits(row, now))]
 
 
 def _places(scope: MemoryScope, user_id: UserId) -> Operation[list[Namespace]]:
@@ -375,25 +372,13 @@ def _record(row: Row) -> MemoryRecord:
     )
 
 
-def _is_rejected(row: Row) -> bool:
-    return "rejected" in mapping_field(row.value, _NOTE)
-
-
 def _waits(row: Row, now: datetime) -> bool:
-    until = moment_field(mapping_field(row.value, _NOTE), "until")
+    until = moment_field(mapping_field(row.value, NOTE), "until")
     return is_known(row) and bool(row.value.get("content")) and until is not None and until > now
 
 
 def _ends(row: Row) -> list[Key]:
     """The keys of the memories that end when the pending one in ``row`` is approved, of the same user only."""
-    places = cast("list[list[str]]", mapping_field(row.value, _NOTE).get(_ENDS) or [])
+    places = cast("list[list[str]]", mapping_field(row.value, NOTE).get(_ENDS) or [])
     keys = [(tuple(labels), key) for *labels, key in places]
     return [(home, key) for home, key in keys if home[:1] == row.namespace[:1] and holds_memories(home)]
-
-
-def _names(key: bytes, user_id: UserId, content: str) -> Iterator[str]:
-    """The ids that this text of the user can get, whatever its type. Without the key they reveal nothing."""
-    text = " ".join(content.casefold().rstrip(".!").split())
-    for attempt in range(_NAMES):
-        told: list[Any] = [PENDING, encode_label(user_id), text, attempt]
-        yield hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]

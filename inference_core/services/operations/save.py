@@ -29,6 +29,7 @@ from inference_core.memory.types import (
     MemoryType,
     validate_memory_type,
 )
+from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.review import propose
 from inference_core.services.operations.scope import (
@@ -156,6 +157,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
         _check_expected(record.id, old, expected_version)
         saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)
     else:
+        yield from check_rejected(scope, clean)
         saved = yield from _saved(scope, user_id, clean, expected_version)
     return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
 

@@ -16,6 +16,7 @@ from inference_core.memory.text import canonical_metadata, canonical_text, optio
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, check_write, decide
 from inference_core.memory.types import MemoryType, validate_memory_type
 from inference_core.services.operations.delete import archive_keys, is_archived
+from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.review import propose
 from inference_core.services.operations.scope import (
     ATTEMPTS,
@@ -102,6 +103,8 @@ def update(  # noqa: D417 - callers of the service pass no scope
             raise InvalidInput(
                 f"Not changed: the user has approved the memory {quoted(known)}, which says this already"
             )
+        if source is not None and content is not None:
+            yield from check_rejected(scope, replace(new, source=source))
         try:
             yield from scope.write((yield from _writes(scope, old, new)), "update", source=source)
         except VersionConflict:

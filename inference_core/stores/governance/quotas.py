@@ -109,11 +109,16 @@ class _Limited:
         """Applies ``batch`` with counts that this process computes from what it reads; again if they have changed."""
         addresses = [(write.namespace, write.key) for write in batch]
         places = [(one.namespace, one.key) for one in measures]
+        beneath = self.beneath
         with self._lock:
             while True:
                 rows = self._backend.get([*addresses, *places])
+                # A row that has expired counts until something removes or replaces it.
+                stored = beneath.with_ended().get(addresses) if isinstance(beneath, SealedBackend) else rows
                 changes: dict[Key, Changed] = {}
-                for address, write, row in zip(addresses, batch, rows, strict=False):
+                for address, write, row, alive in zip(addresses, batch, stored, rows, strict=False):
+                    if isinstance(write, Expire) and alive:
+                        continue  # its life was extended meanwhile, so it stays
                     if isinstance(write, Put | Remove | Expire) and holds_memories(write.namespace):
                         old = changes[address][0] if address in changes else row and _stored(row)
                         changes[address] = old, write.value if isinstance(write, Put) else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -41,6 +42,7 @@ _TRIES: Final = 100
 class Seal(NamedTuple):
     """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
 
+    Behind a space, a MAC has the end of its event's time; without one, the event lives as long as the journal says.
     ``seq`` is the number of the last write that it covers. A seal without events says that the key ends: what was
     sealed before it with this key is removed from then on. Its ``seq`` is 0, as an erasure has writes numbered anew.
     """
@@ -168,15 +170,13 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
     # have ended without one.
     told = {key[:_OLD_MARK] for _, key, _ in sealed.values() if len(key) > _OLD_MARK} | {mark[:_OLD_MARK], *ended}
     expired = erased = 0
-    for event, (mac, key, number) in sealed.items():
-        made = event.partition("-")[0]
+    for event, (sealed_mac, key, number) in sealed.items():
+        mac, _, end = sealed_mac.partition(" ")
         if event in rows:
             problems += [f"event {event} was changed"] if rows[event].value.get("mac") != mac else []
         elif number < ended.get(key[:_OLD_MARK], 0) or (len(key) == _OLD_MARK and key not in told):
             erased += 1
-        elif (
-            made.isdigit() and int(made) / _MICROSECONDS + journal.life.total_seconds() <= datetime.now(UTC).timestamp()
-        ):
+        elif _is_over(event, end, journal):
             expired += 1
         else:
             problems.append(f"event {event} was removed")
@@ -271,7 +271,7 @@ def _events(backend: Backend, user: str) -> Iterator[Row]:
 
 
 def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int, str, str]]:
-    """The numbers, ids and MACs of the events that no seal names, the first written first."""
+    """The numbers, ids and MACs (with ends) of the events that no seal names, the first written first."""
     numbered = backend.capabilities.change_feed
     last = seals[-1].seq if seals else 0
     known = set[str]() if numbered else {event for seal in seals for event, _ in seal.events}
@@ -281,10 +281,21 @@ def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int,
         is_new = row.seq > last if numbered else row.key not in known
         seen_in_a_row = 0 if is_new else seen_in_a_row + 1
         if is_new:
-            fresh.append((row.seq, row.key, str(row.value.get("mac"))))
+            # Without the end, the present setting would decide whether an event that is gone has expired.
+            end = f" {row.expiry.at.timestamp():.6f}" if row.expiry else ""
+            fresh.append((row.seq, row.key, f"{row.value.get('mac')}{end}"))
         elif seen_in_a_row > _PAGE:
             break
     return sorted(fresh)
+
+
+def _is_over(event: str, end: str, journal: Journal) -> bool:
+    """Whether the time of ``event`` is over: its sealed ``end``, or "" for one of before ends were sealed."""
+    made = event.partition("-")[0]
+    with suppress(ValueError):  # no id or seal of ours, which is a problem of its own
+        at = float(end) if end else int(made) / _MICROSECONDS + journal.life.total_seconds()
+        return at <= datetime.now(UTC).timestamp()
+    return False
 
 
 def _seal_of(row: Row) -> Seal | None:
