@@ -22,7 +22,7 @@ from inference_core.retrieval.languages import WORDS
 from inference_core.retrieval.similarity import gist, overlap, words_of
 from inference_core.slots import Comparison
 from inference_core.slots.conflicts import contradict
-from inference_core.slots.reading import Said, compare_said, said_of
+from inference_core.slots.reading import Said, compare_said, is_beside, said_of
 from inference_core.slots.words import word_set
 
 DEFAULT_OVERLAP: Final = 0.6
@@ -304,7 +304,8 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
 
     What no source has judged, such as rules and goals that stand in every prompt, is not doubted. A saved memory is
     perhaps outdated if ``items`` hold a newer one on the same subject that is neither doubted itself nor trusted less,
-    or if recall found one: ``losses`` are what each item lost to a newer one, from 0 to 1.
+    or if recall found one: ``losses`` are what each item lost to a newer one, from 0 to 1. What is newly said of the
+    user's sister outdates nothing about the user.
     """
     if all(item.doubts is not None for item in items):
         return list(items)
@@ -329,7 +330,8 @@ def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[fl
             continue
         said, says = stems_of(before.text), stems_of(after.text)
         held = said & asked
-        if len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ON_THE_SAME:
+        is_on_it = len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ON_THE_SAME
+        if is_on_it and not is_beside(before.text, after.text):
             doubts[old].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]
 

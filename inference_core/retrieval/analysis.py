@@ -28,7 +28,7 @@ from inference_core.retrieval.languages import (
     stop_words,
 )
 
-ANALYZER: Final = "snowball-4"
+ANALYZER: Final = "snowball-5"
 """Version of this analysis. Terms stored by another version are recomputed from the text."""
 MAX_CHARACTERS: Final = 32_768
 """Text beyond this many characters is not analysed."""

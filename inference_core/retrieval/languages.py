@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -64,11 +64,24 @@ def latin_language(words: Iterable[str], text: str) -> str:
     by_word, by_letter = _evidence()
     evidence = [found for word in words if (found := by_word.get(word))]
     if not text.isascii():
-        evidence += [by_letter[letter] for letter in set(text) & by_letter.keys()]
+        evidence += _by_letters(text, by_letter)
     elif all(found[0] == "en" for found in evidence):
         return "en" if evidence else ""
     counts = Counter(language for languages in evidence for language in languages)
     return max(LATIN_LANGUAGES, key=counts.__getitem__) if counts else ""
+
+
+def _by_letters(text: str, by_letter: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """For each word of ``text`` with letters that no word before it had, the languages that have most of these.
+
+    By word, as a foreign name is one, however many such letters it has: "Pediatrician is now Dr. Öztürk".
+    """
+    left = set(text) & by_letter.keys()
+    for word in text.split() if left else ():
+        if own := left.intersection(word):
+            left -= own
+            counts = Counter(language for letter in own for language in by_letter[letter])
+            yield tuple(language for language, count in counts.items() if count == max(counts.values()))
 
 
 def script_language(letter: str) -> str:

@@ -121,13 +121,18 @@ def asks_for_past(text: str) -> bool:
 
 
 def outdated(
-    query: str, texts: Sequence[str], moment_of: Callable[[int], Moment | None], alike: Floats
+    query: str,
+    texts: Sequence[str],
+    moment_of: Callable[[int], Moment | None],
+    alike: Floats,
+    is_beside: Callable[[str, str], bool] | None = None,
 ) -> dict[int, float]:
     """The penalty, up to 1, of each of ``texts`` (by position) that a newer one on the same subject may have replaced.
 
     ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown. A text loses to a newer one that
     is alike, and more the closer that is, if the newer one has at least two fifths of the query's words that the text
-    has. Texts for which ``moment_of`` gives None neither lose nor make others lose.
+    has. Texts for which ``moment_of`` gives None neither lose nor make others lose; nor does a newer text make one lose
+    that it ``is_beside``.
     """
     losses: dict[int, float] = {}
     rows, columns = (alike > _ALIKE).nonzero()
@@ -140,8 +145,9 @@ def outdated(
         (first, held_first), (second, held_second) = known[one], known[other]
         if first is None or second is None or first == second:
             continue
-        older, held = (one, held_first) if first < second else (other, held_second)
-        if len(held_first & held_second) >= _SHARED * len(held):
+        older, newer, held = (one, other, held_first) if first < second else (other, one, held_second)
+        is_on_it = len(held_first & held_second) >= _SHARED * len(held)
+        if is_on_it and not (is_beside and is_beside(texts[older], texts[newer])):
             loss = min(1.0, _LEAST + (alike.item(one, other) - _ALIKE) / _RANGE)
             losses[older] = max(losses.get(older, 0.0), loss)
     return losses

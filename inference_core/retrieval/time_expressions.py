@@ -39,6 +39,8 @@ def interval_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
     text, today = text[:MAX_CHARACTERS].casefold(), now.date()
     if not _HINT.search(text):
         return None
+    text = _HALF_YEAR.sub("6 months", text)
+    text = _YEAR_BEHIND.sub(lambda match: f"{match['when']} {today.year - (match['which'] == 'last')}", text)
     spans: set[Span] = set()
     try:
         for pattern, rule in _rules():  # specific ones come before general ones
@@ -170,6 +172,10 @@ def _weekday(match: re.Match[str], today: date) -> Span:
     return _day(today - timedelta(days=back or (0 if match["which"] == "on" else 7)))
 
 
+def _day_of_last_week(match: re.Match[str], today: date) -> Span:
+    return _day(_unit("week", today, -1)[0] + timedelta(days=_WEEKDAYS.index(match["day"])))
+
+
 def _month_alone(match: re.Match[str], today: date) -> Span:
     """The latest such month that has begun; "last May" is over, "this May" is this year's."""
     month = _MONTHS[match["name"]]
@@ -193,7 +199,12 @@ _SINCE: Final = re.compile(rf"\b(?:{_SINCE_ANY})\s+(?:the\s+)?\Z")
 _ONE_END: Final = re.compile(r"(?:\b(?:before|after|until|till|by)\s+(?:the\s+)?|\d\s*(?:and|to|or|-|\u2013)\s*)\Z")
 _MAX_LEAD: Final = 20
 _HINT: Final = re.compile(
-    rf"\d|\b(?:ago|last|past|previous|this|current|on|yesterday|today|tonight|tomorrow|{_FULL})\b"
+    rf"\d|\b(?:ago|last|past|previous|this|current|on|since|yesterday|today|tonight|tomorrow|{_FULL})\b"
+)
+_HALF_YEAR: Final = re.compile(r"(?<!\ba )\bhalf[ -](?:a )?year\b")
+_YEAR_BEHIND: Final = re.compile(
+    rf"\b(?:(?!may\b)|(?<=in )|(?<=on )|(?<=of ))(?P<when>(?:{_FULL}|{_SEASON})(?:\s+\d{{1,2}}(?:st|nd|rd|th)?)?),?\s+"
+    r"(?:of\s+)?(?P<which>last|this)\s+year\b"
 )
 Rule = Callable[[re.Match[str], date], Span | None]
 _PATTERNS: Final[list[tuple[str, Rule]]] = [
@@ -220,12 +231,17 @@ _PATTERNS: Final[list[tuple[str, Rule]]] = [
     (_DAY + rf"(?P<name>{_FULL})\b(?!\s+(?:be|have|not)\b)", _calendar),
     (rf"\b(?!may|march|mar)(?P<name>{_FULL})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b", _calendar),
     (r"\b(?P<name>march|may)\s+(?P<day>\d{1,2})(?:st|nd|rd|th)\b", _calendar),
-    (r"\bon\s+(?P<name>march|may)\s+(?P<day>\d{1,2})\b", _calendar),
+    (r"\b(?:on|since)\s+(?P<name>march|may)\s+(?P<day>\d{1,2})\b", _calendar),
     (r"(?<!\d)(?P<month>\d{1,2})\u6708(?P<day>\d{1,2})[\u65e5\u53f7]", _calendar),
     (r"(?<!\d)(?P<month>\d{1,2})\u6708(?!\d)", _calendar),
+    (
+        rf"\b(?<!half ){_NUMBER}\s+{_UNITS}\s+ago\b",
+        lambda match, today: _unit(match["unit"], today, -_count(match["count"])),
+    ),
+    (rf"\blast\s+week,?\s+(?:on\s+)?(?P<day>{'|'.join(_WEEKDAYS)})\b", _day_of_last_week),
+    (rf"\b(?P<day>{'|'.join(_WEEKDAYS)})\s+(?:of\s+)?last\s+week\b", _day_of_last_week),
     (r"\b(?:the day before yesterday|(?<!day before )yesterday|last night|today|tonight)\b", _named_day),
     (r"\b(?:this (?:morning|afternoon|evening)|(?<!day after )tomorrow)\b", _named_day),
-    (rf"\b{_NUMBER}\s+{_UNITS}\s+ago\b", lambda match, today: _unit(match["unit"], today, -_count(match["count"]))),
     (rf"\b(?:last|past)\s+{_NUMBER}\s+{_UNITS}\b", _rolling),
     (r"\bpast\s+(?P<unit>day|week|month|year)\b", _rolling),
     (
@@ -234,7 +250,7 @@ _PATTERNS: Final[list[tuple[str, Rule]]] = [
     ),
     (r"\bq(?P<number>[1-4])(?:\s*(?:of\s+|/\s*)?(?P<year>(?:19|20)\d\d))?\b", _quarter),
     (rf"\b(?P<number>{'|'.join(_ORDINALS)})\s+quarter\s+(?:of\s+)?{_YEAR}", _quarter),
-    (rf"\b(?P<which>on|last|past)\s+(?P<day>{'|'.join(_WEEKDAYS)})\b", _weekday),
+    (rf"\b(?P<which>on|last|past|since)\s+(?P<day>{'|'.join(_WEEKDAYS)})\b", _weekday),
     (
         rf"\b(?P<which>last|previous|this|current)\s+(?P<unit>weekend|week|month|year|quarter|{_SEASON})\b",
         _this_or_last,

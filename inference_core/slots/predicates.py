@@ -254,6 +254,8 @@ def _being(owner: tuple[str, ...], rest: str) -> Reading | None:
         return None if owner == (USER,) else Reading(what, "status", rest, Holds.ONE)
     if len(owner) == 1:
         return None
+    if is_person and rest.casefold() in words("origins"):  # not who it is: "my boss is Swedish"
+        return Reading(owner, "nationality", rest)
     *whose, attribute = owner
     value = called["name"] if called else rest
     if attribute == "residence":

@@ -26,7 +26,9 @@ from inference_core.slots.words import EVENTS, PEOPLE, pattern, rows, words
 
 MAX_CLAUSES: Final = 6
 _SPACES: Final = re.compile(r"\s+")
-_BEFORE_VALUE: Final = re.compile(r"(?:from )?(?:in )?(?:at )?(?:for )?(?:on )?(?:the )?(?:an )?(?:a )?", re.IGNORECASE)
+_BEFORE_VALUE: Final = re.compile(
+    r"(?:from )?(?:in )?(?:at )?(?:for )?(?:on )?(?:the )?(?:an )?(?:a )?(?:(?:am|der) (?=\d))?", re.IGNORECASE
+)
 _YEAR: Final = re.compile(r"(?:19|20)\d\d\b")
 _ANY_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """A reference day for dates that do not depend on one."""
@@ -103,6 +105,14 @@ def compare_said(old: Said, new: Said) -> Comparison:
     if Comparison.SUPERSEDES in found:
         return Comparison.BOTH if is_late else Comparison.SUPERSEDES
     return Comparison.SAME if found == [Comparison.SAME] and new.clauses == 1 else Comparison.BOTH
+
+
+def is_beside(older: str, newer: str) -> bool:
+    """Whether ``older`` plainly speaks of the user, and ``newer`` only of the user's sister, dog or the like."""
+    if max(len(older), len(newer)) > MAX_STATEMENT:  # not plain, and too long to be kept prepared
+        return False
+    of_older, of_newer = ({slot.subject for slot in said_of(text).slots} for text in (older, newer))
+    return USER in of_older and bool(of_newer) and all(subject.startswith(f"{USER}/") for subject in of_newer)
 
 
 def _read(text: str, said_at: datetime | None) -> tuple[tuple[Slot, ...], int]:
@@ -211,7 +221,8 @@ def _excludes(old: Slot, new: Slot) -> bool:
         return second[: len(first)] != first
     if old.valid_from and new.valid_from and new.valid_from < old.valid_from:
         return False
-    could_be_another = any(part in PEOPLE for part in old.subject.split("/"))  # "my brother": another one each time
+    of_many = PEOPLE | words("pets")  # "my brother", "my dog": another one each time
+    could_be_another = not of_many.isdisjoint(old.subject.split("/"))
     if Holds.USUALLY_ONE in (old.holds, new.holds) or could_be_another or kind_of(old.value) != kind_of(new.value):
         return False
     return not (set(first) <= set(second) or set(second) <= set(first))  # one may be the other in more words

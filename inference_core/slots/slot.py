@@ -92,7 +92,8 @@ def kind_of(value: str) -> str:
         return "other"
     if parts[0].casefold() in words("place_prepositions"):
         return "place"
-    if parts[0][0].isdigit() or parts[0][0] in "+#(":
+    is_date = parts[0].casefold() in _MONTHS and parts[-1][0].isdigit()  # "May 3"
+    if is_date or parts[0][0].isdigit() or parts[0][0] in "+#(":
         return "number"
     return "name" if all(word[0].isupper() or word[0].isdigit() for word in parts) else "other"
 

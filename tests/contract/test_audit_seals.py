@@ -31,7 +31,8 @@ from inference_core.stores.governance import sealer
 from inference_core.stores.governance.journal import EVENT_KIND
 from inference_core.stores.governance.sealer import Sealer, check_trail
 
-USER = "ada"
+USER = "zoe"
+"""No hexadecimal number, which might be part of a pseudonym."""
 
 
 @pytest.fixture(params=["memory", "sqlite", "langgraph"])

@@ -31,7 +31,6 @@ _FEW_WORDS: Final = 3
 _MAX_WORDS: Final = 8
 _MAX_OWN_WORDS: Final = 25
 _PASTED: Final = re.compile(rf"{SIGNS}|^[^\n]{{0,200}}:[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_END: Final = re.compile(r"(?<!\bDr)(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<=[.!?])[)\s]+|\n+")
 _LINK: Final = re.compile(r"\b(?:and|of|for|to|in|thing|goal|one|top)\b")
 _IMPORTANCE: Final = dict.fromkeys(("residence", "employer", "partner", "diet", "birthday", "job"), 0.8) | {
     "name": 0.9,
@@ -113,7 +112,8 @@ def _sentences(message: ConversationMessage, now: datetime) -> Iterator[_Sentenc
     """
     text = own_words(message.text[:MAX_CHARACTERS])
     pasted = _PASTED.search(text)
-    for part in _END.split(text[: pasted.start()] if pasted else text, maxsplit=MAX_SENTENCES)[:MAX_SENTENCES]:
+    whole = pattern("sentence_end").split(text[: pasted.start()] if pasted else text, maxsplit=MAX_SENTENCES)
+    for part in whole[:MAX_SENTENCES]:
         text = part.strip()
         if is_labelled(expanded(text)):
             return  # what follows may be somebody else's, too

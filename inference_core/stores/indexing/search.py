@@ -25,6 +25,7 @@ from inference_core.retrieval.similarity import (
     newest_first,
     outdated,
 )
+from inference_core.slots.reading import is_beside
 from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
@@ -218,9 +219,8 @@ class Selection:
                 order[place] = turns[at]
         if self._alike is not None and len(others) > 1 and not asks_for_past(question):
             rows = [best[at].row for at in others]
-            losses = outdated(
-                question, [*map(content_of, rows)], lambda at: _moment_of(rows[at]), self._alike([*others.values()])
-            )
+            texts, alike = [*map(content_of, rows)], self._alike([*others.values()])
+            losses = outdated(question, texts, lambda at: _moment_of(rows[at]), alike, is_beside)
             best = [*best]
             for number, at in enumerate(others):
                 best[at] = replace(best[at], outdated=losses.get(number, 0.0))

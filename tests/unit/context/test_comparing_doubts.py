@@ -103,6 +103,11 @@ def test_what_is_no_newer_statement_on_the_same_outdates_nothing(newer: ContextI
     assert doubts_of(newer, note(OLD_RENT), query=query)[1] == set()
 
 
+def test_regression_what_is_newer_about_the_users_sister_outdates_nothing_about_the_user():
+    newer, older = note("My sister Eva lives in Hamburg.", month=2), note("I live in Oslo.")
+    assert doubts_of(newer, older, query="Where do I live?") == [set(), set()]
+
+
 def test_what_stands_in_every_prompt_is_not_doubted():
     assert doubts_of(note("Maybe a boat", kind=MemoryType.GOALS, origin=Origin.WEB, relevance=None)) == [set()]
 

@@ -58,6 +58,14 @@ def test_english_wins_a_tie(text: str):
     assert language_of(text) == "en"
 
 
+@pytest.mark.parametrize(
+    "text", ["Pediatrician is now Dr. \u00d6zt\u00fcrk", "Lives in \u0141\u00f3d\u017a"], ids=ascii
+)
+def test_regression_a_foreign_name_makes_no_text_foreign(text: str):
+    """Each letter counted, so that a name outvoted the words, and the text was embedded by the other model."""
+    assert language_of(text) == "en"
+
+
 def test_the_script_with_more_words_decides():
     assert (
         language_of(

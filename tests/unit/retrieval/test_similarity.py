@@ -221,6 +221,15 @@ def test_a_text_loses_nothing_to_one_that_has_little_of_what_is_asked():
     assert _lost(0.8, "Owns a boat", moments=[(2, 2), (1, 1)]) == {1: 1}
 
 
+def test_a_text_loses_nothing_to_one_beside_it():
+    alike = np.full((2, 2), 0.8, np.float32)
+    moments = [(1.0, 1.0), (2.0, 2.0)]
+    texts = ["My name is Sam", "My dog's name is Luna"]
+    asked = "What is my name?"
+    assert outdated(asked, texts, moments.__getitem__, alike) == {0: 1}
+    assert outdated(asked, texts, moments.__getitem__, alike, lambda older, _: older == texts[0]) == {}
+
+
 @pytest.mark.parametrize("newest", [1, 2])
 def test_a_text_loses_most_to_the_closest(newest: int):
     alike = np.array([[1, 0.8, 0.4], [0.8, 1, 0.2], [0.4, 0.2, 1]], np.float32)

@@ -10,6 +10,7 @@ from supersession_support import DATA, Score, pairs, scored
 from support import load
 
 from inference_core.slots import Comparison, Holds, Slot, compare, slots_of
+from inference_core.slots.reading import is_beside
 
 SAID = datetime(2026, 6, 15, tzinfo=UTC)
 READ = DATA.with_name("statements_read.json")
@@ -168,6 +169,20 @@ def test_some_attributes_hold_one_value_at_a_time(text: str, holds: Holds):
         ("I have lived in Rome since 2019.", "I've been living in Rome since 2019.", Comparison.SAME),
         ("I'm 180 cm tall.", "I'm 1.80 m tall.", Comparison.SAME),
         ("My dog is called Pip.", "My dog is ill.", Comparison.BOTH),
+        ("My dog's name is Rex.", "My dog's name is Luna.", Comparison.BOTH),
+        ("Mein Hund heißt Rex.", "Mein Hund heißt Luna.", Comparison.BOTH),
+        ("My dog's name is Rex.", "My dog's name is Luna now.", Comparison.SUPERSEDES),
+        ("I work at Acme.", "I started working with Kubernetes.", Comparison.BOTH),
+        ("I work at Acme.", "I started work at 7.", Comparison.BOTH),
+        ("I work at Acme.", "I started working for Globex.", Comparison.SUPERSEDES),
+        ("My boss is Karin.", "My boss is Swedish.", Comparison.BOTH),
+        ("My wife is Anna.", "My wife is Italian.", Comparison.BOTH),
+        ("My boss is Karin.", "My boss is Peter.", Comparison.SUPERSEDES),
+        ("I'm vegetarian.", "I'm on a keto diet.", Comparison.BOTH),
+        ("I'm on a keto diet.", "I'm on a Mediterranean diet now.", Comparison.SUPERSEDES),
+        ("My birthday is May 3.", "My birthday is on 4 May.", Comparison.SUPERSEDES),
+        ("Mein Geburtstag ist am 3. Mai.", "Mein Geburtstag ist der 4. Mai.", Comparison.SUPERSEDES),
+        ("Mein Geburtstag ist am 3. Mai.", "Mein Geburtstag ist der 3. Mai.", Comparison.SAME),
     ],
     ids=str,
 )
@@ -179,6 +194,21 @@ def test_what_was_said_earlier_supersedes_nothing():
     earlier, later = datetime(2026, 1, 1, tzinfo=UTC), SAID
     assert compare("I live in Rome", "I live in Oslo", old_at=earlier, new_at=later) is Comparison.SUPERSEDES
     assert compare("I live in Rome", "I live in Oslo", old_at=later, new_at=earlier) is Comparison.BOTH
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "expected"),
+    [
+        ("I live in Oslo.", "My sister lives in Rome.", True),
+        ("My name is Sam.", "My dog's name is Luna.", True),
+        ("I live in Oslo.", "I moved to Rome.", False),
+        ("My sister lives in Rome.", "My brother lives in Oslo.", False),
+        ("I live in Oslo.", "Sam lives in Rome.", False),  # Sam may be the user
+    ],
+    ids=str,
+)
+def test_what_is_said_of_the_users_people_is_beside_what_is_said_of_the_user(older: str, newer: str, expected: bool):
+    assert is_beside(older, newer) is expected
 
 
 def test_the_bars_hold_on_all_labelled_pairs():

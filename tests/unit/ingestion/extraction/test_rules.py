@@ -88,6 +88,42 @@ def test_chatter_questions_quotations_and_pasted_text_give_nothing(text: str):
     assert _found(text) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My doctor is Dr. Weber.",
+        "I live in St. Gallen.",
+        "My favourite fruits are citrus, e.g. oranges.",
+        "My address is Bergstr. 5 in Ulm.",
+        "Mein Geburtstag ist am 3. Mai.",
+        "Ich wohne im 3. Stock.",
+        "Meine Tochter geht in die 3. Klasse.",
+    ],
+    ids=str,
+)
+def test_regression_the_point_of_an_abbreviation_or_ordinal_ends_no_sentence(text: str):
+    """The memory was "My doctor is Dr." and "Mein Geburtstag ist am 3."."""
+    assert [one.content for one in _found(text)] == [text]
+
+
+@pytest.mark.parametrize("text", ["I take 5 mg ramipril every morning.", "Ich nehme 5 mg Ramipril."], ids=str)
+def test_a_dose_is_a_memory(text: str):
+    assert [one.content for one in _found(text)] == [text]
+
+
+def test_a_new_dose_supersedes_the_old_one():
+    (candidate,) = _found("I take 40 mg of Lisinopril now.", offered=("I take 20 mg of Lisinopril.",))
+    assert (candidate.action, candidate.target) == (Action.SUPERSEDE, "id0")
+
+
+def test_a_number_ends_a_sentence():
+    assert [one.content for one in _found("My son is 4. My daughter is 12. I live in Rome.")] == [
+        "My son is 4.",
+        "My daughter is 12.",
+        "I live in Rome.",
+    ]
+
+
 @pytest.mark.parametrize("role", [Role.ASSISTANT, Role.TOOL], ids=str)
 def test_only_the_user_is_believed(role: Role):
     assert extract_by_rules(_said("I live in Berlin.", role=role), [], NOW).candidates == []

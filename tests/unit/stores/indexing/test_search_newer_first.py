@@ -116,3 +116,10 @@ def test_what_was_learned_in_a_session_is_no_turn_of_it(memory: SyncMemoryServic
     for content, day in zip((OLD, NEW), (1, 5), strict=True):
         _save(memory, content, day, session_id="s")
     assert memory.recall_memories("ada", ASKED)[0].content == NEW
+
+
+def test_regression_what_is_newer_about_the_users_sister_takes_no_place_from_the_users_own(memory: SyncMemoryService):
+    own, sisters = "My phone number is 555-0101.", "My sister's phone number is 555-0199."
+    _save(memory, own, 1)
+    _save(memory, sisters, 5)
+    assert _first_two(memory.recall_memories("ada", "What is my phone number?")) == [own, sisters]
