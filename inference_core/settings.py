@@ -183,19 +183,13 @@ class MemorySettings(_Settings):
         default=False, description="Summarize each captured session, with the models, or else from its own sentences."
     )
     session_quiet: float = Field(
-        default=1_800.0,
-        gt=0,
-        le=_YEAR_S,
-        description="Seconds without a new message after which a session is summarized.",
+        default=1_800.0, gt=0, le=_YEAR_S, description="Seconds without a message after which a session is summarized."
     )
     insights: bool = Field(
         default=False, description="Have the models derive higher-level memories from several related ones."
     )
     insights_hours: float = Field(
-        default=24.0,
-        gt=0,
-        le=_YEAR_S / 3_600,
-        description="Hours between two updates of a user's higher-level memories.",
+        default=24.0, gt=0, le=8_760, description="Hours between two updates of a user's higher-level memories."
     )
     ttl: str | None = Field(
         default=None,

@@ -88,6 +88,12 @@ def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
     return [ConfiguredFallbacks(*fallbacks), FailedModels(are_logged=True)]
 
 
+def outer_guards(name: str | BaseChatModel | None, model: BaseChatModel) -> list[AgentMiddleware[Any, Any, Any]]:
+    """The outermost middleware: a chat model for each event loop if it has a ``name``, and ModelError for failures."""
+    loops = [LoopModels(name, model)] if isinstance(name, str) else []
+    return [*loops, ModelErrors()]
+
+
 class LoopModels(AgentMiddleware[Any, Any, Any]):
     """Replaces ``model`` by a new chat model ``name`` in the runs of each event loop but the first.
 

@@ -21,16 +21,9 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
 from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
-from inference_core.agents.from_settings import (
-    LoopModels,
-    ModelErrors,
-    ShortTerm,
-    guards,
-    make_capture,
-    make_chat_model,
-    named,
-)
+from inference_core.agents.from_settings import ShortTerm, guards, make_capture, make_chat_model, named, outer_guards
 from inference_core.agents.identity import MemoryContext, field_of, thread_label
+from inference_core.agents.middleware.calls import appended, text_block
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
@@ -201,20 +194,18 @@ class AgentService:
         if self._response_format is not None:
             kwargs["response_format"] = self._response_format
         model = make_chat_model(self._agent_settings, self._model)
-        name = self._model or self._agent_settings.model
-        loops = [LoopModels(name, model)] if isinstance(name, str) else []
+        outer = outer_guards(self._model or self._agent_settings.model, model)
         prompt = system_prompt if self._prompt_override is None else self._prompt_override
         if self._prompt_append:
             if isinstance(prompt, SystemMessage):
-                block: Any = {"type": "text", "text": f"\n\n{self._prompt_append}"}
-                prompt = SystemMessage(content_blocks=[*prompt.content_blocks, block])
+                prompt = appended(prompt, [text_block(self._prompt_append)])
             else:
                 prompt = f"{prompt}\n\n{self._prompt_append}" if prompt else self._prompt_append
         self._agent = create_agent(
             model,
             self._tools,
             system_prompt=prompt,
-            middleware=[*loops, ModelErrors(), *self._middleware, *guards(self._agent_settings)],
+            middleware=[*outer, *self._middleware, *guards(self._agent_settings)],
             context_schema=self._context_schema,
             checkpointer=self._checkpointer,
             store=self._store,

@@ -324,10 +324,8 @@ def encryption(
         backend, *beside = stores
         if action == "status":
             known = key_status(backend, users or ())
-            text = (
-                f"{counted(known.users, 'user', 'users')}, {known.destroyed} without a key, {known.rotating} with two"
-            )
-            target.print(asdict(known), f"{text}; key store {settings.keys}")
+            rest = f"{known.destroyed} without a key, {known.rotating} with two; key store {settings.keys}"
+            target.print(asdict(known), f"{counted(known.users, 'user', 'users')}, {rest}")
         elif action == "rotate":
             with progress_bar("Rows") as advance:
                 done = rotate(backend, users or (), advance, beside=beside)

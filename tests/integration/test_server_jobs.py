@@ -26,7 +26,8 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, JOBS_ROOT, PORTIONS
 from inference_core.memory.text import encode_json
 from inference_core.server.api import jobs, user_routes
-from inference_core.server.api.jobs import ABANDONED, Jobs, StoredJob, save_each
+from inference_core.server.api.job_rows import Stopped, StoredJob
+from inference_core.server.api.jobs import ABANDONED, Jobs, save_each
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
 from inference_core.services.operations.list import list_memories
 from inference_core.stores.backend import Check, Put, Remove, Row
@@ -205,7 +206,7 @@ async def test_regression_an_export_with_portions_of_an_earlier_attempt_has_its_
         job = await begun(client, "export")
         await ended(client, job)
         runs: Jobs = server.app.state.jobs
-        await arun(runs._put("ada", job.rpartition("/")[2], 1, {"lines": [{"content": "since deleted"}]}))
+        await arun(runs.portions.put("ada", job.rpartition("/")[2], 1, {"lines": [{"content": "since deleted"}]}))
         assert [one["content"] for one in lines_of(await client.get(f"{job}/result"))] == ["Likes tea"]
 
 
@@ -301,8 +302,8 @@ async def test_the_first_erasure_of_a_store_ends_no_job_of_others(
         return checks
 
     runner: Jobs = server.app.state.jobs
-    fence = runner._fence
-    monkeypatch.setattr(runner, "_fence", erases_bob)
+    fence = runner.portions.fence
+    monkeypatch.setattr(runner.portions, "fence", erases_bob)
     async with server.client("ada") as client:
         await client.post("/v1/memories", json={"content": "Lives in Lisbon"})
         job = await begun(client, kind, {"memories": [{"content": "Likes tea"}]} if kind == "save" else None)
@@ -404,7 +405,7 @@ async def test_of_two_servers_with_one_job_the_later_has_it(server: Served):
     stale.version, stale.server = stale.version - 1, "the earlier"
     await first._tell(stale)
     assert stale.is_stopped
-    with pytest.raises(jobs._Stopped):
+    with pytest.raises(Stopped):
         stale.advance(1, 2)
 
 

@@ -150,12 +150,16 @@ def with_system_blocks(request: ModelRequest[Any], blocks: Sequence[Mapping[str,
     """Like `with_system_text`, with text blocks that may have cache markers."""
     if not blocks:
         return request
-    system = request.system_message or SystemMessage("")
+    return request.override(system_message=appended(request.system_message or SystemMessage(""), blocks))
+
+
+def appended(system: SystemMessage, blocks: Sequence[Mapping[str, Any]]) -> SystemMessage:
+    """``system`` with text ``blocks`` after its own content."""
     # Not `content_blocks`, which wraps a provider's own blocks (Bedrock's cache points) in others.
     given: Any = system.content
     own: list[Any] = [text_block(given)] if given and isinstance(given, str) else [*given]
     behind = [{**block, "text": f"\n\n{block['text']}" if own else block["text"]} for block in blocks]
-    return request.override(system_message=system.model_copy(update={"content": [*own, *behind]}))
+    return system.model_copy(update={"content": [*own, *behind]})
 
 
 def append_to_user_message(request: ModelRequest[Any], text: str) -> ModelRequest[Any] | None:

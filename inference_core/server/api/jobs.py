@@ -13,12 +13,12 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 from weakref import WeakValueDictionary
 
 from inference_core.effects import Operation, WorkerPool, arun, run
@@ -26,7 +26,6 @@ from inference_core.errors import (
     ConfigurationError,
     InferenceCoreError,
     InvalidInput,
-    UserErased,
     VersionConflict,
     without_quotes,
 )
@@ -36,8 +35,9 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.policy import ForgettingPolicy
 from inference_core.memory.audit import Actor
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument
-from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS, Namespace, encode_label
+from inference_core.memory.namespaces import JOBS_ROOT, Namespace
 from inference_core.memory.text import encode_json
+from inference_core.server.api.job_rows import DONE, FAILED, LIFE, QUEUED, RUNNING, Kind, Portions, Stopped, StoredJob
 from inference_core.server.api.user_wire import Forgetting, Saved
 from inference_core.server.api.wire import Memory, NewMemory
 from inference_core.server.problems import Refusal, problem_of, status_of, told
@@ -45,13 +45,8 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import list_memories
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import MemoryScope, retried
-from inference_core.stores.backend import Check, Expiry, Put, Row
+from inference_core.stores.backend import Expiry, Put
 
-Kind = Literal["export", "forget", "save", "erase"]
-LIFE: Final = timedelta(days=1)
-"""A job is kept for this long after its last change."""
-_LIFE_OF_PORTIONS: Final = 2 * LIFE
-"""A job's input and output are kept for this long: longer than `LIFE`, as they are older than its last change."""
 MOST: Final = 10
 """A user may have this many jobs that are unfinished, or exports, which hold a copy of the memories."""
 ABANDONED: Final = timedelta(seconds=60)
@@ -61,65 +56,7 @@ TELL_S: Final = 0.3
 _AGAIN_S: Final = 5.0
 PORTION: Final = 200
 _AT_ONCE: Final = 2
-_QUEUED, _RUNNING, _DONE, _FAILED = "queued", "running", "done", "failed"
-_BESIDE: Final = ("id", "place", "version", "created_at", "updated_at", "is_stopped")
 _LOG = logging.getLogger(__name__)
-
-
-class _Stopped(Exception):
-    """Ends a job's work, since its server ends or another one has taken the job over."""
-
-
-@dataclass(slots=True, kw_only=True)
-class StoredJob:
-    """A job, as its row stores it. ``user`` None: it is an erasure, which must not leave a name behind.
-
-    ``is_given_up``: its server has shut down in good order, so another one need not wait for `ABANDONED` to take over.
-    ``actor`` asked for the job, and ``server`` runs it. ``is_stopped`` asks its thread to end; it is not stored.
-    """
-
-    id: str
-    place: Namespace
-    kind: Kind
-    user: str | None
-    arguments: dict[str, Any]
-    digest: str
-    created_at: datetime
-    updated_at: datetime
-    state: str = _QUEUED
-    done: int = 0
-    total: int | None = None
-    portions: int = 0
-    result: dict[str, Any] | None = None
-    problem: dict[str, Any] | None = None
-    version: int = 0
-    actor: dict[str, str] | None = None
-    server: str = ""
-    is_given_up: bool = False
-    is_stopped: bool = False
-
-    @classmethod
-    def of(cls, row: Row) -> StoredJob:
-        """The job in ``row``; fields that a later version of this package has added are left out."""
-        known = {field.name for field in fields(cls)}.difference(_BESIDE)
-        value = {name: what for name, what in row.value.items() if name in known}
-        when = {"created_at": row.created_at, "updated_at": row.updated_at}
-        return cls(id=row.key, place=row.namespace, version=row.version, **when, **value)
-
-    def to_value(self) -> dict[str, Any]:
-        """The value of its row."""
-        return {name: value for name, value in asdict(self).items() if name not in _BESIDE}
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is done or has failed."""
-        return self.state in (_DONE, _FAILED)
-
-    def advance(self, done: int, total: int | None) -> None:
-        """Notes the progress, called from the job's thread. Raises _Stopped once the job is to stop."""
-        self.done, self.total = done, total
-        if self.is_stopped:
-            raise _Stopped
 
 
 class Jobs:
@@ -128,6 +65,7 @@ class Jobs:
     def __init__(self, service: AgentMemoryStoreService, ledger: Path | None = None) -> None:
         self.ledger, self._scope, self._timeout = ledger, service.scope, service.timeout
         self._engine, self._clock = service.scope.engine, service.scope.clock
+        self.portions = Portions(self._engine, self._clock)
         self._pool = WorkerPool(_AT_ONCE, "jobs", hang_s=math.inf)
         self._running: dict[asyncio.Task[None], StoredJob] = {}
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
@@ -176,7 +114,7 @@ class Jobs:
                         why = f"There are {len(kept)} unfinished jobs and exports of the last day; {MOST} are allowed"
                         raise Refusal(429, "too-many-jobs", why)
                     for number, portion in enumerate(portions):
-                        await arun(self._take_in(user, job, number, portion))
+                        await arun(self.portions.take_in(user, job, number, portion))
                     await self._write(job)
                     self._start(job, user, scope)
                     return job
@@ -197,12 +135,12 @@ class Jobs:
 
     async def has_lines(self, user: str, job: StoredJob) -> bool:
         """Whether all of a job's output is still there: an erasure of the user removes it."""
-        return await arun(self._engine.count([_portions(user, job.id)]), self._timeout) >= job.portions
+        return await arun(self.portions.count(user, job.id), self._timeout) >= job.portions
 
     async def lines(self, user: str, job: StoredJob) -> AsyncIterator[str]:
         """A job's output, as JSON Lines. Raises InvalidInput where a portion of it is gone, StoreError."""
         for number in range(job.portions):
-            for one in (await arun(self._portion(user, job.id, number)))["lines"]:
+            for one in (await arun(self.portions.get(user, job.id, number)))["lines"]:
                 yield json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n"
 
     async def take_up(self) -> None:
@@ -225,9 +163,9 @@ class Jobs:
         user = job.user
         if user is None:
             detail = "The server ended meanwhile. Send the request again: it completes the erasure"
-            job.state, job.problem = _FAILED, problem_of(503, "interrupted", detail).model_dump(exclude_none=True)
+            job.state, job.problem = FAILED, problem_of(503, "interrupted", detail).model_dump(exclude_none=True)
         else:
-            job.state, job.is_given_up = _RUNNING, False
+            job.state, job.is_given_up = RUNNING, False
         job.server = self._name
         try:
             await self._write(job)
@@ -259,7 +197,7 @@ class Jobs:
         """Runs ``work`` in a thread and writes its progress; only this task writes the job's row meanwhile."""
 
         def begin() -> dict[str, Any]:
-            job.state = _RUNNING
+            job.state = RUNNING
             job.advance(job.done, job.total)
             return work()
 
@@ -270,14 +208,14 @@ class Jobs:
                 written, next_beat = job.to_value(), loop.time() + BEAT_S
                 await self._tell(job)
         try:
-            job.result, job.state = task.result(), _DONE
-        except _Stopped:
-            job.state, job.is_given_up = _QUEUED, True
+            job.result, job.state = task.result(), DONE
+        except Stopped:
+            job.state, job.is_given_up = QUEUED, True
         except InferenceCoreError as error:
-            job.state, job.problem = _FAILED, told(error).model_dump(exclude_none=True)
+            job.state, job.problem = FAILED, told(error).model_dump(exclude_none=True)
         except Exception as error:  # noqa: BLE001 - nobody else would see it; its text may quote memories
             _LOG.error("The job %s failed: %s", job.id, without_quotes(error))
-            job.state, job.problem = _FAILED, problem_of(500, "internal-error").model_dump(exclude_none=True)
+            job.state, job.problem = FAILED, problem_of(500, "internal-error").model_dump(exclude_none=True)
         # Write the outcome until that succeeds: else the next server does the job again, or reports that it failed.
         while not await self._tell(job) and not job.is_stopped:  # noqa: ASYNC110 - no event says that a store is back
             await asyncio.sleep(_AGAIN_S)
@@ -311,56 +249,6 @@ class Jobs:
         )
         (job.version,) = await arun(self._engine.write([put], is_clean=True))
 
-    def _take_in(self, user: str, job: StoredJob, number: int, portion: Sequence[object]) -> Operation[None]:
-        """Stores a portion of the job's input, also where an interrupted attempt of the same request has stored it.
-
-        Raises VersionConflict if another request has stored it, or the job is under way.
-        """
-        value = {"given": portion, "request": job.digest}
-        (known,) = yield from self._engine.get([(_portions(user, job.id), str(number))])
-        if known and known.value.get("request") != job.digest:
-            raise VersionConflict("Another request has been given this key")
-        yield from self._put(user, job.id, number, value, expected=known.version if known else 0)
-
-    def _put(
-        self,
-        user: str,
-        job_id: str,
-        number: int,
-        value: dict[str, Any],
-        fence: Sequence[Check] = (),
-        *,
-        expected: int | None = None,
-    ) -> Operation[list[int]]:
-        now = self._clock.now()
-        put = Put(
-            namespace=_portions(user, job_id),
-            key=str(number),
-            value=encode_json(value, what="portion of a job"),
-            updated_at=now,
-            expected=expected,
-            expiry=Expiry(now + _LIFE_OF_PORTIONS, _LIFE_OF_PORTIONS),
-        )
-        return self._engine.write([put, *fence])
-
-    def _fence(self, user: str, job: StoredJob) -> Operation[list[Check]]:
-        """The checks that refuse what a portion writes if the user is erased after this, before it reads anything.
-
-        Raises UserErased if that has happened already: an erasure removes the row of the job.
-        """
-        checks = yield from self._engine.fenced([encode_label(user)])
-        (row,) = yield from self._engine.get([(job.place, job.id)])
-        if row is None:
-            raise UserErased
-        return checks
-
-    def _portion(self, user: str, job_id: str, number: int) -> Operation[dict[str, Any]]:
-        """A portion of a job. Raises InvalidInput if it is gone, or else the rest would pass for the whole."""
-        (row,) = yield from self._engine.get([(_portions(user, job_id), str(number))])
-        if row is None:
-            raise InvalidInput("What this job was given, or has given, is not kept any more; begin a new one")
-        return row.value
-
     async def _keyed(self, text: str) -> str:
         return hmac.digest(await arun(self._engine.content_key(), self._timeout), text.encode(), "sha256").hex()
 
@@ -372,10 +260,10 @@ class Jobs:
         number, done, after = 0, 0, None
 
         def copied() -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
-            fence = yield from self._fence(user, job)
+            fence = yield from self.portions.fence(user, job)
             page, total = yield from list_memories(scope, user, limit=PORTION, after=after)
             lines = [Memory.of(one).model_dump(mode="json") for one in page]
-            yield from self._put(user, job.id, number, {"lines": lines}, fence)
+            yield from self.portions.put(user, job.id, number, {"lines": lines}, fence)
             return page, total
 
         while number == 0 or after is not None:
@@ -394,13 +282,13 @@ class Jobs:
         done, stored = 0, 0
 
         def saved(number: int) -> Operation[list[dict[str, Any]]]:
-            fence = yield from self._fence(user, job)
-            portion = yield from self._portion(user, job.id, number)
+            fence = yield from self.portions.fence(user, job)
+            portion = yield from self.portions.get(user, job.id, number)
             if "given" in portion:  # else it was done before a server ended
                 given = list(map(NewMemory.model_validate, portion["given"]))
                 results = asyncio.run(save_each(replace(scope, beside=tuple(fence)), user, given, None))
                 portion = {"lines": [one.model_dump(mode="json", exclude_none=True) for one in results]}
-                yield from self._put(user, job.id, number, portion, fence)
+                yield from self.portions.put(user, job.id, number, portion, fence)
             return portion.get("lines", [])
 
         for number in range(job.portions):
@@ -414,10 +302,6 @@ class Jobs:
         by, stores = scope.actor.id or "", [self._engine.backend]
         audit_key = self._engine.journal.given_key
         return erase(stores, user, Ledger(self.ledger), by=by, audit_key=audit_key, **job.arguments).to_json()
-
-
-def _portions(user: str, job_id: str) -> Namespace:
-    return (encode_label(user), PORTIONS, job_id)
 
 
 async def save_each(

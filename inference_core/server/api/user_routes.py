@@ -22,7 +22,8 @@ from inference_core.lifecycle.policy import ForgettingPolicy
 from inference_core.outbox import partitions
 from inference_core.server import problems
 from inference_core.server.api import user_wire, wire
-from inference_core.server.api.jobs import BEAT_S, TELL_S, Jobs, Kind, StoredJob, save_each
+from inference_core.server.api.job_rows import Kind, StoredJob
+from inference_core.server.api.jobs import BEAT_S, TELL_S, Jobs, save_each
 from inference_core.server.api.routes import ROUTES, Call, Caller, IdempotencyKey, MemoryId, route
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.gate import Access, bearer_in
