@@ -38,7 +38,7 @@ from inference_core import (
 )
 from inference_core.agents.provenance import grounding_of
 from inference_core.context.render import neutral_line
-from inference_core.effects import run
+from inference_core.effects import WorkerPool, run
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
@@ -398,7 +398,7 @@ def observed_counts(path: Path) -> Counter[str]:
 
 def _believed(messages: Sequence[BaseMessage], memories: Sequence[str]) -> Counter[str]:
     spoken = [*messages, ToolMessage('{"weather": "rain in Berlin", "time": "12:00"}', tool_call_id="c")]
-    grounding = grounding_of(SimpleNamespace(state={"messages": spoken}))
+    grounding = run(grounding_of(SimpleNamespace(state={"messages": spoken}), "", WorkerPool(1, "readers")))
     if grounding is None:
         raise RuntimeError("No conversation")
     reviewed = sum(not grounding.may_guide(one) for one in memories)

@@ -11,12 +11,20 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from inference_core.effects import Effect, Operation, in_thread
-from inference_core.errors import DeadlineExceeded, InferenceCoreError, ModelError, raised_as
+from inference_core.errors import ConfigurationError, DeadlineExceeded, InferenceCoreError, ModelError, raised_as
 from inference_core.memory.redaction import told_error
 
 MODEL_TIMEOUT_S: Final = 30.0
 _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
 """Without the callbacks of the surrounding run, through which LangGraph and LangChain stream a model's output."""
+
+
+def check_model(model: object) -> None:
+    """Raises ConfigurationError if ``model`` is no chat model, but for example the name of one."""
+    if not isinstance(model, Runnable):
+        raise ConfigurationError(
+            f"A model must be a chat model, such as init_chat_model('openai:gpt-5-mini'), not a {type(model).__name__}"
+        )
 
 
 def ask(

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
@@ -194,6 +194,21 @@ def in_thread(call: Callable[[], T], timeout: float | None = None) -> Effect[T]:
         return future
 
     return Effect(start, inline=None if timeout else call, timeout=timeout)
+
+
+def within(seconds: float, operation: Operation[T]) -> Operation[T]:
+    """``operation``, which raises DeadlineExceeded ``seconds`` from now: a limit for a part of an operation."""
+    deadline = Deadline(seconds)
+    advance = partial(next, operation)
+    while True:
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            return stop.value
+        try:
+            advance = partial(operation.send, (yield replace(effect, timeout=deadline.remaining(effect.timeout))))
+        except BaseException as error:  # noqa: BLE001 - thrown into the operation, which decides
+            advance = partial(operation.throw, error)
 
 
 def run(operation: Operation[T], timeout: float | None = None) -> T:

@@ -388,13 +388,13 @@ def read_settings(kind: type[S], **given: Any) -> S:
         raise ConfigurationError(faults) from error
 
 
-def load_env_file(path: Path | None = None) -> None:
+def load_env_file(path: str | Path | None = None) -> None:
     """Sets environment variables from a ``.env`` file; variables that are already set do not change.
 
     ``path`` None: ``.env`` in the working directory, if there is one. Raises ConfigurationError if ``path`` is no file.
     """
     from dotenv import load_dotenv  # noqa: PLC0415 - only for those who ask for it
 
-    if path is not None and not path.is_file():
+    if path is not None and not Path(path).is_file():
         raise ConfigurationError(f"There is no file {path}")
     load_dotenv(path or Path(".env"))

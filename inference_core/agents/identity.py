@@ -26,7 +26,7 @@ from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.types import validate_memory_category
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope
-from inference_core.stores.factory import engine_of
+from inference_core.stores.factory import check_store, engine_of
 
 CHECKPOINTER: Final = "__pregel_checkpointer"
 """LangGraph's key for the checkpointer in a run's configuration."""
@@ -48,6 +48,7 @@ class RunContext(Protocol):
 
 UserSource = str | UUID | Callable[[Any], str | UUID | None] | None
 """A user, or a function that takes the LangGraph runtime and returns the run's user."""
+MemoryService = AgentMemoryStoreService | SyncMemoryService
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +196,10 @@ class MemoryBinding:
     store; TypeError for unknown options.
     """
 
-    def __init__(self, service: Any = None, user_id: UserSource = None, **options: Unpack[BindingOptions]) -> None:
-        if service is not None and not isinstance(service, AgentMemoryStoreService | SyncMemoryService):
+    def __init__(
+        self, service: MemoryService | None = None, user_id: UserSource = None, **options: Unpack[BindingOptions]
+    ) -> None:
+        if service is not None and not isinstance(service, MemoryService):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise ConfigurationError(f"memory_service must be an AgentMemoryStoreService, not {type(service).__name__}")
         if unknown := options.keys() - BindingOptions.__annotations__:
             raise TypeError(f"Unknown arguments: {', '.join(sorted(unknown))}")
@@ -252,6 +255,7 @@ class MemoryBinding:
                 "There is no memory to use: pass store=open_store('sqlite:///memory.db') to create_agent, "
                 "or a service to MemoryMiddleware"
             )
+        check_store(store)  # create_agent takes anything
         name = self._name_of()
         with self._lock:
             known = self._scopes.setdefault(store, {})

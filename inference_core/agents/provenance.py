@@ -23,7 +23,7 @@ from langchain_core.messages import (
 )
 
 from inference_core.agents.identity import field_of, is_subagent
-from inference_core.effects import Operation
+from inference_core.effects import Operation, WorkerPool
 from inference_core.errors import StoreError
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import space_in
@@ -42,6 +42,8 @@ _FROM_OUTSIDE: Final = re.compile(r"\[(?:source: (?:tool|document|web|external)\
 """In a prompt or a memory tool's answer, marks a memory of external trust, or of a space, in which others write."""
 _FROM_ELSEWHERE: Final = re.compile("tool_result|search_result|search_call|citation|image|file|document|video")
 """Types of content blocks with what a provider's own tools found, or with files that the user has not written."""
+_READ_AT_ONCE: Final = 20_000
+"""Letters of a conversation that are read in the caller's thread; more take longer than a change of threads."""
 _TOOL_ROLES: Final = ("tool", "function")
 _UNREADABLE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for content that is not text. From a user or a tool, `Grounding` takes it for text from outside."""
@@ -109,7 +111,7 @@ class MemoryToolCall(NamedTuple):
         return None if is_asked else reason.format("forget" if new is None else "remember")
 
 
-def grounding_of(runtime: Any) -> Grounding | None:
+def grounding_of(runtime: Any, text: str, pool: WorkerPool) -> Operation[Grounding | None]:
     """The words of the conversation that a tool is called in; None if the application's own code calls it.
 
     Outside text is what tools other than the memory tools returned, what the user pasted or attached, summaries, and
@@ -117,11 +119,23 @@ def grounding_of(runtime: Any) -> Grounding | None:
     there was some, even if it has left the conversation since. In a subagent, the conversation of the agent that called
     it counts as well. If a model made the call, as ``runtime.tool_call_id`` tells, but no message can be seen, all that
     the model says may be from outside.
+
+    Also finds out on ``pool`` whether ``text`` is the user's, which takes a while in a conversation of megabytes.
     """
     spoken = _spoken(getattr(runtime, "state", None), getattr(runtime, "config", None))
     if spoken is None and hasattr(runtime, "tool_call_id"):
         spoken = _Spoken([], [_UNREADABLE])
-    return spoken and Grounding(spoken.messages, spoken.others)
+    if spoken is None:
+        return None
+    messages, others = spoken
+
+    def judged() -> Grounding:
+        said = Grounding(messages, others)
+        said.is_external(text)
+        return said
+
+    size = sum(len(message.text) for message in messages)
+    return (yield from pool.call(judged)) if size > _READ_AT_ONCE else judged()
 
 
 class _Spoken(NamedTuple):

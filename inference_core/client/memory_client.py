@@ -14,7 +14,7 @@ import httpx
 
 from inference_core.client import requests
 from inference_core.effects import Operation, WorkerPool, arun, run
-from inference_core.errors import InvalidId
+from inference_core.errors import ConfigurationError, InvalidId
 from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.receipt import Receipt
@@ -137,6 +137,9 @@ class MemoryClient(_Client):
         url: The server's address, such as http://localhost:8765.
         key: A key of the server. None: no key, for a server that serves one user of this machine.
         timeout: Seconds that each operation may take. None: no limit.
+
+    Raises:
+        ConfigurationError: ``url`` does not start with http:// or https://.
     """
 
     save_memory = _asynchronous(save, requests.save)
@@ -157,6 +160,8 @@ class MemoryClient(_Client):
     reject_pending = _asynchronous(reject_pending, requests.reject)
 
     def __init__(self, url: str, key: str | None = None, *, timeout: float | None = 10.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"The server's address looks like http://localhost:8765, not {url!r}")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout)
         super().__init__(http, WorkerPool(_WORKERS, "memory-client"), timeout)

@@ -16,11 +16,10 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
-from weakref import WeakSet
 
 from langchain_core.embeddings import Embeddings
 
@@ -41,7 +40,7 @@ _WARNING_PERIOD_S: Final = 60.0
 _PARTING_S: Final = 2.0
 _LOADING_S: Final = 20.0
 _MATRIX: Final = 2
-_loaders: WeakSet[threading.Thread] = WeakSet()
+_loaders: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _native_calls: set[object] = set()
 """Running calls of models loaded in this process, which are native code."""
 _fewer_calls: Final = threading.Condition()
@@ -104,6 +103,7 @@ class Embedder:
         self._joined = JoinedCalls(self._pool, self._embedded)
         self._ready = threading.Event()
         self._lock = threading.Lock()
+        self._first_loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
         self._when_loaded: list[Callable[[], None]] = []
         self._failures = 0
         self._last_failure = ""
@@ -206,15 +206,15 @@ class Embedder:
     ) -> Operation[Encodings]:
         """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
-        LangChain's default coroutine is not used: it runs on the event loop's shared executor. Models that give token
-        vectors are not awaited either, as no coroutine gives these.
+        LangChain's default coroutine is not used: it runs on the event loop's shared executor. No coroutine gives token
+        vectors. On a second event loop none is used, as the client's connections belong to the first.
         """
         if not self.is_ready:
             loading = "The embedding model is being loaded"
             raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
         name = "aembed_query" if isinstance(given, _QueryText) else "aembed_documents"
         own = getattr(type(self.model), name)
-        is_native = not self._gives_tokens and own is not getattr(Embeddings, name)
+        is_native = not self._gives_tokens and own is not getattr(Embeddings, name) and self._is_on_first_loop()
         encodings: Encodings = yield Effect(
             submit,
             inline=None if timeout else partial(self._embedded, given),
@@ -222,6 +222,14 @@ class Embedder:
             timeout=timeout,
         )
         return encodings
+
+    def _is_on_first_loop(self) -> bool:
+        """Whether the caller's event loop is the one in which the model's coroutines run; True without a loop."""
+        with suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            self._first_loop = self._first_loop or weakref.ref(loop)
+            return self._first_loop() is loop
+        return True
 
     @contextmanager
     def _judged(self) -> Generator[None]:

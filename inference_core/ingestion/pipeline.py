@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from inference_core.clock import time_zone
 from inference_core.effects import Operation
@@ -43,6 +43,7 @@ _FULL_S: Final = 900.0
 _ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
+@runtime_checkable
 class Extractor(Protocol):
     """Finds memories in messages, with a language model or by rules."""
 
@@ -51,6 +52,13 @@ class Extractor(Protocol):
     ) -> Operation[Extraction]:
         """The candidates of ``messages``. Raises ModelError."""
         ...
+
+
+def checked_extractor(extractor: Extractor) -> Extractor:
+    """``extractor``. Raises ConfigurationError if it is none, but for example a model, its name or a class."""
+    if isinstance(extractor, type) or not isinstance(extractor, Extractor):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise ConfigurationError(f"{extractor!r:.80} is no extractor: pass ModelExtractor([model]) or RuleExtractor()")
+    return extractor
 
 
 class BatchOutcome(str, Enum):
@@ -127,7 +135,7 @@ class Pipeline:
         self.scope = scope
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self.periodic = periodic or PeriodicWork()
-        self._messages = MessageWork(self.outbox, extractor, self.periodic)
+        self._messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
         self._tasks = self.periodic.works(self.outbox)
 
     def partitions(self) -> Operation[list[tuple[Partition, int]]]:

@@ -107,7 +107,7 @@ class Drafts:
         known = {draft.key: draft for draft in drafts}
         fresh = yield from unmarked(self._scope.engine, self._marks, known)
         keys, records, waiting = yield from self.stored_or_offered([known[key] for key in fresh])
-        puts = [put_of(record) for record in records]
+        puts = yield from self._scope.engine.pool.call(lambda: list(map(put_of, records)))
         if keys:
             puts = embed(puts) if embed else puts
             marks = [mark(self._marks, key, self._scope.clock) for key in keys]

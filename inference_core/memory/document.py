@@ -12,8 +12,9 @@ from html import escape
 from typing import Any, Final, NamedTuple, TypeVar
 
 from inference_core.memory.namespaces import space_in
-from inference_core.memory.record import MemoryLink, MemoryRecord
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryLink, MemoryRecord
 from inference_core.memory.text import copied, harmless
+from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryCategory, get_category_for_type
 
 T = TypeVar("T")
@@ -85,6 +86,26 @@ class MemoryStoreDocument:
         if stored := self.value.get("memory_category"):
             return str(stored)
         return get_category_for_type(self.memory_type).value if self.memory_type else None
+
+    @property
+    def tags(self) -> list[str]:
+        """The memory's labels; ``value`` names them only if there are any."""
+        return list(self.value.get("tags") or ())
+
+    @property
+    def importance(self) -> float:
+        """From 0 to 1; ``value`` names it only if it is not the default."""
+        return float(self.value.get("importance", DEFAULT_IMPORTANCE))
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is always in the prompt's profile and never forgotten; ``value`` names it only then."""
+        return self.value.get("pinned") is True
+
+    @property
+    def source(self) -> MemorySource:
+        """Where the memory comes from."""
+        return MemorySource.from_value(self.value.get("source") or {})
 
     @property
     def created_at_iso(self) -> str | None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import codecs
-import html
 import re
-import unicodedata
-import urllib.parse
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import Final
 
 from inference_core.memory.text import unmasked
 from inference_core.memory.trust import Origin
+from inference_core.outbox.hidden_text import decoded, in_a_row, plain
 from inference_core.outbox.messages import FENCE, ConversationMessage, Role, own_words
 from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER, analyze, folded
 from inference_core.retrieval.languages import language_of, stop_words
@@ -32,11 +27,8 @@ _ALIKE_SHARE: Final = 0.4
 """A sentence from outside says much the same as a text if it has this share of its words."""
 _WINDOW: Final = 240
 """Letters of a text from outside that are looked at together, if it has no sentences."""
-_DECODED: Final = 200_000
-"""Letters of a text from outside that are also decoded."""
-_ENCODED: Final = re.compile(r"[\w+/-]{16,}={0,2}", re.ASCII)
-_ESCAPED: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
-_LETTERS_APART: Final = re.compile(r"(?<=(?<!\S)\S) (?=\S(?!\S))")
+_KEPT: Final = 1_000
+"""Letters of the longest text whose words are kept for the next question."""
 _SHORT: Final = 3
 """A label of at most this many words cannot instruct anybody."""
 _STEM: Final = 5
@@ -134,6 +126,7 @@ class Grounding:
             if (sources is None or after in sources) and (asked := _confirmed(one, after))
         ]
         self._others = [_words(message.text) for message in messages if message.origin is Origin.AGENT]
+        self._altered: dict[str, bool] = {}
 
     def is_external(self, text: str, share: float = FACT_SHARE) -> bool:
         """Whether ``text`` may come from outside: something does, and the user has not said most of its words."""
@@ -189,9 +182,15 @@ class Grounding:
         best = max(found, key=len, default=words - words)
         count = max((len(best | other) for other in found), default=0)
         is_enough = 0 < len(words) * share <= count and len(words & self._outside) <= len(words) * _OUTSIDE_SHARE
-        if not is_enough or self._is_turned(text, words):
-            return False
-        return not self._is_bent(text, words) and not self._is_copied(text, words)
+        return is_enough and not self._is_altered(text, words)
+
+    def _is_altered(self, text: str, words: frozenset[str]) -> bool:
+        """Whether ``text``, though of the user's words, says something else; found out once for each text."""
+        if text not in self._altered:
+            self._altered[text] = (
+                self._is_turned(text, words) or self._is_bent(text, words) or self._is_copied(text, words)
+            )
+        return self._altered[text]
 
     def _is_bent(self, text: str, words: frozenset[str]) -> bool:
         """Whether a sentence from outside says much the same as the user, and ``text`` takes a word from it.
@@ -205,6 +204,8 @@ class Grounding:
         # A model changes function words, and says "the user", when it repeats the user; denials it may not change.
         changeable = stop_words(language_of(text)) | {"user", "users", "user's"}
         new -= {word for word in changeable if not _DENIAL.search(word)}.difference(_DENYING.split())
+        if not any(token in said for said in self._distinct_outside for token in new):
+            return False  # faster than to take megabytes of tool results apart
         addresses = {token for token in new if _ADDRESS.search(token)}
         return any(
             (len(words & _words(part)) >= len(words) * _ALIKE_SHARE and not new.isdisjoint(_tokens(part)))
@@ -218,30 +219,43 @@ class Grounding:
 
         Words of several sentences of the user, put together by somebody else, say what the user never said.
         """
-        copy = _in_a_row(_plain(text))
-        if any(copy in _in_a_row(_plain(said)) for said in self._stated):
+        copy = in_a_row(plain(text))
+        copied = copy.split()
+        if any(copy in in_a_row(plain(said)) for said in self._stated):
             return False
-        if any(copy in said for said in self._outside_in_a_row):
+        may_have = any(all(word in said for word in copied) for said in self._distinct_outside)
+        if may_have and any(copy in said for said in self._outside_in_a_row):
             return True
         most = max((len(words & _words(part)) for part in self._sentences), default=0)
         if most == len(words):
             return False
-        starts = {word[:_SHORT] for word in re.findall(r"\w+", _plain(text))}
+        starts = {word[:_SHORT] for word in copied}
+
+        def has_most(said: str) -> bool:  # faster than to split all into words
+            return 2 * sum(start in said for start in starts) > len(starts)
+
         return any(
             len(words & _words(sentence)) > max(most, len(words) * RULE_SHARE)
-            for sentence in chain.from_iterable(map(_END.split, self._plain_outside))
-            if 2 * sum(start in sentence for start in starts) > len(starts)  # faster than to split all into words
+            for said in self._distinct_outside
+            if has_most(said)
+            for sentence in _END.split(said)
+            if has_most(sentence)
         )
 
     @cached_property
     def _plain_outside(self) -> list[str]:
-        """All text from outside, also decoded."""
-        texts = chain.from_iterable((text, *_decoded(text[:_DECODED])) for text in self._outside_texts)
-        return list(map(_plain, texts))
+        """All text from outside, also decoded, which most often changes nothing."""
+        texts = list(chain.from_iterable((text, *decoded(text)) for text in self._outside_texts))
+        made = {text: plain(text) for text in set(texts)}
+        return [made[text] for text in texts]
+
+    @cached_property
+    def _distinct_outside(self) -> list[str]:
+        return list(dict.fromkeys(self._plain_outside))
 
     @cached_property
     def _outside_in_a_row(self) -> list[str]:
-        return list(map(_in_a_row, self._plain_outside))
+        return list(map(in_a_row, self._distinct_outside))
 
     @cached_property
     def _outside_parts(self) -> list[str]:
@@ -250,8 +264,11 @@ class Grounding:
         for sentence in chain.from_iterable(map(_END.split, self._plain_outside)):
             is_short = len(parts[-1]) + len(sentence) <= _WINDOW // 2
             part = f"{parts[-1]} {sentence}" if is_short else sentence
-            parts += (part[at : at + _WINDOW] for at in range(0, max(len(part) - _WINDOW // 2, 1), _WINDOW // 2))
-        return parts
+            if len(part) <= _WINDOW:
+                parts.append(part)
+            else:
+                parts += (part[at : at + _WINDOW] for at in range(0, len(part) - _WINDOW // 2, _WINDOW // 2))
+        return list(dict.fromkeys(parts))
 
     def _is_turned(self, text: str, words: frozenset[str]) -> bool:
         """Whether ``text`` denies what the user said without denying it, or the other way round."""
@@ -303,36 +320,6 @@ def _shows(question: str, words: frozenset[str]) -> bool:
     return 0 < len(words) * _SHOWN_SHARE <= found >= len(shown) * _ABOUT_SHARE
 
 
-def _decoded(text: str) -> Iterator[str]:
-    """``text`` decoded in the usual ways of hiding a sentence from readers that a model can undo."""
-    yield text[::-1]
-    yield codecs.encode(text, "rot13")
-    if "&" in text or "%" in text:
-        yield html.unescape(urllib.parse.unquote(text, errors="ignore"))
-    yield _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
-    yield _LETTERS_APART.sub("", text)
-    for run in _ENCODED.findall(text):
-        with suppress(ValueError):
-            yield base64.b64decode(
-                f"{run}{'=' * (-len(run) % 4)}", altchars="-_" if {*"-_"} & {*run} else None
-            ).decode()
-        with suppress(ValueError):
-            yield bytes.fromhex(run.removeprefix("0x")).decode()
-
-
-def _plain(text: str) -> str:
-    """``text`` in small letters, without look-alikes and invisible characters."""
-    return unicodedata.normalize("NFKC", unmasked(text)).casefold()
-
-
-def _in_a_row(plain: str) -> str:
-    """The words of `_plain` text, each between spaces: a text that repeats them in a row contains this string.
-
-    Unlike a pattern, the search for a substring takes no longer if words repeat.
-    """
-    return " ".join(["", *re.findall(r"\w+", plain), ""])
-
-
 def same_subject(one: str, other: str) -> bool:
     """Whether two texts share a content word."""
     return not _words(one).isdisjoint(_words(other))
@@ -342,8 +329,13 @@ def _words_of(texts: Iterable[str]) -> frozenset[str]:
     return frozenset[str]().union(*map(_words, texts))
 
 
-@lru_cache(maxsize=1_024)
 def _words(text: str) -> frozenset[str]:
+    # Whole documents would keep the process hundreds of megabytes larger, and hold texts of users long gone.
+    return _few_words(text) if len(text) <= _KEPT else frozenset(_terms(text))
+
+
+@lru_cache(maxsize=1_024)
+def _few_words(text: str) -> frozenset[str]:
     return frozenset(_terms(text))
 
 

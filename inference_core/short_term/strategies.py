@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import get_buffer_string
 
-from inference_core.asking import MODEL_TIMEOUT_S, ask
+from inference_core.asking import MODEL_TIMEOUT_S, ask, check_model
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, ModelError
@@ -144,6 +144,8 @@ class Summarize(OverflowStrategy):
     timeout: float | None = MODEL_TIMEOUT_S
 
     def __post_init__(self) -> None:
+        if self.model is not None:
+            check_model(self.model)
         _check(self.summary_message_count, "summary_message_count", least=0)
         _check(self.max_summary_tokens, "max_summary_tokens")
         if self.role not in ("user", "system"):

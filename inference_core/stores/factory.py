@@ -201,6 +201,15 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
     return open_store(settings.store_url, **chosen | options)
 
 
+def check_store(store: object) -> None:
+    """Raises ConfigurationError if ``store`` is no store, but for example its URL."""
+    if not isinstance(store, BaseStore):
+        raise ConfigurationError(
+            f"store must be a LangGraph BaseStore, not {type(store).__name__}: pass open_store(…), which takes URLs, "
+            "mappings, SQLAlchemy engines and redis.Redis"
+        )
+
+
 def engine_of(
     store: BaseStore,
     embeddings: EmbeddingsSpec = None,
@@ -218,11 +227,7 @@ def engine_of(
     """
     if isinstance(store, MemoryStore):
         return store.engine
-    if not isinstance(store, BaseStore):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(
-            f"store must be a LangGraph BaseStore, not {type(store).__name__}: pass open_store(…), which takes URLs, "
-            "mappings, SQLAlchemy engines and redis.Redis"
-        )
+    check_store(store)
     if embeddings is None and isinstance(own := getattr(store, "embeddings", None), Embeddings):
         embeddings = own
     model = embeddings if embeddings is None or isinstance(embeddings, str) else id(embeddings)

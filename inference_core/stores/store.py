@@ -7,6 +7,7 @@ callers, any number of threads and event loops.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -129,7 +130,7 @@ class MemoryStore(BaseStore):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await asyncio.to_thread(self.close)  # which waits for calls that may wait for this event loop
 
     def _batch(self, ops: Sequence[Op]) -> Operation[list[Result]]:
         ops = [_checked(op) for op in ops]

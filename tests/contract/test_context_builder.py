@@ -278,8 +278,13 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         ("sources", "options"),
-        [([Memories(), Memories()], {}), (["memories"], {}), ([], {"deadline": 0})],
-        ids=["same-name", "no-source", "deadline"],
+        [
+            ([Memories(), Memories()], {}),
+            (["memories"], {}),
+            ([], {"deadline": 0}),
+            ([], {"model": "openai:gpt-5-mini"}),
+        ],
+        ids=["same-name", "no-source", "deadline", "name-of-a-model"],
     )
     def test_arguments_that_make_no_sense(
         self, service: AgentMemoryStoreService, sources: list[Any], options: dict[str, Any]

@@ -558,6 +558,15 @@ async def test_a_store_is_a_context_manager(sqlite_url: str):
         assert store.get(NS, "a") is not None
 
 
+async def test_the_end_of_an_async_block_leaves_the_event_loop_running():
+    """Closing waited for a call in the thread of the event loop, on which the call waited: a standstill of 10 s."""
+    gate = threading.Event()
+    async with open_store("memory://", embeddings=None) as store:
+        call = store.engine.pool.submit(gate.wait)
+        asyncio.get_running_loop().call_later(0.05, gate.set)
+    assert call.done()
+
+
 def test_one_store_for_threads_and_event_loops(own_store: MemoryStore):
     async def asynchronous(name: str) -> None:
         async def one(number: int) -> None:

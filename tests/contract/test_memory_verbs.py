@@ -21,6 +21,7 @@ from inference_core import AgentMemoryStoreService, MemorySource, Space, open_st
 from inference_core.client import MemoryClient, MemoryVerbs
 from inference_core.effects import run
 from inference_core.errors import (
+    ConfigurationError,
     ConfirmationNeeded,
     IdentityError,
     InferenceCoreError,
@@ -343,6 +344,12 @@ def test_a_change_whose_answer_was_lost_is_repeated_and_made_once(service: Agent
         assert (left.id, left.content, left.version) == ("city", "Lives in Porto", 3)
         with pytest.raises(VersionConflict):
             memory.update_memory("ada", "city", "Lives in Rome", expected_version=2)
+
+
+@pytest.mark.parametrize("url", ["localhost:8765", "memory.example.com", "sqlite:///memory.db", ""])
+def test_an_address_without_http_is_refused(url: str):
+    with pytest.raises(ConfigurationError, match="looks like http://localhost:8765"):
+        MemoryClient(url)
 
 
 async def test_a_server_that_is_away_or_silent():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from agent_support import FACES, as_node, ask, make_agent, patient_memory
+from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.tools import tool
@@ -21,7 +22,17 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 from outbox_support import Scripted, contents
 
-from inference_core import MemoryContext, MemoryStore, ShortTermMemoryMiddleware, Trim, open_store
+from inference_core import (
+    AgentMemoryStoreService,
+    MemoryContext,
+    MemoryMiddleware,
+    MemoryReviewMiddleware,
+    MemoryStore,
+    RuleExtractor,
+    ShortTermMemoryMiddleware,
+    Trim,
+    open_store,
+)
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.asking import ask as ask_model
 from inference_core.effects import Operation
@@ -186,6 +197,26 @@ async def test_without_a_checkpointer_the_history_of_each_run_is_captured_once(
             *(f"assistant: {name}." for name in ("One", "Two", "Three")),
         ]
     )
+
+
+@pytest.mark.parametrize(
+    "extractor",
+    ["openai:gpt-5-mini", ScriptedChatModel(turns=["x"]), RuleExtractor, None],
+    ids=["name", "model", "class", "none"],
+)
+def test_what_cannot_extract_is_refused_before_it_costs_messages(store: MemoryStore, extractor: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no extractor: pass ModelExtractor\(\[model\]\) or RuleExtractor"):
+        CaptureMiddleware(extractor)
+    with pytest.raises(ConfigurationError, match="is no extractor"):
+        Worker.of(AgentMemoryStoreService(store), extractor)
+
+
+def test_all_middlewares_fit_into_one_list(store: MemoryStore) -> None:
+    """`create_agent` is typed here, unlike in `make_agent`: the list of a user who checks types must pass."""
+    capture = CaptureMiddleware(RuleExtractor(), works=False)
+    middleware = [MemoryMiddleware(), capture, MemoryReviewMiddleware(), ShortTermMemoryMiddleware()]
+    agent = create_agent(ScriptedChatModel(turns=["Noted."]), store=store, middleware=middleware)
+    assert agent.get_name() == "LangGraph"
 
 
 async def test_a_store_without_compare_and_set_needs_an_outbox(store: MemoryStore) -> None:

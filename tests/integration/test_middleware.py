@@ -658,10 +658,11 @@ class TestErrors:
         assert len(model.requests) == 2
 
     @pytest.mark.parametrize("face", FACES)
+    @pytest.mark.parametrize("store", [None, "sqlite:///memory.db"], ids=["none", "url"])
     async def test_neither_store_nor_service_is_the_developers_mistake(
-        self, model: ScriptedChatModel, face: str
+        self, model: ScriptedChatModel, store: str | None, face: str
     ) -> None:
-        agent = make_agent(model, middleware=[patient_memory(user_id="ada")])
+        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada")])
         with pytest.raises(ConfigurationError, match="open_store"):
             await ask(agent, face, "drinks")
         assert model.requests == []

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, get_memory_tools, open_store
 from inference_core.agents.provenance import grounding_of
+from inference_core.effects import WorkerPool, run
 from inference_core.outbox.grounding import MOST
 from inference_core.testing import call_tool
 
@@ -160,7 +161,7 @@ async def test_the_applications_own_code_is_believed(service: AgentMemoryStoreSe
 
 
 def grounded(state: Any) -> Any:
-    return grounding_of(SimpleNamespace(state=state))
+    return run(grounding_of(SimpleNamespace(state=state), "", WorkerPool(1, "readers")))
 
 
 def test_every_list_of_messages_counts_but_the_user_speaks_in_one() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle, within
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
 T = TypeVar("T")
@@ -186,6 +186,18 @@ def test_an_effect_may_have_a_shorter_deadline_of_its_own(
         return (yield from pool.call(str, 5))
 
     assert drive(plan(), timeout) == "5"
+
+
+def test_a_part_of_a_plan_may_have_a_limit_of_its_own(drive: Driver, pool: WorkerPool, gate: threading.Event):
+    def plan() -> Operation[list[float]]:
+        before = yield from within(LATE, _divide(pool, 2))
+        with pytest.raises(DeadlineExceeded):
+            yield from within(SOON, pool.call(gate.wait))
+        with pytest.raises(ZeroDivisionError):
+            yield from within(LATE, _divide(pool, 0))
+        return [before, (yield from _divide(pool, 3))]
+
+    assert drive(plan(), None) == [3, 2]
 
 
 def test_a_call_that_has_not_begun_is_taken_back(drive: Driver, pool: WorkerPool, gate: threading.Event):

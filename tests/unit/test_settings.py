@@ -220,7 +220,7 @@ def test_a_file_fills_in_what_the_environment_does_not_say(monkeypatch: pytest.M
     monkeypatch.setattr(os, "environ", dict(os.environ))
     file = tmp_path / ".env"
     file.write_text("AGENT_MEMORY_MAX_RESULTS=9\nAGENT_MEMORY_TIMEZONE=Asia/Tokyo\n", encoding="utf-8")
-    load_env_file(file)
+    load_env_file(str(file))
     assert (os.environ["AGENT_MEMORY_MAX_RESULTS"], os.environ["AGENT_MEMORY_TIMEZONE"]) == ("7", "Asia/Tokyo")
     with pytest.raises(ConfigurationError, match="no file"):
         load_env_file(tmp_path / "other")

@@ -8,11 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Annotated, Any, Final, NotRequired, TypeVar
+from typing import Annotated, Any, Final, NotRequired
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
-    AgentState,
     ExtendedModelResponse,
     ModelRequest,
     ModelResponse,
@@ -45,7 +44,6 @@ AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
 Response = ModelResponse[Any] | ExtendedModelResponse[Any]
 Update = dict[str, Any]
 """Changes to the agent's state."""
-S = TypeVar("S", bound=AgentState[Any])
 MAX_MARKERS: Final = 4
 """The most cache markers that Anthropic accepts in a request."""
 _CACHE_CONTROL: Final = "cache_control"
@@ -96,8 +94,11 @@ class MemoryState(OutsideState):
     memory_categories_recalled: NotRequired[Annotated[list[str], FirstOfRun(object), _Reported]]
 
 
-class OperationMiddleware(AgentMiddleware[S, Any, Any], ABC):
+class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
     """Middleware whose hooks are operations, written once for sync and async agents.
+
+    Its type names no state (``state_schema`` does): a list of middlewares with different ones has no type that
+    `create_agent` accepts.
 
     ``start_timeout`` and ``call_timeout`` (seconds, None: no limit) bound `at_start` and `before_call`.
     """
@@ -113,11 +114,11 @@ class OperationMiddleware(AgentMiddleware[S, Any, Any], ABC):
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """The request to send, and changes to the state that are made together with the model's answer."""
 
-    def before_agent(self, state: S, runtime: Runtime[Any]) -> Update | None:
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> Update | None:
         """Runs `at_start`. Raises ConfigurationError if there is no memory to use."""
         return run(self.at_start(state, runtime), self.start_timeout)
 
-    async def abefore_agent(self, state: S, runtime: Runtime[Any]) -> Update | None:
+    async def abefore_agent(self, state: Any, runtime: Runtime[Any]) -> Update | None:
         """Like `before_agent`."""
         return await arun(self.at_start(state, runtime), self.start_timeout)
 

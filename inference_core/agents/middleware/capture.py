@@ -16,6 +16,7 @@ from inference_core.agents.identity import (
     CHECKPOINTER,
     BindingOptions,
     MemoryBinding,
+    MemoryService,
     UserSource,
     configurable_of,
     forgets_state,
@@ -26,7 +27,7 @@ from inference_core.agents.provenance import OutsideState, first_outside, noted_
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import Extractor, Pipeline
+from inference_core.ingestion.pipeline import Extractor, Pipeline, checked_extractor
 from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role
 from inference_core.outbox.outbox import Limits, Outbox, check_outbox
@@ -60,7 +61,7 @@ class CaptureState(OutsideState):
     captured: NotRequired[Annotated[Captured, PrivateStateAttr]]
 
 
-class CaptureMiddleware(OperationMiddleware[CaptureState]):
+class CaptureMiddleware(OperationMiddleware):
     """Extracts memories from conversations, without slowing down the reply.
 
     At the end of a run, all new messages of the user and the assistant go into an outbox, in one durable commit. They
@@ -87,7 +88,8 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         **options: `BindingOptions`, for use without a service.
 
     Raises:
-        ConfigurationError: In the first run, if the store cannot hold an outbox and no ``outbox`` was given.
+        ConfigurationError: ``extractor`` cannot extract; or, in the first run, the store cannot hold an outbox and no
+            ``outbox`` was given.
     """
 
     state_schema = CaptureState
@@ -103,13 +105,13 @@ class CaptureMiddleware(OperationMiddleware[CaptureState]):
         limits: Limits | None = None,
         dispatch: Callable[[Partition], object] | None = None,
         periodic: PeriodicWork | None = None,
-        memory_service: Any = None,
+        memory_service: MemoryService | None = None,
         user_id: UserSource = None,
         **options: Unpack[BindingOptions],
     ) -> None:
         super().__init__()
         self._binding = MemoryBinding(memory_service, user_id, **options)
-        self._extractor = extractor
+        self._extractor = checked_extractor(extractor)
         self._outbox = outbox
         self._works = works
         self._interval_s = interval_s

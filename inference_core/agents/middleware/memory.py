@@ -16,7 +16,7 @@ from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 
-from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, configurable_of
+from inference_core.agents.identity import BindingOptions, MemoryBinding, MemoryService, UserSource, configurable_of
 from inference_core.agents.middleware.calls import (
     MemoryState,
     MemoryStatus,
@@ -76,7 +76,7 @@ _INSTEAD: Final = {
 """What to do instead of using arguments of the documented middleware that this one does not have."""
 
 
-class MemoryMiddleware(OperationMiddleware[MemoryState]):
+class MemoryMiddleware(OperationMiddleware):
     """Long-term memory for a LangChain agent: automatic recall, and tools to save, recall, update and delete.
 
     Before a run it recalls memories relevant to the user's message; each request to the model then contains them,
@@ -125,7 +125,7 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
 
     def __init__(
         self,
-        memory_service: Any = None,
+        memory_service: MemoryService | None = None,
         *,
         user_id: UserSource = None,
         auto_recall: bool = True,
@@ -198,7 +198,9 @@ class MemoryMiddleware(OperationMiddleware[MemoryState]):
         return "LongTermMemory"
 
     @classmethod
-    def from_settings(cls, settings: MemorySettings, memory_service: Any = None, **options: Any) -> MemoryMiddleware:
+    def from_settings(
+        cls, settings: MemorySettings, memory_service: MemoryService | None = None, **options: Any
+    ) -> MemoryMiddleware:
         """The middleware that ``settings`` describe; ``options`` win over them.
 
         A ``memory_service`` keeps its own time zone, agent scope, embeddings and limit of content.
@@ -342,7 +344,7 @@ def _update(
 
 
 def create_memory_middleware(
-    memory_service: Any,
+    memory_service: MemoryService | None,
     user_id: UserSource = None,
     auto_recall: bool = True,
     max_recall_results: int = 5,

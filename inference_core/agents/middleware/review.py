@@ -19,6 +19,7 @@ from inference_core.agents.identity import (
     CHECKPOINTER,
     BindingOptions,
     MemoryBinding,
+    MemoryService,
     UserSource,
     configurable_of,
     field_of,
@@ -67,7 +68,7 @@ class ReviewState(AgentState[Any]):
     memory_review: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
 
 
-class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
+class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
     """Asks the user, at the end of a run, about the memories of its thread that wait for confirmation.
 
     The run is interrupted with ``{"type": "memory_review", "pending": […]}``. Resume it with
@@ -86,7 +87,11 @@ class MemoryReviewMiddleware(AgentMiddleware[ReviewState, Any, Any]):
     state_schema = ReviewState
 
     def __init__(
-        self, memory_service: Any = None, *, user_id: UserSource = None, **options: Unpack[BindingOptions]
+        self,
+        memory_service: MemoryService | None = None,
+        *,
+        user_id: UserSource = None,
+        **options: Unpack[BindingOptions],
     ) -> None:
         super().__init__()
         self._binding = MemoryBinding(memory_service, user_id, **options)

@@ -11,7 +11,14 @@ from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 
-from inference_core.agents.identity import BindingOptions, MemoryBinding, UserSource, forgets_state, thread_of
+from inference_core.agents.identity import (
+    BindingOptions,
+    MemoryBinding,
+    MemoryService,
+    UserSource,
+    forgets_state,
+    thread_of,
+)
 from inference_core.agents.middleware.calls import (
     MemoryStatus,
     OperationMiddleware,
@@ -69,7 +76,7 @@ class ShortTermMemoryState(AgentState[Any]):
     short_term_recalled: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
 
 
-class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
+class ShortTermMemoryMiddleware(OperationMiddleware):
     """Keeps a conversation within a token limit.
 
     It counts the whole request to the model, with system prompt and tools. When that is too large, ``overflow``
@@ -102,7 +109,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware[ShortTermMemoryState]):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         max_ratio: float | None = None,
         token_counter: TokenCounter = count_tokens,
-        memory_service: Any = None,
+        memory_service: MemoryService | None = None,
         user_id: UserSource = None,
         timeout: float | None = OVERFLOW_TIMEOUT_S,
         **options: Unpack[BindingOptions],

@@ -18,7 +18,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
-from inference_core.agents.identity import MemoryBinding, field_of, thread_of
+from inference_core.agents.identity import MemoryBinding, MemoryService, field_of, thread_of
 from inference_core.agents.provenance import MemoryToolCall, grounding_of
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
@@ -30,7 +30,7 @@ from inference_core.agents.tools.arguments import (
     UpdateArguments,
 )
 from inference_core.context.render import id_label, missing_id, numbered, whole
-from inference_core.effects import Operation, arun, run
+from inference_core.effects import Operation, arun, run, within
 from inference_core.errors import (
     ConfirmationNeeded,
     IdentityError,
@@ -82,6 +82,11 @@ def _explained(error: ValidationError | Any) -> str:
     return f"✗ {problems}"
 
 
+def _told(given: Any) -> str:
+    """What the model passed to be stored; "" for the arguments of a tool that stores nothing."""
+    return f"{getattr(given, 'topic', None) or ''} {getattr(given, 'content', '')}"
+
+
 def reason_of(error: Exception) -> str:
     """Why memory failed, in words for a model.
 
@@ -129,10 +134,10 @@ class MemoryTool(BaseTool):
         return await super().ainvoke(_of_model(input), config, **kwargs)
 
     def _run(self, runtime: Injected = None, **arguments: Any) -> str:
-        return run(self._answered(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
+        return run(self._answered(runtime, arguments))
 
     async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
-        return await arun(self._answered(runtime, arguments), WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S)
+        return await arun(self._answered(runtime, arguments))
 
     @abstractmethod
     def answer(self, call: MemoryToolCall, given: Any) -> Operation[str]:
@@ -160,8 +165,11 @@ class MemoryTool(BaseTool):
             scope = replace(scope, actor=replace(actor, run_id=None if run_id is None else str(run_id)))
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema
-            call = MemoryToolCall(scope, user, source, self.session_id or source.thread_id, grounding_of(runtime))
-            return (yield from self.answer(call, schema.model_construct(**arguments)))
+            given = schema.model_construct(**arguments)
+            said = (yield from grounding_of(runtime, _told(given), scope.engine.pool)) if self.writes else None
+            call = MemoryToolCall(scope, user, source, self.session_id or source.thread_id, said)
+            limit = WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S
+            return (yield from within(limit, self.answer(call, given)))
         except InvalidInput as error:
             can_ask = isinstance(error, ConfirmationNeeded) and error.is_external
             return f"✗ {error}{_ASK if can_ask else ''}"
@@ -198,8 +206,7 @@ class SaveMemoryStoreTool(MemoryTool):
         """Saves, and answers with the id."""
         space = getattr(given, "space", None)
         owner = Space(space, member=call.user_id) if space else call.user_id
-        said = f"{given.topic or ''} {given.content}"
-        source = call.source_of(said, guides=guides(given.memory_type, given.category))
+        source = call.source_of(_told(given), guides=guides(given.memory_type, given.category))
         memory_id = yield from in_space(
             call.scope,
             save,
@@ -261,7 +268,7 @@ class UpdateMemoryStoreTool(MemoryTool):
 
         def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
             old = yield from get(call.scope, call.user_id, given.memory_id)
-            said = f"{given.topic or ''} {given.content}"
+            said = _told(given)
             if old is not None and (refusal := call.refusal(old, said)):
                 return refusal
             kind = given.memory_type or (old.memory_type if old else "")
@@ -351,7 +358,7 @@ DEFAULT_TOOLS: Final = tuple(_TOOLS)[:4]
 
 
 def get_memory_tools(
-    memory_service: Any,
+    memory_service: MemoryBinding | MemoryService | None,
     user_id: str | None = None,
     session_id: str | None = None,
     max_recall_results: int = 5,

@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel
 
-from inference_core.asking import ask
+from inference_core.asking import ask, check_model
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ModelError
@@ -127,7 +127,11 @@ class Asking:
 
 
 def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any]:
-    """``model`` bound to ``form`` as its only tool, returning the raw message; ``model`` itself if it has no tools."""
+    """``model`` bound to ``form`` as its only tool, returning the raw message; ``model`` itself if it has no tools.
+
+    Raises ConfigurationError if it is no chat model.
+    """
+    check_model(model)
     try:
         return model.with_structured_output(form, method="function_calling", include_raw=True)  # pyright: ignore[reportUnknownMemberType]
     except (AttributeError, NotImplementedError):

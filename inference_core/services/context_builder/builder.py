@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import MessageLikeRepresentation, convert_to_messages
 
+from inference_core.asking import check_model
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SUMMARY, ContextEngineer, with_summary
 from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run
@@ -104,6 +105,8 @@ class ContextBuilder:
         for one in sources:
             if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
                 raise ConfigurationError(f"{one!r:.80} is no context source: it needs name, section, limit and fetch")
+        if model is not None:
+            check_model(model)
         # Each has workers of its own, so that a source that hangs takes nothing from the others.
         self._pools = {one.name: WorkerPool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
         if len(self._pools) < len(sources):

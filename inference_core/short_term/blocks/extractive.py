@@ -165,7 +165,8 @@ class ExtractiveMemory(Block):
                 said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
         fresh = yield from unmarked(scope.engine, marks, said)
         after_tool = yield from with_outside(scope, conversation, messages)
-        words = Grounding(passages(messages, conversation.session_id, after_tool=after_tool))
+        on_worker = scope.engine.pool.call
+        words = yield from on_worker(Grounding, passages(messages, conversation.session_id, after_tool=after_tool))
         portions: list[dict[str, AnyMessage]] = []  # one for each request: nearly always one
         size = 0
         for key in fresh:
@@ -181,8 +182,8 @@ class ExtractiveMemory(Block):
                 answer = yield from ask(self._extractor, request, self.model_timeout)
                 if not isinstance(answer, ExtractedFacts):
                     raise ModelError("The chat model did not give facts in the required form")
-                made = (self._record(scope, conversation, fact, words) for fact in answer.facts[:MAX_FACTS])
-                yield from self._store(scope, conversation, {one.id: one for one in made if one}, list(portion))
+                made = yield from on_worker(self._records, scope, conversation, answer.facts[:MAX_FACTS], words)
+                yield from self._store(scope, conversation, made, list(portion))
         finally:  # the portions before one that fails are stored, too
             scope.engine.embed_later()
 
@@ -219,6 +220,13 @@ class ExtractiveMemory(Block):
             yield from scope.write(writes, "block", embeds=False)
 
         yield from retried(attempt)
+
+    def _records(
+        self, scope: MemoryScope, conversation: UserSession, facts: Sequence[ExtractedFact], words: Grounding
+    ) -> dict[str, MemoryRecord]:
+        """Those of ``facts`` that can be stored, as memories by id."""
+        made = (self._record(scope, conversation, fact, words) for fact in facts)
+        return {one.id: one for one in made if one}
 
     def _record(
         self, scope: MemoryScope, conversation: UserSession, fact: ExtractedFact, words: Grounding

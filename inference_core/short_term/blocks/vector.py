@@ -141,7 +141,8 @@ class VectorMemory(Block):
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
         after_tool = yield from with_outside(scope, conversation, messages)
         said = passages(messages, conversation.session_id, after_tool=after_tool)
-        made = [draft for one in said if (draft := drafts.of(one))]
+        # On a worker, as a long conversation that overflows for the first time takes seconds.
+        made = yield from scope.engine.pool.call(lambda: [draft for one in said if (draft := drafts.of(one))])
         vector_store = self.vector_store
         if vector_store:  # a mark tells what is in this block's vector store, not in the store or in another block's
             made = [replace(draft, key=digest_of([self.name, draft.key])) for draft in made]

@@ -131,10 +131,33 @@ def test_no_texts_have_no_vectors(drive: Driver):
     assert drive(Embedder(HashingEmbeddings(), "f").documents([])) == []
 
 
-def test_an_async_caller_awaits_the_models_own_coroutine():
+async def test_an_async_caller_awaits_the_models_own_coroutine():
     embedder = Embedder(NativeEmbeddings([[3, 4]]), "f")
-    assert _numbers(asyncio.run(arun(embedder.documents([Passage("a")])))) == [pytest.approx([0.6, 0.8])]
-    assert _numbers(asyncio.run(arun(embedder.query("a", LATE)))) == [pytest.approx([0.6, 0.8])]
+    assert _numbers(await arun(embedder.documents([Passage("a")]))) == [pytest.approx([0.6, 0.8])]
+    assert _numbers(await arun(embedder.query("a", LATE))) == [pytest.approx([0.6, 0.8])]
+
+
+def test_a_second_event_loop_does_not_meet_the_connections_of_the_first():
+    """Each asyncio.run but the first met "Event loop is closed": its recall was lexical, and saves had no vectors."""
+
+    class Connected(FixedEmbeddings):
+        loop: asyncio.AbstractEventLoop | None = None
+
+        async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+            self.loop = self.loop or asyncio.get_running_loop()
+            if self.loop.is_closed():
+                raise RuntimeError("Event loop is closed")
+            return self.answer
+
+        async def aembed_query(self, text: str) -> list[float]:
+            return (await self.aembed_documents([text]))[0]
+
+    model = Connected([[0.0, 1.0]])
+    embedder = Embedder(model, "f")
+    for threads in ([], ["embedder-1"], ["embedder-1"] * 2):
+        assert _numbers(asyncio.run(arun(embedder.query("a", LATE)))) == [[0.0, 1.0]]
+        assert model.threads == threads
+    embedder.close()
 
 
 def test_langchains_default_coroutine_is_not_used():

@@ -9,6 +9,7 @@ import pytest
 
 from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -29,6 +30,10 @@ def test_the_document_of_a_record_shows_its_fields():
         created_at=NOON,
         updated_at=EVENING,
         topic="work",
+        tags=("ci",),
+        importance=0.8,
+        pinned=True,
+        source=MemorySource(origin=Origin.USER, thread_id="monday"),
         extra_metadata={"k": 1},
     )
     document = MemoryStoreDocument.of(record, 0.75)
@@ -37,6 +42,8 @@ def test_the_document_of_a_record_shows_its_fields():
     assert document.metadata == {"k": 1}
     assert (document.content, document.topic) == ("Run the tests", "work")
     assert (document.memory_type, document.memory_category) == ("instructions", "procedural")
+    assert (document.tags, document.importance, document.pinned) == (["ci"], 0.8, True)
+    assert document.source == MemorySource(origin=Origin.USER, thread_id="monday")
     assert (document.created_at, document.updated_at) == (NOON, EVENING)
     assert document.created_at_iso == "2026-01-15T12:00:00+00:00"
     assert document.updated_at_iso == "2026-01-15T20:30:00+00:00"
@@ -50,6 +57,7 @@ def test_a_document_without_fields_shows_none():
     assert document.content == ""
     shown = (document.topic, document.memory_type, document.memory_category)
     assert (*shown, document.created_at_iso, document.updated_at_iso, document.score) == (None,) * 6
+    assert (document.tags, document.importance, document.pinned, document.source) == ([], 0.5, False, MemorySource())
 
 
 @pytest.mark.parametrize("kind", list(MemoryType))

@@ -172,6 +172,7 @@ WRONG: list[tuple[Any, dict[str, Any]]] = [
     (Summarize, {"summary_message_count": -1}),
     (Summarize, {"max_summary_tokens": 0}),
     (Summarize, {"role": "assistant"}),
+    (Summarize, {"model": "openai:gpt-5-mini"}),
     (FlushToLongTerm, {"max_stm_token_ratio": 0}),
     (FlushToLongTerm, {"max_stm_token_ratio": 1.1}),
     (FlushToLongTerm, {"blocks": []}),

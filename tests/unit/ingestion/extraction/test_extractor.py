@@ -176,8 +176,14 @@ def test_no_text_is_no_call():
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"models": []}, "at least one"), ({"max_memories": 0}, "from 1 to 50"), ({"max_memories": 51}, "not 51")],
-    ids=["no-models", "too-few", "too-many"],
+    [
+        ({"models": []}, "at least one"),
+        ({"models": ["openai:gpt-5-mini"]}, r"such as init_chat_model\(.*not a str"),
+        ({"models": "openai:gpt-5-mini"}, "not a str"),
+        ({"max_memories": 0}, "from 1 to 50"),
+        ({"max_memories": 51}, "not 51"),
+    ],
+    ids=["no-models", "names", "name", "too-few", "too-many"],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], reason: str):
     given: dict[str, Any] = {"models": [ScriptedChatModel(turns=["x"])]} | options
