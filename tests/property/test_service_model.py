@@ -65,8 +65,8 @@ class Memory:
         return text.casefold() in f"{self.content}\n{self.topic or ''}".casefold()
 
     @property
-    def words(self) -> frozenset[str]:
-        return frozenset(self.content.split())
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.content.split())
 
     def repeats(self, other: Memory) -> bool:
         """Whether it says what ``other`` says, word by word, for the same time; an event also in the same session."""
@@ -439,7 +439,7 @@ class MemoryMachine(RuleBasedStateMachine):
         ]
         assert Counter(told) <= Counter({(memory.category, memory.content) for memory in current})
         meant = [frozenset(content.split()) for _, content in told]
-        assert all(any(memory.words <= words for words in meant) for memory in current)
+        assert all(any(words.issuperset(memory.words) for words in meant) for memory in current)
 
     @rule(step=STEP)
     def tick(self, step: timedelta) -> None:
