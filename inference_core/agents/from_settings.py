@@ -165,7 +165,7 @@ class FailedModels(AgentMiddleware[Any, Any, Any]):
             yield
         except (GraphBubbleUp, InferenceCoreError):
             raise
-        except Exception as error:
+        except Exception as error:  # each provider raises errors of its own; all go on as they are
             explained = explain(model, error)
             setattr(error, _EXPLAINED, explained)
             if self._are_logged:
@@ -177,7 +177,7 @@ class FailedModels(AgentMiddleware[Any, Any, Any]):
 def _explained() -> Generator[None]:
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # each provider raises errors of its own
         explained: str | None = getattr(error, _EXPLAINED, None)
         if explained is None:  # not a model's
             raise
