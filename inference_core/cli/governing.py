@@ -196,8 +196,7 @@ def audit(
     if target.json:
         print_json({"events": [{"id": event.id, **event.to_value()} for event in found]})
         return
-    rows = [(f"{stamp(event.at, memory.zone)} {event.operation} by {_who(event)}", _lines(event)) for event in found]
-    print_numbered(rows)
+    print_numbered([_entry(event, memory.zone) for event in found])
     note(counted(len(found), "event", "events"))
 
 
@@ -217,19 +216,17 @@ def _verify(target: Target, head: str | None) -> None:
         raise typer.Exit(1)
 
 
-def _who(event: AuditEvent) -> str:
+def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
+    """When who did what, and below it why and to which memories."""
     who: dict[str, Any] = event.actor.to_value()
     kind = " ".join(filter(None, (who.pop("kind", "unknown"), who.pop("id", None))))
-    return ", ".join([kind, *(f"{name.removesuffix('_id')} {value}" for name, value in sorted(who.items()))])
-
-
-def _lines(event: AuditEvent) -> list[str]:
+    by = ", ".join([kind, *(f"{name.removesuffix('_id')} {value}" for name, value in sorted(who.items()))])
     lines = [f"{name} {value}" for name, value in (("job", event.job), ("reason", event.reason)) if value]
     for change in event.changes:
         after = "gone" if change.after == 0 else "new" if change.after is None else f"version {change.after}"
         before = f"version {change.before} → " if change.before else ""
         lines.append(f"{'/'.join(change.place)} {change.key}: {before}{after}")
-    return lines
+    return f"{stamp(event.at, zone)} {event.operation} by {by}", lines
 
 
 @on_store("user", "url", "json")

@@ -355,14 +355,11 @@ def _receipts(page: MemoryPage[dict[str, Any]]) -> MemoryPage[Receipt]:
     return MemoryPage(map(Receipt.from_value, page), page.next_cursor)
 
 
-def _is_left_out(found: Any) -> bool:
-    """Whether the service leaves out a field with this value. ``is``, as a trust of 0 or importance of 0.0 == False."""
-    return found is None or found is False or found == []
-
-
 def _document(memory: Given) -> MemoryStoreDocument:
     """The document that the service would return for a memory in an answer."""
-    value = {name: memory[name] for name in _VALUE if not _is_left_out(memory[name])}
+    # The service leaves out None, False and []. ``is``, as a trust of 0 and an importance of 0.0 == False.
+    given = {name: memory[name] for name in _VALUE}
+    value = {name: one for name, one in given.items() if not (one is None or one is False or one == [])}
     return MemoryStoreDocument(
         id=memory["id"],
         value=value | {"memory_category": memory["category"]},

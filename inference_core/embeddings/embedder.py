@@ -257,7 +257,7 @@ class Embedder:
 
     def _encoded(self, given: list[Passage] | _QueryText) -> Encodings:
         model: Any = self.model
-        with raised_as(_failure), _native_call() if self._is_native else nullcontext():
+        with raised_as(partial(_failure, "failed")), _native_call() if self._is_native else nullcontext():
             if isinstance(given, _QueryText):
                 if self.has_languages:
                     found = model.encode_query_in(given.text, given.spaces)
@@ -278,7 +278,7 @@ class Embedder:
             self._silence.note(1)
             is_answered = True
             try:
-                with raised_as(_failure):
+                with raised_as(partial(_failure, "failed")):
                     if isinstance(given, _QueryText):
                         found = [await embed(given.text)]
                     else:
@@ -294,7 +294,8 @@ class Embedder:
 
     def _normalized_all(self, found: Any, given: list[Passage] | _QueryText) -> Encodings:
         count = len(given) if not isinstance(given, _QueryText) else len(given.spaces) if self.has_languages else 1
-        with raised_as(_unreadable, but=(EmbeddingError, EmbeddingMismatch)):  # a generator may raise anything here
+        unreadable = partial(_failure, "returned something else than vectors")
+        with raised_as(unreadable, but=(EmbeddingError, EmbeddingMismatch)):  # a generator may raise anything here
             made = [self._normalized(one) for one in found]
         if len(made) != count:
             raise EmbeddingError(f"The embedding model returned {len(made)} vectors for {count} texts")
@@ -318,12 +319,8 @@ class Embedder:
         return given if isinstance(found, TextEncoding) else TextEncoding(values / norm)
 
 
-def _failure(error: Exception) -> EmbeddingError:
-    return EmbeddingError(f"The embedding model failed: {told_error(error)}")
-
-
-def _unreadable(error: Exception) -> EmbeddingError:
-    return EmbeddingError(f"The embedding model returned something else than vectors: {told_error(error)}")
+def _failure(what: str, error: Exception) -> EmbeddingError:
+    return EmbeddingError(f"The embedding model {what}: {told_error(error)}")
 
 
 def _readable(passages: Sequence[Passage]) -> list[Passage]:

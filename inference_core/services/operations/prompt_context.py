@@ -103,12 +103,6 @@ class TurnContext:
     form: str
 
 
-def _short(query: str) -> str:
-    """``query`` or, if it is too long, its start and end: there stands what is asked about a text in between."""
-    half = _MOST_ASKED // 2
-    return query if len(query) <= _MOST_ASKED else f"{query[:half]}\n{query[-half:]}"
-
-
 def build_turn_context(
     scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
 ) -> Operation[TurnContext]:
@@ -169,7 +163,9 @@ class _Turn:
         read_scopes = scope.namespaces.read_scopes
         self.groups = {name: [one for owner in owners for one in read_scopes(owner, name)] for name in names}
         self.scopes = list(chain.from_iterable(self.groups.values()))
-        self.query = _short(query) if query is not None and asks(query) else ""
+        self.query = query if query is not None and asks(query) else ""
+        if len(self.query) > _MOST_ASKED:  # what is asked about a long text stands before or after it
+            self.query = f"{self.query[: _MOST_ASKED // 2]}\n{self.query[-_MOST_ASKED // 2 :]}"
         self.options = options
         self.engineer = options.engineer or EVERYTHING
         self.count = self.engineer.counter
