@@ -117,13 +117,13 @@ def table(found: Findings, *, only_broken: bool = False) -> str:
             text = promise["text"].replace("|", "\\|")
             lines.append(f"| {text}{kind} | {' | '.join(_MARKS[outcome] for outcome in outcomes)} |")
     counts = [f"{_count(found[name], is_strength=False)}, {_count(found[name], is_strength=True)}" for name in names]
-    lines.append(f"| kept of those that could be tried: contract, strength | {' | '.join(counts)} |")
+    lines.append(f"| kept / tested: contract, robustness | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 
 def _count(verdicts: Sequence[Mapping[str, Any]], *, is_strength: bool) -> str:
     outcomes = [one["outcome"] for one in verdicts if one["is_strength"] is is_strength]
-    return f"{outcomes.count(Outcome.KEPT)} of {len(outcomes) - outcomes.count(Outcome.UNTRIED)}"
+    return f"{outcomes.count(Outcome.KEPT)} / {len(outcomes) - outcomes.count(Outcome.UNTRIED)}"
 
 
 def remarks(document: Mapping[str, Any]) -> str:

@@ -139,6 +139,10 @@ class ContextEngineer:
             zone: The user's time zone, for dates and days.
             max_tokens: The maximum size of the text, by the engineer's counter. If no line fits, the text is "".
             preamble: Overrides the engineer's own.
+
+        Raises:
+            TypeError: ``query`` is not text, or some times of items are naive and others aware. What the engineer's
+                ``counter`` or a function as its ``form`` raises is passed on.
         """
         with_preamble = self.preamble if preamble is None else preamble
         found = [ContextItem.of_document(one) if isinstance(one, MemoryStoreDocument) else one for one in items]
@@ -155,7 +159,7 @@ class ContextEngineer:
             text = self._render(context, moment, zone, with_preamble) if kept else ""
             return replace(context, text=text, tokens=self.counter(text) if text else 0)
 
-        context, over = self._fitted(units, render, zone, max_tokens)
+        context, over = self._fitted(units, render, zone, max(max_tokens, 0))
         return replace(context, dropped=[*dropped, *over])
 
     def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:

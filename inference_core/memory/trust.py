@@ -105,7 +105,10 @@ def origin_shown(source: MemorySource, trust: int) -> str:
 def decide(
     source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None, confirm: Collection[str] = ()
 ) -> Decision:
-    """Whether text from ``source`` may be stored as ``category``. This is the only place that decides it.
+    """Whether text from ``source`` may be stored as ``category`` at once (YES) or has to wait (PENDING).
+
+    No other place decides this. What becomes of text that has to wait is decided by `proposed_on` in
+    `services/operations/review.py`: it waits, was approved before, or is not stored at all (NO).
 
     `agents/provenance.py` finds the source of what an agent's tools save, `outbox/grounding.py` that of what a model
     extracts: an agent that passes on a web page is not the source.

@@ -54,7 +54,7 @@ class ScriptedChatModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "scripted"
 
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> ScriptedChatModel:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> ScriptedChatModel:
         """The model itself: the script decides which tools are called."""
         del tools, kwargs
         return self

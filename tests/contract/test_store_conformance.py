@@ -18,7 +18,7 @@ import inference_core.testing
 from inference_core import MemoryStore, open_store
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.testing import StoreConformance
-from inference_core.testing.conformance import traces as strength_time
+from inference_core.testing.conformance import traces
 from inference_core.testing.conformance.__main__ import main
 from inference_core.testing.conformance.promises import BrokenPromise
 from inference_core.testing.conformance.runner import Outcome, verdicts
@@ -36,7 +36,7 @@ class Ours(StoreConformance):
     def short_lives(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Times of our stores are exact, so that they need not be long."""
         for name, seconds in {"_TICK_S": 0.1, "_BRIEF_S": 0.4, "_LONG_S": 1.2}.items():
-            monkeypatch.setattr(strength_time, name, seconds)
+            monkeypatch.setattr(traces, name, seconds)
 
 
 class TestOurStores(Ours):
@@ -130,14 +130,14 @@ def test_a_faulty_store_is_caught(name: str) -> None:
 def test_a_table_of_what_a_store_keeps(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["langgraph.store.memory:InMemoryStore", "--only", "namespace"]) == 0
     assert capsys.readouterr().out == (
-        "contract  kept    Empty namespaces, empty labels, periods and what is not text are InvalidNamespaceError, and "
-        "store nothing\n"
-        "contract  kept    Namespaces are listed by prefix, suffix and wildcard, cut at max_depth, in pages\n"
-        "strength  BROKEN  Reading a key that is not there does not make its namespace\n"
-        "                    namespaces: [('ghost', 'notes'), ('ghost', 'third')] instead of []\n"
-        "strength  BROKEN  A namespace whose last item was deleted is not listed\n"
-        "                    namespaces: [('ada', 'notes')] instead of []\n"
-        "contract: 2 of 2 kept, strength: 0 of 2 kept\n"
+        'contract    kept    Invalid namespaces, such as () and ("a.b",), raise InvalidNamespaceError, and nothing is '
+        "stored\n"
+        "contract    kept    list_namespaces supports prefixes, suffixes, wildcards, max_depth, limit and offset\n"
+        "robustness  BROKEN  Reading a missing key does not create its namespace\n"
+        "                      namespaces: [('ghost', 'notes'), ('ghost', 'third')] instead of []\n"
+        "robustness  BROKEN  A namespace is no longer listed once its last item is deleted\n"
+        "                      namespaces: [('ada', 'notes')] instead of []\n"
+        "contract: 2 of 2 kept, robustness: 0 of 2 kept\n"
     )
     assert main(["langgraph.store.memory:InMemoryStore", "--only", "deleting", "--strict"]) == 1
     assert main(["langgraph.store.memory:InMemoryStore", "--only", "copies"]) == 1
@@ -179,7 +179,7 @@ def test_a_store_with_one_face_is_tried_through_that() -> None:
     assert verdict.notes() == ["ValueError: Number of embeddings (1) does not match number of indices (3) (async)"]
 
 
-def test_strength_is_reported_and_fails_only_if_strict() -> None:
+def test_robustness_is_reported_and_fails_only_if_strict() -> None:
     error = BrokenPromise("short")
     with pytest.raises(pytest.xfail.Exception, match="BrokenPromise: short"):
         StoreConformance().fall_short(error)

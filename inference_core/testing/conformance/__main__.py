@@ -1,4 +1,4 @@
-"""``python -m inference_core.testing.conformance module:factory``: what a LangGraph store keeps, as a table."""
+"""``python -m inference_core.testing.conformance module:factory``: which promises a LangGraph store keeps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MARKS: Final = {Outcome.KEPT: "kept  ", Outcome.BROKEN: "BROKEN", Outcome.UNTRI
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints each promise once it was tried. Returns 1 if the contract is broken (--strict: or any), 2 if misused."""
+    """Prints each promise once tested. Returns 1 if a contract promise (--strict: any) is broken; 2 if misused."""
     parser = argparse.ArgumentParser(prog="python -m inference_core.testing.conformance", description=__doc__)
     parser.add_argument(
         "factory",
-        help="module:function that gives an empty store, or a context manager of one; it may take place (a folder), "
-        "embeddings and index",
+        help="module:function that returns an empty store, or a context manager of one; the function may have the "
+        "parameters place (a folder), embeddings and index",
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON; the table goes to stderr")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 for a broken promise of strength too")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON; the table goes to stderr")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for a broken robustness promise too")
     parser.add_argument("--only", default="", metavar="TEXT", help="only promises whose names contain this")
     options = parser.parse_args(arguments)
     stream = sys.stderr if options.json else sys.stdout
@@ -33,23 +33,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for verdict in verdicts(Factory(options.factory), options.only):
             found.append(verdict)
-            kind = "strength" if verdict.promise.is_strength else "contract"
-            print(f"{kind}  {_MARKS[verdict.outcome]}  {verdict.promise.text}", file=stream, flush=True)
+            kind = "robustness" if verdict.promise.is_strength else "contract"
+            print(f"{kind:<10}  {_MARKS[verdict.outcome]}  {verdict.promise.text}", file=stream, flush=True)
             for note in verdict.notes():
-                print(f"{'':18}  {note}", file=stream, flush=True)
+                print(f"{'':20}  {note}", file=stream, flush=True)
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps([asdict(one) | {"outcome": one.outcome} for one in found], indent=1))
     else:
-        print(f"{_count(found, 'contract')}, {_count(found, 'strength')}")
+        print(f"{_count(found, 'contract')}, {_count(found, 'robustness')}")
     broken = [one.promise for one in found if one.outcome is Outcome.BROKEN]
     return int(any(options.strict or not promise.is_strength for promise in broken))
 
 
 def _count(found: Sequence[Verdict], kind: str) -> str:
-    those = [one.outcome for one in found if one.promise.is_strength is (kind == "strength")]
+    those = [one.outcome for one in found if one.promise.is_strength is (kind == "robustness")]
     tried = len(those) - those.count(Outcome.UNTRIED)
     return f"{kind}: {those.count(Outcome.KEPT)} of {tried} kept"
 

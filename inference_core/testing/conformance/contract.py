@@ -44,9 +44,9 @@ class ItemContract(Promises):
     """Items one by one and in batches."""
 
     def test_put_get_delete(self, subject: Subject) -> None:
-        """What is put is got back, replaced by the next put and gone after a delete.
+        """A put item can be read, replaced and deleted.
 
-        The least that a store does; RedisStore 0.5.2 gave None for every namespace of several labels.
+        This is the least that a store must do. RedisStore 0.5.2 returned None for every namespace with several labels.
         """
         expect_equal(subject.value(NS, "tea"), None, "a key that was never put")
         subject.put(NS, "tea", {"n": 1, "old": True})
@@ -58,9 +58,9 @@ class ItemContract(Promises):
         expect_equal(subject.value(NS, "tea"), None, "the value after a delete")
 
     def test_values_are_json(self, subject: Subject) -> None:
-        """Values come back as they were: Unicode, nested maps and lists, null, booleans, numbers.
+        """Values come back unchanged: Unicode text, nested dicts and lists, null, booleans and numbers.
 
-        Agents store what models and tools gave them.
+        Agents store whatever models and tools return.
         """
         subject.put(NS, "rich", RICH)
         expect_equal(as_json(subject.value(NS, "rich")), as_json(RICH), "the value")
@@ -68,7 +68,7 @@ class ItemContract(Promises):
         expect_equal(as_json(found.value), as_json(RICH), "the value in a search")
 
     def test_items_say_where_and_when(self, subject: Subject) -> None:
-        """An item has its namespace, key and times: created, and updated no earlier."""
+        """Items have their namespace, key, created_at and updated_at; updated_at is never before created_at."""
         subject.put(NS, "tea", {"n": 1})
         item = subject.get(NS, "tea")
         for found in (item, *subject.search(NS)):
@@ -83,9 +83,9 @@ class ItemContract(Promises):
             expect(found.created_at <= found.updated_at, f"created after it was updated: {times!r}")
 
     def test_values_are_copies(self, subject: Subject) -> None:
-        """Changing a value outside the store, before or after, changes nothing inside.
+        """Changing a dict after put, or one that the store returned, does not change the stored item.
 
-        InMemoryStore hands out its own objects: an agent that edits what it read has edited the memory of everybody.
+        InMemoryStore returns its own objects: an agent that edits what it read edits everybody's memory.
         """
         given: dict[str, Any] = {"tags": ["x"]}
         subject.put(NS, "tea", given)
@@ -97,7 +97,7 @@ class ItemContract(Promises):
         expect_equal(subject.value(NS, "tea"), {"tags": ["x"]}, "after changing the value that was found")
 
     def test_a_batch_answers_in_order(self, subject: Subject) -> None:
-        """The results of a batch stand in the order of its operations, whatever their kinds."""
+        """A batch returns its results in the order of its operations, whatever their types."""
         subject.put(NS, "a", {"n": 1})
         ops = [
             GetOp(NS, "a"),
@@ -117,16 +117,16 @@ class ItemContract(Promises):
         expect_equal(subject.value(NS, "b"), {"n": 2}, "what the batch put")
 
     def test_a_batch_of_many(self, subject: Subject) -> None:
-        """All puts and deletes of a batch take effect; of two puts of one key the last counts."""
+        """A batch applies all its puts and deletes; if it puts the same key twice, the last put wins."""
         subject.batch([PutOp(NS, f"k{n}", {"n": n}) for n in range(50)])
         subject.batch([PutOp(NS, "k0", None), PutOp(NS, "k1", {"n": -1}), PutOp(NS, "k1", {"n": -2})])
         expect_same(subject.keys(NS, limit=100), [f"k{n}" for n in range(1, 50)], "keys")
         expect_equal(subject.value(NS, "k1"), {"n": -2}, "the last put")
 
     def test_both_faces_are_one_store(self, subject: Subject) -> None:
-        """Sync and async methods do the same on the same data.
+        """Sync and async methods behave the same and share the same data.
 
-        SqliteStore has no async methods; AsyncSqliteStore's sync ones do not work on the event loop.
+        SqliteStore has no async methods; the sync methods of AsyncSqliteStore cannot be called on the event loop.
         """
         other = subject.other_mode()
         subject.put(NS, "a", {"text": "tea"})
@@ -139,7 +139,10 @@ class ItemContract(Promises):
         expect_equal(subject.value(NS, "a"), None, "what the other mode deleted")
 
     def test_invalid_namespaces_are_refused(self, subject: Subject) -> None:
-        """Empty namespaces, empty labels, periods and what is not text are InvalidNamespaceError, and store nothing."""
+        """Invalid namespaces, such as () and ("a.b",), raise InvalidNamespaceError, and nothing is stored.
+
+        Invalid are empty namespaces, and those with labels that are empty, no text, or contain a period or NUL.
+        """
         for namespace in (*INVALID, (), ("langgraph",)):
             expect_invalid_namespace(f"put into {namespace!r}", subject.put, namespace, "k", {"n": 1})
         for namespace in INVALID:
@@ -149,7 +152,7 @@ class ItemContract(Promises):
         expect_equal(subject.keys(()), [], "what was stored")
 
     def test_a_time_to_live_is_taken_or_refused(self, subject: Subject) -> None:
-        """A store that cannot let items expire says so (NotImplementedError) rather than keep them for ever."""
+        """A store without expiry rejects a ttl with NotImplementedError instead of keeping the item forever."""
         if subject.store.supports_ttl:
             subject.put(NS, "brief", {"n": 1}, ttl=5)
             subject.put(NS, "endless", {"n": 2}, ttl=None)
@@ -164,13 +167,14 @@ class ItemContract(Promises):
 
 
 class SearchContract(Promises):
-    """Searches, and what they must not find."""
+    """Searches, filters, pages and namespaces, and what they must not find."""
 
     def test_prefixes_are_whole_labels(self, subject: Subject) -> None:
-        """A search or listing below a user's namespace finds that user's items and nobody else's.
+        """Searching or listing under a user's namespace returns that user's items and nobody else's.
 
-        SqliteStore and PostgresStore before 3.1.1 matched prefixes as text: u1 read u10's memories (CVE-2026-71433).
-        RedisStore 0.5.2 splits labels into words: search of u1 gives u10, BOB replaces bob.
+        SqliteStore and PostgresStore before 3.1.1 matched prefixes as text: u1 could read u10's memories
+        (CVE-2026-71433). RedisStore 0.5.2 splits labels into words: a search for u1 returns u10's items, and BOB's
+        items replace bob's.
         """
         subject.batch([PutOp((user, "notes"), "tea", {"text": f"tea of {user!r}"}) for user in HOSTILE_IDS])
         for user in HOSTILE_IDS:
@@ -183,9 +187,9 @@ class SearchContract(Promises):
                 expect_equal(subject.list_namespaces(prefix=(user,)), [(user, "notes")], f"namespaces of {user!r}")
 
     def test_writes_stay_with_their_user(self, subject: Subject) -> None:
-        """A put or delete for one user changes no other user's item, however alike their ids are.
+        """A put or delete for one user never changes another user's item, however similar their ids are.
 
-        In RedisStore 0.5.2 putting BOB's profile deletes bob's.
+        In RedisStore 0.5.2, putting BOB's profile deletes bob's.
         """
         left = {user: {"owner": user} for user in HOSTILE_IDS}
         subject.batch([PutOp((user, "notes"), "tea", value) for user, value in left.items()])
@@ -196,7 +200,7 @@ class SearchContract(Promises):
             expect_equal(subject.value((user, "notes"), "tea"), left.get(user), f"the item of {user!r}")
 
     def test_labels_and_keys_do_not_run_together(self, subject: Subject) -> None:
-        """("a", "b") is neither ("a/b",) nor ("ab",), and its key is no label: every scope is exact."""
+        """Namespaces and keys match exactly: ("a", "b") is neither ("a/b",) nor ("ab",), and a key is no label."""
         alike = ("a", "ab", "a/b", "a:b", "a|b", "a,b", "a\x1fb")
         scopes: list[Namespace] = [("a", "b"), ("a", "b", "c"), ("b", "a"), *((label,) for label in alike)]
         items = {
@@ -208,7 +212,7 @@ class SearchContract(Promises):
         expect_same(subject.list_namespaces(), scopes, "namespaces")
 
     def test_search_covers_a_prefix(self, subject: Subject) -> None:
-        """A search covers the namespace and all below it; the empty prefix covers everything."""
+        """A search covers the namespace and everything below it; the empty prefix covers the whole store."""
         for scope in (("ada",), ("ada", "notes"), ("ada", "notes", "old"), ("bob", "notes")):
             subject.put(scope, "-".join(scope), {"text": "tea"})
         expect_same(subject.keys(("ada", "notes")), ["ada-notes", "ada-notes-old"], "below ada's notes")
@@ -217,7 +221,7 @@ class SearchContract(Promises):
         expect_equal(subject.keys(("notes",)), [], "below a label that is never the first")
 
     def test_pages_reach_everything(self, subject: Subject) -> None:
-        """Pages of limit and offset give every item once, with or without a filter."""
+        """Paging with limit and offset returns every item exactly once, with or without a filter."""
         subject.batch([PutOp(NS, f"k{n:02}", {"odd": bool(n % 2)}, index=False) for n in range(25)])
         for conditions, wanted in ((None, range(25)), ({"odd": True}, range(1, 25, 2))):
             pages = [subject.keys(NS, limit=4, offset=at, filter=conditions) for at in range(0, 32, 4)]
@@ -226,7 +230,7 @@ class SearchContract(Promises):
             expect_equal([len(page) for page in pages], sizes, "sizes of the pages")
 
     def test_filters(self, subject: Subject) -> None:
-        """Filters compare for equality, as a plain value, $eq and $ne; several conditions must all hold."""
+        """Filters support plain values, $eq and $ne; an item must match all conditions."""
         items: dict[str, dict[str, Any]] = {
             "a": {"color": "red", "n": 1, "ok": True},
             "b": {"color": "blue", "n": 1, "ok": False},
@@ -247,9 +251,9 @@ class SearchContract(Promises):
             expect_same(subject.keys(NS, filter=conditions), wanted, f"{conditions}")
 
     def test_filters_compare_numbers(self, subject: Subject) -> None:
-        """$gt, $gte, $lt and $lte compare numbers as numbers: 10 is greater than 9.
+        """$gt, $gte, $lt and $lte compare numbers by value: 10 is greater than 9.
 
-        PostgresStore 3.2.0 compares their texts (langgraph#7684).
+        PostgresStore 3.2.0 compares them as text (langgraph#7684).
         """
         subject.batch([PutOp(NS, f"{n}", {"n": n}) for n in (-5, 2, 9, 10, 100, 4.5)])
         asked = [
@@ -263,7 +267,7 @@ class SearchContract(Promises):
             expect_same(subject.keys(NS, filter={"n": conditions}), wanted.split(), f"{conditions}")
 
     def test_list_namespaces(self, subject: Subject) -> None:
-        """Namespaces are listed by prefix, suffix and wildcard, cut at max_depth, in pages."""
+        """list_namespaces supports prefixes, suffixes, wildcards, max_depth, limit and offset."""
         subject.batch([PutOp(name, "k", {"n": 1}) for name in _CITIES])
         asked: list[tuple[dict[str, Any], list[Namespace]]] = [
             ({}, list(_CITIES)),
@@ -282,7 +286,7 @@ class SearchContract(Promises):
         expect_same([name for page in pages for name in page], _CITIES, "all pages")
 
     def test_a_query_ranks_by_meaning(self, subject: Subject) -> None:
-        """A query gives the closest item first, with scores that fall."""
+        """A search with a query returns the closest item first, and scores descend."""
         subject.embedded()
         texts = {"tea": "green tea with honey", "car": "red car on the road", "dog": "brown dog in the garden"}
         subject.batch([PutOp(NS, key, {"text": text}) for key, text in texts.items()])
@@ -293,7 +297,7 @@ class SearchContract(Promises):
             expect(scores and scores == sorted(scores, reverse=True), f"scores do not fall: {scores}")
 
     def test_index_names_the_fields(self, subject: Subject) -> None:
-        """put(index=[…]) embeds those fields, index=False nothing; the item is there in both cases."""
+        """put(index=[…]) embeds only those fields, index=False embeds none; the item is stored either way."""
         subject.embedded()
         del subject.embeddings.texts[:]
         value = {"title": "sonata", "text": "cello", "secret": "saxophone", "parts": [{"name": "largo"}]}

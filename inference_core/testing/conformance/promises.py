@@ -1,7 +1,7 @@
-"""What a promise is: a method ``test_…`` of a `Promises` class whose docstring's first line says what is promised.
+"""What a promise is: a method ``test_…`` of a `Promises` class; the first line of its docstring states the promise.
 
-Promises of the contract must be kept. Those of strength go beyond what LangGraph documents: if broken, they are
-reported, and fail only with ``strict``.
+Every store must keep the contract promises. Robustness promises go beyond what LangGraph documents: a broken one is
+reported, and fails only with ``strict``.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ class BrokenPromise(AssertionError):
 
 
 class NotApplicable(SkipTest):
-    """The promise cannot be tried on this store; pytest and unittest skip it."""
+    """The promise cannot be tested on this store; pytest and unittest skip it."""
 
 
 class Promises:
-    """A class of promises; each method takes the `Subject` to try."""
+    """A class of promises; each method takes the `Subject` to test."""
 
     strict: ClassVar[bool] = False
 
     def fall_short(self, error: Exception) -> None:
-        """Called when a promise of strength is broken. Raises ``error``; a test suite may report it instead."""
+        """Called when a robustness promise is broken. Raises ``error``; a test suite may report it instead."""
         raise error
 
 
-class Strength(Promises):
-    """Promises that LangGraph does not document; with ``strict`` a broken one fails, else `fall_short` reports it."""
+class Robustness(Promises):
+    """Promises that LangGraph does not document; a broken one fails with ``strict``, else `fall_short` reports it."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if Strength in cls.__bases__:
+        if Robustness in cls.__bases__:
             for name, test in list(vars(cls).items()):
                 if name.startswith("test_"):
-                    setattr(cls, name, _strength(test))
+                    setattr(cls, name, _robustness(test))
 
 
-def _strength(test: Callable[[Any, Subject], None]) -> Callable[[Any, Subject], None]:
+def _robustness(test: Callable[[Any, Subject], None]) -> Callable[[Any, Subject], None]:
     @functools.wraps(test)
     def tried(self: Promises, subject: Subject) -> None:
         try:
             test(self, subject)
         except SkipTest:
             raise
-        except Exception as error:  # whatever a store raises is how it falls short
+        except Exception as error:  # whatever a store raises breaks the promise
             if self.strict:
                 raise
             self.fall_short(error)
@@ -70,7 +70,10 @@ def _strength(test: Callable[[Any, Subject], None]) -> Callable[[Any, Subject], 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A promise by its method's ``name``; ``text`` says what is promised, ``reason`` why it matters."""
+    """A promise: its method's ``name``, the ``text`` that states it, and the ``reason`` why it matters.
+
+    ``is_strength``: it is a robustness promise, not a contract promise.
+    """
 
     name: str
     is_strength: bool
@@ -79,7 +82,7 @@ class Promise:
 
 
 def promises_of(kind: type[Promises]) -> list[Promise]:
-    """The promises of a class: the contract first, each part in the order in which it is written."""
+    """The promises of a class: contract promises first, each kind in the order of the source."""
     methods = {name: method for base in kind.__mro__ for name, method in vars(base).items() if name.startswith("test_")}
     found: list[Promise] = []
     for name, method in methods.items():
@@ -111,7 +114,7 @@ def expect_same(found: Iterable[Any], wanted: Iterable[Any], what: str) -> None:
 
 
 def is_refused(method: Callable[..., object], *arguments: Any, **options: Any) -> bool:
-    """Whether a call raises, whatever the error: stores refuse in their own ways."""
+    """Whether a call raises, whatever the error: stores reject calls in their own ways."""
     with suppress(Exception):
         method(*arguments, **options)
         return False
@@ -124,11 +127,11 @@ def expect_invalid_namespace(what: str, method: Callable[..., object], *argument
         method(*arguments)
     except InvalidNamespaceError:
         return
-    fail(f"{what} was not refused")
+    fail(f"{what} was accepted")
 
 
 def as_json(value: object) -> str:
-    """A value as JSON with sorted names, for comparisons in which true, 1 and 1.0 differ."""
+    """A value as JSON with sorted keys, for comparisons in which true, 1 and 1.0 differ."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 

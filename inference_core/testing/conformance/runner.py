@@ -1,4 +1,4 @@
-"""All promises, and a runner that tries them on the stores of a factory without pytest."""
+"""All promises, and a runner that tests them on the stores of a factory, without pytest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unittest import SkipTest
 
 from inference_core.testing.conformance.contract import ItemContract, SearchContract
 from inference_core.testing.conformance.promises import Promise, Promises, promises_of
-from inference_core.testing.conformance.strength import CompanyStrength, SearchStrength
+from inference_core.testing.conformance.robustness import SearchRobustness, SharedRobustness
 from inference_core.testing.conformance.subject import (
     MODES,
     Factory,
@@ -21,15 +21,15 @@ from inference_core.testing.conformance.subject import (
     WatchedEmbeddings,
     trying,
 )
-from inference_core.testing.conformance.traces import TimeStrength, TraceStrength
+from inference_core.testing.conformance.traces import TimeRobustness, TraceRobustness
 
 
-class EveryPromise(ItemContract, SearchContract, SearchStrength, TraceStrength, TimeStrength, CompanyStrength):
-    """What LangGraph documents, and where stores are known to come short."""
+class EveryPromise(ItemContract, SearchContract, SearchRobustness, TraceRobustness, TimeRobustness, SharedRobustness):
+    """What LangGraph documents, and where stores are known to fall short."""
 
 
 class Outcome(StrEnum):
-    """What became of a promise."""
+    """Whether a store keeps a promise."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PromiseResult:
-    """A promise tried through one mode; ``note`` says how it was broken, or why it was not tried."""
+    """The result of testing a promise in one mode; ``note`` says how it was broken, or why it was not tested."""
 
     mode: Mode
     outcome: Outcome
@@ -48,7 +48,7 @@ class PromiseResult:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A promise and its findings, one for each mode."""
+    """A promise and its results, one for each mode."""
 
     promise: Promise
     findings: tuple[PromiseResult, ...]
@@ -60,14 +60,14 @@ class Verdict:
         return next(one for one in (Outcome.BROKEN, Outcome.KEPT, Outcome.UNTRIED) if one in outcomes)
 
     def notes(self) -> list[str]:
-        """The reasons for the outcome, each once; with its modes, if it does not concern all."""
+        """The reasons for the outcome, without duplicates; each names its modes, unless it holds for all of them."""
         shown = [finding for finding in self.findings if finding.outcome is self.outcome and finding.note]
         modes = {note: [one.mode for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
         return [f"{note} ({', '.join(names)})" if len(names) < len(MODES) else note for note, names in modes.items()]
 
 
 def verdicts(factory: Factory, only: str = "", kind: type[Promises] = EveryPromise) -> Iterator[Verdict]:
-    """Tries those promises of ``kind`` whose names hold ``only``, each on a new store. Raises ConfigurationError."""
+    """Tests the promises of ``kind`` whose names contain ``only``, each on a new store. Raises ConfigurationError."""
     factory.function()
     for promise in promises_of(kind):
         if only in promise.name:

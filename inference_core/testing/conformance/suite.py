@@ -29,8 +29,8 @@ class StoreConformance(EveryPromise):
 
     Override the fixture ``store``: an empty store for each test, or a context manager of one (an async one is entered
     on the suite's event loop). Or set ``factory`` to the address of such a function, ``"module:function"``, with the
-    arguments `Factory` names: then the promises about several processes are tried too. A broken promise of strength is
-    an expected failure (``pytest -rx`` lists them), unless ``strict`` is set.
+    parameters that `Factory` names: then the promises about several processes are tested too. A broken robustness
+    promise is an expected failure (``pytest -rx`` lists it), unless ``strict`` is set.
     """
 
     factory: ClassVar[str | None] = None
@@ -42,7 +42,7 @@ class StoreConformance(EveryPromise):
 
     @pytest.fixture
     def store(self, tmp_path: Path, embeddings: WatchedEmbeddings) -> Made:
-        """The store to try."""
+        """The store to test."""
         if self.factory is None:
             raise ConfigurationError('Override the fixture `store`, or set `factory` to "module:function"')
         return Factory(self.factory).make(tmp_path, embeddings)
@@ -57,5 +57,5 @@ class StoreConformance(EveryPromise):
             yield subject
 
     def fall_short(self, error: Exception) -> None:
-        """Reports a broken promise of strength."""
+        """Reports a broken robustness promise."""
         pytest.xfail(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Beyond the contract: times that can be relied on, expiry, no traces of what was deleted, nothing half stored."""
+"""Beyond the contract: reliable timestamps, expiry, no traces of deleted items, nothing stored in part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langgraph.store.base import Item, PutOp, SearchOp
 
 from inference_core.testing.conformance.promises import (
     NotApplicable,
-    Strength,
+    Robustness,
     expect,
     expect_equal,
     expect_invalid_namespace,
@@ -27,13 +27,13 @@ _BRIEF_S: Final = 1.2
 _LONG_S: Final = 2.4
 
 
-class TimeStrength(Strength):
-    """When something was created, changed, and is over."""
+class TimeRobustness(Robustness):
+    """When an item was created and updated, and when it expires."""
 
     def test_updates_keep_the_creation_time(self, subject: Subject) -> None:
-        """An update keeps created_at and moves updated_at.
+        """An update keeps created_at and advances updated_at.
 
-        InMemoryStore and SqliteStore reset created_at, so that nobody knows how old a memory is.
+        InMemoryStore and SqliteStore reset created_at, so that the age of a memory is lost.
         """
         subject.put(NS, "a", {"n": 1})
         first = _got(subject, "a")
@@ -44,32 +44,32 @@ class TimeStrength(Strength):
         expect(second.updated_at > first.updated_at, "updated_at did not move")
 
     def test_times_have_a_zone(self, subject: Subject) -> None:
-        """Times are aware, and now.
+        """Timestamps are timezone-aware and current.
 
-        SqliteStore gives naive ones: compared with an aware one they raise TypeError.
+        SqliteStore returns naive timestamps: comparing one with an aware timestamp raises TypeError.
         """
         subject.put(NS, "a", {"n": 1})
         for item in (_got(subject, "a"), *subject.search(NS)):
             expect(item.created_at.tzinfo and item.updated_at.tzinfo, f"{item.updated_at!r} is naive")
             away = abs(datetime.now(UTC) - item.updated_at)
-            expect(away < timedelta(minutes=1), f"updated_at is {away} from now")
+            expect(away < timedelta(minutes=1), f"updated_at differs from now by {away}")
 
     def test_times_are_finer_than_a_second(self, subject: Subject) -> None:
-        """Items that were put a twentieth of a second apart have different times, in their order.
+        """Items that were put 50 ms apart have different timestamps, in the right order.
 
-        SqliteStore counts whole seconds: what an agent learnt within one has no order.
+        SqliteStore stores whole seconds: what an agent learnt within one second has no order.
         """
         for key in "abc":
             subject.put(NS, key, {"n": 1})
             time.sleep(0.05)
         times = [_got(subject, key).updated_at for key in "abc"]
-        expect(times[0] < times[1] < times[2], f"times do not rise: {[f'{at:%H:%M:%S.%f}' for at in times]}")
+        expect(times[0] < times[1] < times[2], f"timestamps do not rise: {[f'{at:%H:%M:%S.%f}' for at in times]}")
 
     def test_expired_items_are_gone(self, subject: Subject) -> None:
-        """An item whose time is over is not found, swept or not, and reading does not revive it.
+        """An expired item is not returned, even before it is swept, and reading it does not revive it.
 
-        SqliteStore and PostgresStore give it until it is swept, by default by nobody; a get makes it live on.
-        PostgresStore hides it if it was opened with ttl={"omit_expired": True}.
+        SqliteStore and PostgresStore return it until a sweep, which nothing starts by default, and a get extends its
+        life. PostgresStore hides it if it was opened with ttl={"omit_expired": True}.
         """
         subject.expiring().put(NS, "kept", {"text": "tea"})
         for key in ("got", "peeked"):
@@ -78,14 +78,14 @@ class TimeStrength(Strength):
         subject.get(NS, "peeked", refresh_ttl=False)
         time.sleep(_BRIEF_S)
         expect_equal(subject.value(NS, "got"), None, "get of an expired item")
-        expect_equal(subject.value(NS, "peeked", refresh_ttl=False), None, "get after a look without refresh")
+        expect_equal(subject.value(NS, "peeked", refresh_ttl=False), None, "get after a get without refresh_ttl")
         expect_equal(subject.keys(NS), ["kept"], "search")
         expect_equal(subject.keys(NS, query="tea"), ["kept"], "search with a query")
 
     def test_reading_extends_a_life(self, subject: Subject) -> None:
-        """A read starts an item's time anew, also one of seconds.
+        """Reading an item restarts its time to live, even one of a few seconds.
 
-        PostgresStore keeps whole minutes: 0.2 becomes 0, and with omit_expired the first read ends the item.
+        PostgresStore stores whole minutes: 0.2 becomes 0, and with omit_expired the first read makes the item expire.
         """
         subject.expiring()
         started = time.monotonic()
@@ -95,13 +95,13 @@ class TimeStrength(Strength):
         subject.get(NS, "got")
         half_way = subject.keys(NS)
         if time.monotonic() - started > _LONG_S * 0.9:
-            raise NotApplicable("this machine is too slow for lives of seconds")
-        expect_same(half_way, ["found", "got"], "half-way")
+            raise NotApplicable("this machine is too slow for a time to live of seconds")
+        expect_same(half_way, ["found", "got"], "keys half-way through the time to live")
         time.sleep(_LONG_S / 2 + 0.3)
         reached = time.monotonic() - started
         if reached > _LONG_S * 1.4:
-            raise NotApplicable("this machine is too slow for lives of seconds")
-        expect_same(subject.keys(NS, refresh_ttl=False), ["found", "got"], "after the time that was given first")
+            raise NotApplicable("this machine is too slow for a time to live of seconds")
+        expect_same(subject.keys(NS, refresh_ttl=False), ["found", "got"], "keys after the original time to live")
 
 
 def _got(subject: Subject, key: str) -> Item:
@@ -111,11 +111,11 @@ def _got(subject: Subject, key: str) -> Item:
     return item
 
 
-class TraceStrength(Strength):
-    """Vectors and namespaces that outlive their items; values between stored and refused."""
+class TraceRobustness(Robustness):
+    """Vectors and namespaces that outlive their items; values that are neither rejected nor stored unchanged."""
 
     def test_no_vector_after_index_false(self, subject: Subject) -> None:
-        """After put(index=False) the item is not found by its former text.
+        """After put(index=False), the item is no longer found by its former text.
 
         InMemoryStore (langgraph#8214), SqliteStore and PostgresStore keep the old vector: a secret that was replaced is
         still found, with a score of 1.
@@ -125,13 +125,13 @@ class TraceStrength(Strength):
         _expect_unranked(subject, "secret saxophone")
 
     def test_no_vector_of_a_removed_field(self, subject: Subject) -> None:
-        """After a put without the field that was indexed the item is not found by its former text."""
+        """After a put without the indexed field, the item is no longer found by its former text."""
         subject.ranking().put(NS, "a", {"text": "secret saxophone", "m": 1}, index=["text"])
         subject.put(NS, "a", {"m": 2}, index=["text"])
         _expect_unranked(subject, "secret saxophone")
 
     def test_no_vector_after_a_delete(self, subject: Subject) -> None:
-        """After a delete the vector is gone too: a new item under the key is not found by the old text.
+        """A delete removes the vector too: a new item under the same key is not found by the old text.
 
         SqliteStore leaves vectors behind (foreign_keys is off), and a later put brings them back.
         """
@@ -142,9 +142,9 @@ class TraceStrength(Strength):
         _expect_unranked(subject, "secret saxophone")
 
     def test_reading_leaves_no_namespace(self, subject: Subject) -> None:
-        """Reading a key that is not there does not make its namespace.
+        """Reading a missing key does not create its namespace.
 
-        InMemoryStore lists a namespace that was only read: a lookup shows up as a user.
+        InMemoryStore lists a namespace that was only read: a lookup appears as a user.
         """
         subject.get(("ghost", "notes"), "a")
         subject.search(("ghost", "other"))
@@ -152,47 +152,47 @@ class TraceStrength(Strength):
         expect_equal(subject.list_namespaces(), [], "namespaces")
 
     def test_deleting_leaves_no_namespace(self, subject: Subject) -> None:
-        """A namespace whose last item was deleted is not listed.
+        """A namespace is no longer listed once its last item is deleted.
 
-        InMemoryStore lists it for ever: who was erased is still named.
+        InMemoryStore lists it forever: the name of an erased user remains.
         """
         subject.put(NS, "a", {"n": 1})
         subject.delete(NS, "a")
         expect_equal(subject.list_namespaces(), [], "namespaces")
 
     def test_nan_and_infinity(self, subject: Subject) -> None:
-        """NaN and infinity are refused, or kept.
+        """NaN and infinity are either rejected or stored unchanged.
 
         SqliteStore turns them into null.
         """
         _expect_kept_or_refused(subject, {"nan": float("nan"), "infinity": float("inf"), "inner": [[float("-inf")]]})
 
     def test_nul_and_lone_surrogates(self, subject: Subject) -> None:
-        """Texts with NUL or lone surrogates are refused, or kept.
+        """Text with NUL characters or lone surrogates is either rejected or stored unchanged.
 
-        Tools and web pages give such texts; a refusal must leave what was there before.
+        Tools and web pages return such text; a rejected put must leave the previous value in place.
         """
         _expect_kept_or_refused(subject, {"nul": "a\x00b", "surrogate": "\ud800", "inner": [{"k": "\udfff"}]})
 
     def test_large_integers(self, subject: Subject) -> None:
-        """Integers beyond 64 bits are refused, or kept.
+        """Integers beyond 64 bits are either rejected or stored unchanged.
 
-        Turned into a float, an account number is another one.
+        An account number that was turned into a float is a different number.
         """
         _expect_kept_or_refused(subject, {"63 bits": 2**63, "64 bits": -(2**64), "200 bits": 2**200})
 
     def test_what_is_not_json(self, subject: Subject) -> None:
-        """Dates, sets and bytes are refused, or kept as what they are.
+        """Dates, sets and bytes are either rejected or stored unchanged.
 
-        SqliteStore turns dates into text: what was put is not what is got.
+        SqliteStore turns dates into text: what is read is not what was put.
         """
         odd = {"date": datetime(2026, 1, 1, tzinfo=UTC), "set": {1}, "bytes": b"x"}
         _expect_kept_or_refused(subject, odd)
 
     def test_a_refused_batch_leaves_nothing(self, subject: Subject) -> None:
-        """If a put of a batch is refused, none of its puts is stored.
+        """If one put of a batch is rejected, none of its puts is stored.
 
-        Half a batch is a state that nobody wrote.
+        Half a batch is a state that no caller asked for.
         """
         bad = {"o": object(), "nul": "\x00", "nan": float("nan"), "surrogate": "\ud800"}
         puts = [PutOp(NS, "a", {"n": 1}), PutOp(NS, "b", bad), PutOp(NS, "c", {"n": 1})]
@@ -200,7 +200,7 @@ class TraceStrength(Strength):
         expect_same(subject.keys(NS), left, "keys")
 
     def test_odd_keys(self, subject: Subject) -> None:
-        """Keys of any text are refused, or kept apart from each other.
+        """Any string used as a key is either rejected or kept apart from all other keys.
 
         Keys come from file names, titles and models.
         """
@@ -213,9 +213,9 @@ class TraceStrength(Strength):
         expect_equal(len(subject.keys(NS, limit=100)), len(kept), "number of items")
 
     def test_raw_batches_are_checked(self, subject: Subject) -> None:
-        """Operations that are passed to batch directly are checked like calls.
+        """Operations passed directly to batch are validated like method calls.
 
-        InMemoryStore takes ("a.b",) from a raw batch, which no call can read again.
+        InMemoryStore accepts ("a.b",) in a raw batch; no method call can read that item again.
         """
         for op in (PutOp(("a.b",), "k", {"n": 1}), SearchOp(("a.b",)), PutOp(("",), "k", {"n": 1})):
             expect_invalid_namespace(f"{type(op).__name__} of an invalid namespace", subject.batch, [op])
@@ -230,6 +230,6 @@ def _expect_kept_or_refused(subject: Subject, values: dict[str, Any]) -> None:
     for name, odd in values.items():
         subject.put(NS, name, {"before": True})
         if is_refused(subject.put, NS, name, {"odd": odd}):
-            expect_equal(subject.value(NS, name), {"before": True}, f"the item whose {name} was refused")
+            expect_equal(subject.value(NS, name), {"before": True}, f"the item after its {name} was rejected")
         else:
             expect_equal(repr(subject.value(NS, name)), repr({"odd": odd}), name)

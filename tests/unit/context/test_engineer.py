@@ -306,6 +306,12 @@ class TestBudget:
     def test_without_room_nothing_is_told(self):
         assert assembled(item("A thing"), max_tokens=3).text == ""
 
+    @pytest.mark.parametrize("items", [[], [item("A thing")]], ids=["none", "one"])
+    def test_regression_a_budget_below_zero_has_room_for_nothing(self, items: list[ContextItem]):
+        """Such as what is left of a budget that something else has overspent: it never returned."""
+        context = assembled(*items, max_tokens=-1)
+        assert (context.text, context.tokens, len(context.dropped)) == ("", 0, len(items))
+
     def test_the_defaults_are_the_documented_ones(self):
         assert (engineer.DEFAULT_MAX_TOKENS, profile.DEFAULT_PROFILE_TOKENS, engineer.SUMMARY_SHARE) == (
             2_000,

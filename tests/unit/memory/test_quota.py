@@ -60,11 +60,11 @@ def test_the_writes_of_a_minute_fill_up_evenly_for_each_user_and_agent() -> None
     quotas = Quotas(Quota(writes_per_minute="6,agent=3"))
     for agent in ("work", "work", "work", "home"):
         quotas.spend("ada", agent, 0.0)
-    with pytest.raises(QuotaExceeded, match="the limit is 3 writes a minute of this agent; do not retry"):
+    with pytest.raises(QuotaExceeded, match="the limit is 3 writes a minute of this agent; retry in a minute"):
         quotas.spend("ada", "work", 0.0)
     quotas.spend("ada", None, 0.0)
     quotas.spend("ada", None, -5.0)  # a clock that was set back
-    with pytest.raises(QuotaExceeded, match="the limit is 6 writes a minute; do not retry"):
+    with pytest.raises(QuotaExceeded, match="the limit is 6 writes a minute; retry in a minute"):
         quotas.spend("ada", None, 0.0)
     quotas.spend("bob", "work", 0.0)
     quotas.spend("ada", "home", 10.0)

@@ -12,7 +12,9 @@ from inference_core.errors import UnsupportedSchema
 from inference_core.memory.record import (
     MAX_NAMES,
     SCHEMA_VERSION,
+    WOULD_END,
     MemoryRecord,
+    ended,
     entities_of,
     neighbours_of,
     tags_of,
@@ -347,3 +349,26 @@ def test_tags_and_neighbours():
     assert tags_of({"tags": ["work", 7, ""]}) == ["work"]
     assert neighbours_of({"supersedes": ["a", 7], "superseded_by": "b"}) == ["b", "a"]
     assert neighbours_of({"superseded_by": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "stored", "end"),
+    [
+        (NOON + HOUR, NOON + 2 * HOUR, NOON + HOUR),
+        (NOON - HOUR, NOON + 2 * HOUR, NOON),  # never before it began
+        (NOON + 9 * HOUR, NOON + 2 * HOUR, NOON + 2 * HOUR),  # what holds from tomorrow on replaces it today
+    ],
+    ids=["then", "earlier", "in_future"],
+)
+def test_a_superseded_memory_holds_until_the_newer_one_does(said: datetime, stored: datetime, end: datetime):
+    new = replace(PLAIN, id="m9", valid_from=said, created_at=stored)
+    old = ended(PLAIN, new)
+    assert (old.valid_to, old.superseded_by, old.updated_at) == (end, "m9", stored)
+    assert old == replace(PLAIN, valid_to=end, superseded_by="m9", updated_at=stored)
+
+
+def test_a_superseded_memory_keeps_when_it_would_have_ended_and_may_name_another_successor():
+    limited = replace(PLAIN, valid_to=NOON + 9 * HOUR, extra_metadata={"city": "Rome"})
+    old = ended(limited, replace(PLAIN, id="m9", created_at=NOON + HOUR), "m5")
+    assert (old.valid_to, old.superseded_by) == (NOON + HOUR, "m5")
+    assert old.extra_metadata == {"city": "Rome", WOULD_END: (NOON + 9 * HOUR).isoformat()}

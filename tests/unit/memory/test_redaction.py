@@ -71,6 +71,15 @@ def test_what_a_redactor_finds_is_redacted_too() -> None:
     assert Guard("off", redactor=Names()).text(f"Ada has {KEY}") == f"[redacted: person] has {KEY}"
 
 
+@pytest.mark.parametrize("finding", [(0, 0), (900, 900), (7, 3)], ids=str)
+def test_what_a_redactor_finds_in_no_character_is_nothing(finding: tuple[int, int]) -> None:
+    class Finds:
+        def find(self, text: str) -> Iterable[tuple[int, int, str]]:
+            return [(*finding, "nothing")]
+
+    assert Guard(redactor=Finds()).find("Ada lives in Rome. " * 60) == []
+
+
 def test_json_data_is_searched_in_all_its_texts_and_kept_if_nothing_is_found() -> None:
     guard = Guard()
     value: dict[str, Any] = {"a": ["Rome", 1, {"b": None}], "password": "x"}

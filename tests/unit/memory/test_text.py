@@ -388,6 +388,17 @@ def test_changes_are_told_word_by_word():
     ]
 
 
+@pytest.mark.parametrize(("words", "is_cut"), [(11, False), (12, False), (13, True)])
+def test_of_long_parts_that_stay_the_same_the_first_and_last_three_words_are_shown(words: int, is_cut: bool):
+    same = [f"w{at}" for at in range(words)]
+    shown = [*same[:3], "…", *same[-3:]] if is_cut else same
+    assert word_changes(" ".join([*same, "old"]), " ".join([*same, "new"])) == [
+        ("same", " ".join(shown)),
+        ("removed", "old"),
+        ("added", "new"),
+    ]
+
+
 def test_regression_texts_of_a_few_words_again_and_again_are_compared_at_once():
     """All pairs of equal words were compared, over and over: a text could keep the page busy that reviews it."""
     old, new = "I am a, " * 700, "a, am I " * 700

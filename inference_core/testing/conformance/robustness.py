@@ -1,4 +1,4 @@
-"""Beyond the contract: many callers, store objects and processes at once; complete searches, also in large tables."""
+"""Beyond the contract: concurrent callers, store objects and processes; complete searches, also in large tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any, ClassVar, Final, cast
 
 from langgraph.store.base import GetOp, PutOp
 
-from inference_core.testing.conformance.promises import Strength, expect, expect_equal, expect_same, is_refused
+from inference_core.testing.conformance.promises import Robustness, expect, expect_equal, expect_same, is_refused
 from inference_core.testing.conformance.subject import (
     NS,
     Factory,
@@ -31,18 +31,18 @@ _FINISH_S: Final = 120.0
 _READY: Final = "ready"
 
 
-class CompanyStrength(Strength):
-    """A store that is shared."""
+class SharedRobustness(Robustness):
+    """A store that several callers, store objects and processes share."""
 
     processes: ClassVar[int] = 2
     writes: ClassVar[int] = 40
-    """Puts of each of several processes."""
+    """The number of puts by each of several processes."""
 
     def test_a_bad_call_fails_alone(self, subject: Subject) -> None:
-        """A call that is refused does not fail the calls beside it.
+        """A rejected call does not make concurrent calls fail.
 
         LangGraph's async stores run all calls of one turn of the event loop as one batch: one user's bad filter or
-        value fails every other user's get and put, which are then not stored.
+        value makes every other user's get and put fail, and those puts are not stored.
         """
         subject.put(("bob",), "tea", {"n": 1})
         good = [call("put", ("bob",), f"k{n}", {"n": n}) for n in range(4)]
@@ -59,7 +59,7 @@ class CompanyStrength(Strength):
     def test_embedding_holds_up_nobody(self, subject: Subject) -> None:
         """While one user's text is being embedded, another user's get does not wait.
 
-        SqliteStore, PostgresStore and the async stores embed inside their lock or batch: a slow embedding server stops
+        SqliteStore, PostgresStore and the async stores embed inside their lock or batch: a slow embedding server blocks
         everybody.
         """
         subject.embedded().put(("bob",), "tea", {"n": 1})
@@ -75,9 +75,9 @@ class CompanyStrength(Strength):
         expect(waited < _EMBEDDING_S / 2, f"waited {waited:.2f} s for an embedding of {_EMBEDDING_S} s")
 
     def test_many_callers(self, subject: Subject) -> None:
-        """Callers that write, read, search and list at once get what they asked for, without an error.
+        """Concurrent puts, searches and namespace listings all succeed, and no item is lost.
 
-        InMemoryStore raises "dictionary changed size during iteration" in threads.
+        InMemoryStore raises "dictionary changed size during iteration" when several threads use it.
         """
         interval = sys.getswitchinterval()
         for turn in range(6):
@@ -97,18 +97,19 @@ class CompanyStrength(Strength):
             expect_equal(len(subject.search((f"u{user}",), limit=100)), 18, f"items of user {user}")
 
     def test_a_batch_reads_its_own_writes(self, subject: Subject) -> None:
-        """A batch takes effect in its order: what it put before, it gets.
+        """A batch runs in order: a get sees the puts and deletes before it in the same batch.
 
-        LangGraph's stores do all gets before all puts.
+        LangGraph's stores run all gets before all puts.
         """
         found = subject.batch([PutOp(NS, "a", {"n": 1}), GetOp(NS, "a"), PutOp(NS, "a", None), GetOp(NS, "a")])
         got = [found[at] and found[at].value for at in (1, 3)]
-        expect_equal(got, [{"n": 1}, None], "got after the put, the delete")
+        expect_equal(got, [{"n": 1}, None], "gets after the put and after the delete")
 
     def test_results_are_not_shared(self, subject: Subject) -> None:
-        """Two callers who ask the same at once can each change what they got.
+        """Concurrent callers get independent copies.
 
-        The async stores answer equal calls of one turn with the very same list and items.
+        The async stores answer equal calls of one turn of the event loop with the very same list and items: if one
+        caller changes them, the other sees it.
         """
         subject.put(NS, "a", {"tags": ["x"]})
         one, other = subject.together(call("search", NS), call("search", NS))
@@ -117,7 +118,7 @@ class CompanyStrength(Strength):
         expect_equal([item.value for item in other], [{"tags": ["x"]}], "what the other caller has")
 
     def test_two_stores_on_the_same_data(self, subject: Subject) -> None:
-        """What one store object has acknowledged, another one on the same data sees at once."""
+        """A write that one store object has acknowledged is visible at once in another one on the same data."""
         with subject.again() as other:
             for turn in range(3):
                 subject.put(NS, "a", {"text": f"tea {turn}"})
@@ -129,9 +130,9 @@ class CompanyStrength(Strength):
                 expect_equal(subject.keys(NS, query="tea"), [], "search after the other store deleted it")
 
     def test_several_processes_write_at_once(self, subject: Subject) -> None:
-        """Processes that write to the same data at once lose nothing and fail nowhere.
+        """Several processes can write to the same data at once without errors or lost writes.
 
-        SqliteStore as it opens its file fails with "database is locked" under load.
+        With the connection that it opens itself, SqliteStore fails with "database is locked" under load.
         """
         with started(subject, self.processes, self.writes) as writers:
             for writer in writers:
@@ -141,7 +142,7 @@ class CompanyStrength(Strength):
             expect_same(found, writer.acknowledged, f"keys of process {writer.number}")
 
     def test_a_killed_process_loses_nothing(self, subject: Subject) -> None:
-        """Whatever put has acknowledged is there after kill -9, whole, and the store opens again."""
+        """After kill -9, the store opens again and has every acknowledged put in full."""
         with started(subject, 1, 1_000_000) as (writer,):
             writer.kill(after=25)
         with subject.again() as other:
@@ -152,29 +153,34 @@ class CompanyStrength(Strength):
             expect(len(found) <= beyond, f"{len(found)} items after {beyond - 1} puts")
 
 
-class SearchStrength(Strength):
-    """Searches where stores are known to come short."""
+class SearchRobustness(Robustness):
+    """Searches in cases where stores are known to fall short."""
 
     crowd: ClassVar[int] = 2_000
-    """Items of the other users in the table where a small user, with a tenth as many, must still find its own."""
+    """The number of other users' items in a table where a user with a tenth as many must still find all its own."""
 
     def settle(self, subject: Subject) -> None:
-        """Called once the other users' items are stored: override it to have a database gather planner statistics."""
+        """Called once the other users' items are stored; override it to make a database gather planner statistics."""
 
     def test_pages_with_a_query_reach_everything(self, subject: Subject) -> None:
-        """Pages of a search with a query give every item once.
+        """Paging through a search with a query returns every item exactly once.
 
-        SqliteStore 3.1.2 reaches 20 of 50 items in pages of 10, PostgresStore 3.2.0 21; Redis repeats the first page.
+        In pages of 10, SqliteStore 3.1.2 reaches 20 of 50 items and PostgresStore 3.2.0 reaches 21; RedisStore repeats
+        the first page.
         """
         subject.ranking().batch([PutOp(NS, f"k{n:02}", {"text": f"tea number {n}"}) for n in range(50)])
         pages = [subject.keys(NS, query="tea number", limit=10, offset=at) for at in range(0, 60, 10)]
         found = [key for page in pages for key in page]
-        expect_equal((len(set(found)), len(found)), (50, 50), f"reached, and given, in pages of {[*map(len, pages)]}")
+        expect_equal(
+            (len(set(found)), len(found)),
+            (50, 50),
+            f"distinct items, and items in all, in pages of {[*map(len, pages)]}",
+        )
 
     def test_a_query_with_a_filter_fills_the_page(self, subject: Subject) -> None:
-        """A search with a query and a filter gives as many items as there are, up to the limit.
+        """A search with a query and a filter returns all matching items, up to the limit.
 
-        A store that filters the best few after ranking loses the rest.
+        A store that ranks first and then filters only the best few loses the rest.
         """
         values = [{"text": f"tea number {n}", "rare": n % 10 == 0} for n in range(60)]
         subject.ranking().batch([PutOp(NS, f"k{n:02}", value) for n, value in enumerate(values)])
@@ -182,10 +188,11 @@ class SearchStrength(Strength):
         expect_same(found, [f"k{n:02}" for n in range(0, 60, 10)], "the rare ones")
 
     def test_a_small_user_is_not_starved(self, subject: Subject) -> None:
-        """A user with few items in a large table finds them, also with a query that fits others' items better.
+        """A user with few items in a large table finds them, even if other users' items match the query better.
 
-        PostgresStore's default HNSW index looks at the 40 nearest of all users and drops the strangers afterwards: a
-        user with 3 to 30 % of the table gets few results or none, without an error, once the table has statistics.
+        PostgresStore's default HNSW index looks at the 40 nearest items of all users and drops the other users' items
+        afterwards: once the table has statistics, a user with 3 to 30 % of the table gets few results or none, without
+        an error.
         """
         share = self.crowd // 10
         subject.ranking()
@@ -196,10 +203,10 @@ class SearchStrength(Strength):
         self.settle(subject)
         found = subject.search(("small",), query="tea ceremony in kyoto", limit=10)
         expect_equal(len(found), 10, f"results for a user with {share} items beside {self.crowd}")
-        expect({item.namespace[0] for item in found} == {"small"}, "items of other users among them")
+        expect({item.namespace[0] for item in found} == {"small"}, "items of other users are among the results")
 
     def test_identical_texts_in_one_batch(self, subject: Subject) -> None:
-        """A batch may hold the same text several times.
+        """A batch may contain the same text several times.
 
         InMemoryStore raises ValueError (langgraph#8822).
         """
@@ -207,9 +214,9 @@ class SearchStrength(Strength):
         expect_same(subject.keys(NS, query="tea"), "abc", "keys")
 
     def test_filters_with_missing_fields(self, subject: Subject) -> None:
-        """A missing field meets no comparison, and is no error.
+        """A missing field matches no comparison and raises no error.
 
-        InMemoryStore 4.3.2 raises TypeError when one item lacks the field.
+        InMemoryStore 4.3.2 raises TypeError if one item lacks the field.
         """
         subject.put(NS, "with", {"n": 5, "x": None})
         subject.put(NS, "without", {"m": 5})
@@ -217,7 +224,7 @@ class SearchStrength(Strength):
             expect_equal(subject.keys(NS, filter={"n": conditions}), ["with"], f"n: {conditions}")
 
     def test_what_is_missing_is_not_equal(self, subject: Subject) -> None:
-        """$ne finds the items that lack the field too.
+        """$ne also finds items that lack the field.
 
         SqliteStore and PostgresStore leave them out, as SQL does with NULL; InMemoryStore finds them.
         """
@@ -227,9 +234,9 @@ class SearchStrength(Strength):
         expect_same(subject.keys(NS, filter={"n": {"$ne": 5}}), ["six", "none"], "n: {'$ne': 5}")
 
     def test_filters_know_null(self, subject: Subject) -> None:
-        """A filter for null finds the items that hold null.
+        """A filter for null (None) finds the items whose field is null.
 
-        Whether a missing field is null differs between LangGraph's stores and is left open here.
+        Whether a missing field counts as null differs between LangGraph's stores and is left open here.
         """
         subject.put(NS, "null", {"x": None})
         subject.put(NS, "zero", {"x": 0})
@@ -237,16 +244,16 @@ class SearchStrength(Strength):
         expect_equal(subject.keys(NS, filter={"x": None}), ["null"], "x: None")
 
     def test_filters_keep_types_apart(self, subject: Subject) -> None:
-        """In a filter true is not 1, and "10" is not 10."""
+        """Filters distinguish types: true does not match 1, and "1" does not match 1."""
         for key, value in {"true": True, "one": 1, "text": "1", "yes": "true"}.items():
             subject.put(NS, key, {"x": value})
         for value, wanted in ((True, "true"), (1, "one"), ("1", "text"), ("true", "yes")):
             expect_equal(subject.keys(NS, filter={"x": value}), [wanted], f"x: {value!r}")
 
     def test_filters_compare_whole_values(self, subject: Subject) -> None:
-        """A map or list in a filter is compared as a whole.
+        """A dict or list in a filter is compared as a whole.
 
-        SqliteStore and PostgresStore raise ValueError for a map.
+        SqliteStore and PostgresStore raise ValueError for a dict.
         """
         subject.put(NS, "a", {"place": {"city": "Oslo"}, "tags": ["x", "y"]})
         subject.put(NS, "b", {"place": {"city": "Rome"}, "tags": ["x"]})
@@ -254,14 +261,14 @@ class SearchStrength(Strength):
         expect_equal(subject.keys(NS, filter={"tags": ["x"]}), ["b"], "a list")
 
     def test_unknown_operators_are_refused(self, subject: Subject) -> None:
-        """A filter that the store does not understand is an error, not an empty result.
+        """A filter with an unknown operator raises an error instead of returning no items.
 
         A misspelt operator must not look like an empty memory.
         """
         subject.put(NS, "a", {"n": 1})
         questions: list[dict[str, Any]] = [{"n": {"$regex": "."}}, {"n": {"$gtt": 0}}, {"$nor": [{"n": 1}]}]
         for conditions in questions:
-            expect(is_refused(subject.keys, NS, filter=conditions), f"{conditions} was not refused")
+            expect(is_refused(subject.keys, NS, filter=conditions), f"{conditions} was accepted")
 
 
 # Processes that write to the data of the store under test: they run this module.
