@@ -24,7 +24,7 @@ InferenceCoreError
     ├── VersionConflict                  the memory is not at the expected version
     ├── SealError                        a sealed row was moved, swapped or changed, or its key is unknown
     ├── Held                             a legal hold keeps it; nothing was removed
-    ├── UserErased                       the user is being erased, or was while this was under way
+    ├── UserErased                       the user is being erased, or was during this operation
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
     ├── QuotaExceeded                    the user or the agent has as much as allowed, or writes too often
@@ -93,7 +93,12 @@ class InvalidFilter(InvalidInput):
 
 
 class UntrustedWrite(InvalidInput):
-    """Text from a tool, a document or the web cannot become procedural memory."""
+    """The memory may not be stored or changed; the message says why.
+
+    The user, or an admin of the space, has rejected these words before, or has too many memories to confirm. Or an
+    update without a ``source`` would turn a memory from a tool, a document or the web into a procedural one. Or a
+    member of a space who is not an admin would change what guides its agents.
+    """
 
 
 class ConfirmationNeeded(UntrustedWrite):
@@ -188,7 +193,7 @@ class UserErased(StoreError):
     """The write began before an erasure of its user ended; nothing was written. Later writes are accepted."""
 
     def __init__(self, whose: str = "The user was erased") -> None:
-        super().__init__(f"{whose} while this was under way; nothing was written. What is new, save again")
+        super().__init__(f"{whose} during this operation; nothing was written. Save it again if it is new")
 
 
 class UnsupportedSchema(StoreError):
@@ -204,7 +209,7 @@ class QuotaExceeded(StoreError):
 
     ``kind`` is ``memories``, ``bytes`` or ``writes a minute``, ``used`` the figure before the write, ``limit`` the
     limit, and ``agent`` the agent whose limit it is (None: the user's). A retry helps only with ``writes a minute``,
-    after a while.
+    after a minute.
     """
 
     def __init__(self, kind: str, used: int, limit: int, *, agent: str | None = None) -> None:
@@ -212,7 +217,7 @@ class QuotaExceeded(StoreError):
         if kind in ("memories", "bytes"):
             told = f"Memory is full: {used:,} of {limit:,} {kind}{whose}; update or forget memories; do not retry"
         else:
-            told = f"Too many writes: the limit is {limit:,} {kind}{whose}; do not retry"
+            told = f"Too many writes: the limit is {limit:,} {kind}{whose}; retry in a minute"
         super().__init__(told)
         self.kind, self.used, self.limit, self.agent = kind, used, limit, agent
 

@@ -143,7 +143,7 @@ def observed(
     is_measured = bool(_sinks) or _meter() is not None
     if tracer is None and parent is None and not is_measured:
         return (yield from operation(*args, **kwargs))
-    given = dict(zip(operation.__code__.co_varnames, args, strict=False)) | kwargs  # pyright: ignore[reportFunctionMemberAccess]
+    given = dict(zip(operation.__code__.co_varnames, args, strict=False)) | kwargs  # pyright: ignore[reportFunctionMemberAccess] - operations are functions
     name = _OPERATIONS.get(operation.__name__, operation.__name__)
     if name == CREATE and given.get("memory_id"):
         name = "upsert_memory"
@@ -163,7 +163,7 @@ def observed(
     with _Span(tracer, name, attributes) if tracer else nullcontext() as span:
         try:
             found = yield from operation(*args, **kwargs)
-        except BaseException as error:
+        except BaseException as error:  # also a cancelled operation has an outcome to record
             labels[ERROR] = type(error).__name__
             retriever_runs.end(run, None, labels[ERROR], shows=shows)
             raise

@@ -61,7 +61,7 @@ class MemorySettings(_Settings):
 
     model_config = SettingsConfigDict(env_prefix="AGENT_MEMORY_", extra="ignore")
 
-    enabled: bool = Field(default=True, description="Give agents their memory.")
+    enabled: bool = Field(default=True, description="Enable long-term memory for agents.")
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
     encryption_key: SecretStr | None = Field(
         default=None,
@@ -77,7 +77,7 @@ class MemorySettings(_Settings):
     embeddings: str = Field(
         default="auto",
         description="Embedding model: auto (the local ones that are installed), local, local-multilingual, "
-        "local-by-language, provider:model, or none for recall by words alone.",
+        "local-by-language, provider:model, or none for recall by words only.",
     )
     late_interaction: bool = Field(
         default=True, description="Keep and compare token vectors, if the model produces them."
@@ -89,7 +89,8 @@ class MemorySettings(_Settings):
     )
     pii: Literal["redact", "reject", "off"] = Field(
         default="off",
-        description="The same for e-mail addresses, phone numbers, IBANs, IP addresses and US social security numbers.",
+        description="What happens to e-mail addresses, phone numbers, IBANs, IP addresses and US social security "
+        "numbers before anything is stored: redact, reject or off.",
     )
     writes_per_minute: str | None = Field(
         default=None,
@@ -116,7 +117,7 @@ class MemorySettings(_Settings):
     )
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
-    max_results: int = Field(default=5, ge=1, le=50, description="Memories of each category in a prompt, at most.")
+    max_results: int = Field(default=5, ge=1, le=50, description="Maximum memories of each category in a prompt.")
     categories: Annotated[tuple[str, ...], NoDecode] = Field(
         default=tuple(MEMORY_CATEGORIES), description="Categories of memories in a prompt, separated by commas."
     )
@@ -130,7 +131,7 @@ class MemorySettings(_Settings):
     )
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
     recall_timeout: float = Field(
-        default=RECALL_TIMEOUT_S, gt=0, description="Seconds that a reply may wait for its memories."
+        default=RECALL_TIMEOUT_S, gt=0, description="Maximum seconds that a reply waits for its memories."
     )
     placement: Literal["last_user", "system"] = Field(
         default="last_user",
@@ -142,7 +143,7 @@ class MemorySettings(_Settings):
         description="Show preferences, instructions and pinned memories in the same words throughout a thread.",
     )
     max_tokens: int = Field(
-        default=2_000, ge=1, description="Tokens that all memories in a prompt may take, profile included."
+        default=2_000, ge=1, description="Maximum tokens of all memories in a prompt, including the profile."
     )
     engineer: bool = Field(
         default=True,
@@ -152,10 +153,12 @@ class MemorySettings(_Settings):
     receipts: bool = Field(
         default=True, description="Record which memories each model call saw, and why, but not their text."
     )
-    receipt_days: float = Field(default=30.0, gt=0, le=36_500, description="Days for which these receipts are kept.")
-    timeout: float = Field(default=10.0, gt=0, description="Seconds that any other operation may take.")
+    receipt_days: float = Field(default=30.0, gt=0, le=36_500, description="Days for which prompt receipts are kept.")
+    timeout: float = Field(
+        default=10.0, gt=0, description="Maximum seconds of an operation other than a reply's recall."
+    )
     max_content_bytes: int = Field(
-        default=MAX_CONTENT_BYTES, ge=1, description="Largest content of a memory, in bytes of UTF-8."
+        default=MAX_CONTENT_BYTES, ge=1, description="Maximum content of a memory, in bytes of UTF-8."
     )
     capture: bool = Field(default=False, description="Extract memories from conversations, in the background.")
     model: Names = Field(
@@ -167,17 +170,15 @@ class MemorySettings(_Settings):
         default=None,
         ge=0,
         le=2,
-        description="Temperature of these models. None: their own. Reasoning models may reject it.",
+        description="Temperature of AGENT_MEMORY_MODEL. None: its own. Reasoning models may reject it.",
     )
     model_tokens: int | None = Field(
-        default=None, ge=1, description="Maximum tokens of an answer by these models. None: their own limit."
+        default=None, ge=1, description="Maximum tokens of an answer by AGENT_MEMORY_MODEL. None: its own limit."
     )
-    batch_messages: int = Field(
-        default=10, ge=1, le=100, description="Messages in a batch from which memories are extracted."
-    )
-    batch_tokens: int = Field(default=4_000, ge=1, description="Tokens in such a batch.")
+    batch_messages: int = Field(default=10, ge=1, le=100, description="Maximum messages in an extraction batch.")
+    batch_tokens: int = Field(default=4_000, ge=1, description="Maximum tokens in an extraction batch.")
     worker_interval: float = Field(
-        default=30.0, gt=0, le=_YEAR_S, description="Seconds between two checks of the outbox."
+        default=30.0, gt=0, le=_YEAR_S, description="Seconds between the worker's checks of the outbox."
     )
     summaries: bool = Field(
         default=False, description="Summarize each captured session, with the models, or else from its own sentences."
@@ -193,22 +194,22 @@ class MemorySettings(_Settings):
     )
     ttl: str | None = Field(
         default=None,
-        description="Minutes after which a memory that nobody reads or writes is removed for good. A category can have "
-        "its own: 1440,episodic=60,semantic=none. None: never.",
+        description="Minutes after which a memory that nobody reads or writes is permanently removed. A category can "
+        "have its own: 1440,episodic=60,semantic=none. None: never.",
     )
     access_counts: bool = Field(default=True, description="Count how often each memory is recalled, in the background.")
     forget_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Hours between the runs in which the worker forgets, by the limits below. None: never.",
+        description="Hours between the worker's runs that forget by the AGENT_MEMORY_FORGET limits. None: never.",
     )
     forget_half_life: float | None = Field(
         default=None,
         gt=0,
-        description="Days after which an unused memory has lost half its strength. None: it loses none.",
+        description="Days after which an unused memory has lost half its strength. None: memories do not fade.",
     )
     forget_below: float = Field(
-        default=0.1, ge=0, le=1, description="The strength, from 0 to 1, below which a memory is forgotten."
+        default=0.1, ge=0, le=1, description="Strength, from 0 to 1, below which a memory is forgotten."
     )
     forget_max_memories: str | None = Field(
         default=None,
@@ -226,16 +227,15 @@ class MemorySettings(_Settings):
     forgotten_days: float = Field(
         default=90.0, ge=0, description="Days for which forgotten memories can be restored; then they are erased."
     )
-
     retention: str | None = Field(
         default=None,
-        description="Days after which the worker removes rows for good, by memory type, category, all, archive, "
+        description="Days after which the worker permanently removes rows, by memory type, category, all, archive, "
         "versions, receipts or conversations, as in interaction=365,archive=30. None: nothing.",
     )
     retention_basis: Literal["created", "last_used", "valid_to"] = Field(
-        default="created", description="What their age is counted from: created, last_used or valid_to."
+        default="created", description="What a memory's age is measured from: created, last_used or valid_to."
     )
-    retention_hours: float = Field(default=24.0, gt=0, description="Hours between two such runs of the worker.")
+    retention_hours: float = Field(default=24.0, gt=0, description="Hours between the worker's retention runs.")
 
     @property
     def embeddings_spec(self) -> str | None:
@@ -274,7 +274,7 @@ class MemorySettings(_Settings):
     def _split(cls, value: object) -> object:
         names = _listed(value)
         if isinstance(names, list | tuple):
-            return tuple(validate_memory_category(str(name)) for name in names if str(name).strip())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return tuple(validate_memory_category(str(name)) for name in names if str(name).strip())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - names of any type
         return names
 
     @field_validator("timezone")
@@ -304,7 +304,7 @@ class AgentSettings(_Settings):
     short_term_max_tokens: int = Field(
         default=100_000,
         ge=1,
-        description="That limit: tokens of a request to the chat model, including system prompt and tools.",
+        description="Maximum tokens of a request to the chat model, including prompt and tools; see AGENT_SHORT_TERM.",
     )
 
     @field_validator("short_term")
@@ -349,9 +349,9 @@ class ServerSettings(_Settings):
         default=None, description="The address of your identity provider (OpenID), whose tokens are accepted as keys."
     )
     audience: str | None = Field(
-        default=None, description="The audience that these tokens must name; needed with an issuer."
+        default=None, description="The audience that the issuer's tokens must name; required with an issuer."
     )
-    subject: str = Field(default="sub", description="The claim of a token that holds the user's ID.")
+    subject: str = Field(default="sub", description="The claim of the issuer's tokens that holds the user's ID.")
     jwks_url: str | None = Field(
         default=None, description="Where the issuer's keys are. None: as its OpenID configuration says."
     )
@@ -359,7 +359,7 @@ class ServerSettings(_Settings):
     ledger: Path | None = Field(
         default=None, description="The ledger of erasures. None: beside the store's files, else in the current folder."
     )
-    rate: float = Field(default=50.0, gt=0, description="Requests a second for one user with one key.")
+    rate: float = Field(default=50.0, gt=0, description="Maximum requests per second of one user with one key.")
     burst: int = Field(default=100, ge=1, description="Requests allowed in a burst above that rate.")
 
     @field_validator("key")
@@ -391,7 +391,7 @@ def read_settings(kind: type[S], **given: Any) -> S:
 def load_env_file(path: str | Path | None = None) -> None:
     """Sets environment variables from a ``.env`` file; variables that are already set do not change.
 
-    ``path`` None: ``.env`` in the working directory, if there is one. Raises ConfigurationError if ``path`` is no file.
+    ``path`` None: ``.env`` in the working directory, if any. Raises ConfigurationError if ``path`` is not a file.
     """
     from dotenv import load_dotenv  # noqa: PLC0415 - only for those who ask for it
 

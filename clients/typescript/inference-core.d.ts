@@ -497,7 +497,7 @@ export interface paths {
         put?: never;
         /**
          * Begin Erasure
-         * @description Begins to erase everything of the user, for good, as ``inference-core erase`` does. Its result is the receipt.
+         * @description Begins a permanent erasure of the user, as ``inference-core erase`` does. Its result is the receipt.
          */
         post: operations["begin_erasure"];
         delete?: never;
@@ -677,7 +677,7 @@ export interface paths {
         put?: never;
         /**
          * Drop Dead Letters
-         * @description Removes failed messages for good; without keys, all.
+         * @description Permanently removes failed messages; without keys, all.
          */
         post: operations["drop_dead_letters"];
         delete?: never;
@@ -765,7 +765,7 @@ export interface components {
         };
         /**
          * Erasure
-         * @description Whether to erase everything of the user, for good, or only to count what there is.
+         * @description Whether to permanently erase everything of the user, or only to count what there is.
          */
         Erasure: {
             /**
@@ -1796,7 +1796,7 @@ export interface operations {
     delete_memories: {
         parameters: {
             query: {
-                /** @description true: confirms that all are to go, for good. */
+                /** @description true: confirms that all are to be deleted permanently. */
                 everything: boolean;
                 memory_type?: components["schemas"]["MemoryType"] | null;
                 category?: components["schemas"]["MemoryCategory"] | null;

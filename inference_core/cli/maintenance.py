@@ -26,13 +26,13 @@ _LABEL: Final = 10
 
 @on_store("user", "space", "agent", "url", "json")
 def pin(target: Target, memory_id: Id) -> None:
-    """Keep a memory from ever being forgotten."""
+    """Protect a memory from being forgotten."""
     _pin(target, memory_id, pinned=True)
 
 
 @on_store("user", "space", "agent", "url", "json")
 def unpin(target: Target, memory_id: Id) -> None:
-    """Let a pinned memory be forgotten like any other."""
+    """Let a pinned memory be forgotten again, like any other."""
     _pin(target, memory_id, pinned=False)
 
 
@@ -50,21 +50,20 @@ def forget(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be forgotten, and why.")] = False,
     most: Annotated[
         str | None,
-        typer.Option("--max", metavar="N", help="Most memories: 5000, or 5000,context=200 for single types."),
+        typer.Option("--max", metavar="N", help="Maximum memories: 5000, or 5000,context=200 for single types."),
     ] = None,
-    max_tokens: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="The same in tokens.")] = None,
+    max_tokens: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Maximum tokens.")] = None,
     half_life: Annotated[
         float | None,
-        typer.Option("--half-life", metavar="DAYS", help="The time in which an unused memory loses half its strength."),
+        typer.Option("--half-life", metavar="DAYS", help="Time in which an unused memory loses half its strength."),
     ] = None,
     below: Annotated[
-        float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget what is weaker than this.")
+        float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget memories weaker than this.")
     ] = None,
 ) -> None:
     """Forget what has expired, has faded or exceeds a limit, for every agent.
 
-    You can bring it back with restore. What you leave out is taken from the settings AGENT_MEMORY_FORGET_…. Pinned
-    memories stay.
+    You can undo this with restore. Options that you omit come from AGENT_MEMORY_FORGET_…. Pinned memories stay.
     """
     from inference_core.lifecycle.forgetting import MemoryLifecycle
     from inference_core.lifecycle.policy import ForgettingPolicy
@@ -115,12 +114,14 @@ def retention(
     ] = None,
     basis: Annotated[
         str | None,
-        typer.Option("--basis", help="From when memories count.", **one_of(("created", "last_used", "valid_to"))),
+        typer.Option(
+            "--basis", help="What a memory's age is measured from.", **one_of(("created", "last_used", "valid_to"))
+        ),
     ] = None,
     users: Users = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
-    """Remove for good what is older than it may be kept, of all users or of some; pinned memories too."""
+    """Permanently remove what is past its retention period, of all users or of some; pinned memories too."""
     from inference_core.effects import run
     from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
     from inference_core.memory.namespaces import Owner, Space
@@ -129,7 +130,7 @@ def retention(
         settings, scope = memory.settings, memory.service.scope
         rules = days or settings.retention
         if not rules:
-            raise typer.BadParameter("Give --days, or set AGENT_MEMORY_RETENTION")
+            raise typer.BadParameter("Pass --days, or set AGENT_MEMORY_RETENTION")
         policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
         owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
         found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
@@ -150,20 +151,20 @@ def retention(
         for one in rows
     )
     total = sum(map(len, found.values()))
-    note(f"{'Would remove' if dry_run else 'Removed'} {counted(total, 'row', 'rows')} for good")
+    note(f"{'Would permanently remove' if dry_run else 'Permanently removed'} {counted(total, 'row', 'rows')}")
 
 
 @on_store("user", "url", "json")
 def restore(
     target: Target,
-    memory_ids: Annotated[list[str] | None, typer.Argument(help="The ids that forget and restore print.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that can be restored.")] = False,
+    memory_ids: Annotated[list[str] | None, typer.Argument(help="The IDs that forget and restore print.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that can be restored.")] = False,
 ) -> None:
-    """Bring back what was forgotten or deleted. Without ids and --all: show what can be restored."""
+    """Restore forgotten or deleted memories. Without IDs and --all: show what can be restored."""
     from inference_core.lifecycle.forgetting import MemoryLifecycle
 
     if memory_ids and everything:
-        raise typer.BadParameter("Give ids, or --all")
+        raise typer.BadParameter("Pass memory IDs, or --all")
     with target.open() as memory:
         lifecycle = MemoryLifecycle(memory.service).sync
         if memory_ids or everything:
@@ -194,9 +195,9 @@ def repair(
     target: Target,
     users: Users = None,
     newer: Annotated[
-        bool, typer.Option("--newer", help="Also remove what a newer version of this package wrote; updating reads it.")
+        bool, typer.Option("--newer", help="Also remove what a newer version wrote; an updated package can read it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; otherwise, it is only shown.")] = False,
 ) -> None:
     """Remove what cannot be read: damaged rows and vectors, and damaged lines of files.
 
@@ -219,15 +220,15 @@ def repair(
 def scan(
     target: Target,
     users: Users = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Redact them; without, they are only listed.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Redact them; otherwise, they are only listed.")] = False,
     pii: Annotated[
         bool, typer.Option("--pii", help="Also personal data: e-mail addresses, phone numbers, IBANs, IP addresses.")
     ] = False,
 ) -> None:
-    """Find secrets in memories and messages that are stored already: credentials, keys, passwords, card numbers.
+    """Find secrets in stored memories and messages: credentials, keys, passwords, card numbers.
 
     Names their kinds and where they are, never the secrets. Items that your application put into the store are listed
-    and stay as they are.
+    but not changed.
     """
     from inference_core.lifecycle.repairs import find_secrets, redact
     from inference_core.memory.redaction import Guard
@@ -293,7 +294,7 @@ def encryption(
     action: Annotated[
         str,
         typer.Argument(
-            help="status; rotate: new keys for all rows, or for a user's; rewrap: another master key.",
+            help="status; rotate: new keys for all rows, or a user's; rewrap: a new master key.",
             **one_of(("status", "rotate", "rewrap")),
         ),
     ] = "status",
@@ -305,8 +306,8 @@ def encryption(
 ) -> None:
     """Show or replace the keys of a store that is encrypted with AGENT_MEMORY_KEYS.
 
-    For rotate, name with --outbox every other database that is encrypted with these keys: else its rows are lost.
-    A rotation that was interrupted is finished by the next. To destroy a user's key, erase the user.
+    For rotate, name every other database encrypted with these keys with --outbox, or its rows are lost.
+    An interrupted rotation is finished by the next one. To destroy a user's key, erase the user.
     """
     from inference_core.lifecycle.repairs import key_status, rotate
     from inference_core.stores.encryption.keyring import StoredKeyRing
@@ -329,11 +330,11 @@ def encryption(
         elif action == "rotate":
             with progress_bar("Rows") as advance:
                 done = rotate(backend, users or (), advance, beside=beside)
-            rest = ". This finished a rotation that was interrupted; run it again for the others" * done.is_resumed
+            rest = ". This finished an interrupted rotation; run it again for the others" * done.is_resumed
             target.print(asdict(done), f"{counted(done.rows, 'row', 'rows')} under {done.labels} new keys{rest}")
         else:
             if new_key is None or not isinstance(backend.keyring, StoredKeyRing):
-                raise typer.BadParameter("Name the file with the new master key: --new-key FILE")
+                raise typer.BadParameter("Pass the file with the new master key: --new-key FILE")
             backend.keyring.rewrap(new_key.read_text(encoding="utf-8"))
             text = "All keys are wrapped by the new master key: set AGENT_MEMORY_ENCRYPTION_KEY to it now"
             target.print({"rewrapped": True}, text)
@@ -341,14 +342,13 @@ def encryption(
 
 @on_store("url", "embeddings", "json")
 def doctor(target: Target) -> None:
-    """Find what is wrong, and how to mend it.
+    """Diagnose problems and suggest fixes.
 
-    Looks at the installation, the settings, the store and the models, and changes nothing. Exits with 1 if something
-    is wrong.
+    Checks the installation, settings, store and models, and changes nothing. Exits with 1 if it finds a problem.
     """
     from inference_core.cli.diagnosis import diagnose
 
-    with working("Looking …"):
+    with working("Checking …"):
         found = diagnose(target.url, target.embeddings)
     if target.json:
         print_json(found.to_json())
@@ -358,7 +358,7 @@ def doctor(target: Target) -> None:
         _draw_pairs("yellow", [("hint", text) for text in found.hints])
         _draw_pairs("bold red", [("problem", text) for text in found.problems])
         if not found.problems:
-            _draw_pairs("green", [("Nothing is wrong.", "")])
+            _draw_pairs("green", [("No problems found.", "")])
     if found.problems:
         raise typer.Exit(1)
 
@@ -379,7 +379,7 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
     yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
     store = found.store
-    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'not there yet'})"
+    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'does not exist'})"
     if store.capabilities is not None:
         yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
         yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
@@ -392,7 +392,7 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "chat model", _model(found.chat_model) if found.chat_model else "none"
     yield "fallbacks", "; ".join(map(_model, found.fallbacks)) or "none"
     yield "time zone", found.time_zone
-    changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all as by default"]
+    changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all defaults"]
     yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
 
 

@@ -65,7 +65,7 @@ def save(
     ] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="The conversation it is from.")] = None,
     memory_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Replaces the memory with this id.")
+        str | None, typer.Option("--id", metavar="ID", help="Replaces the memory with this ID.")
     ] = None,
     importance: Annotated[float, typer.Option("--importance", metavar="X", min=0, max=1, help="From 0 to 1.")] = 0.5,
     pinned: Annotated[bool, typer.Option("--pinned", help="Never forget it.")] = False,
@@ -110,9 +110,9 @@ def save(
 @on_store("user", "space", "agent", "url", "embeddings", "json")
 def recall(
     target: Target,
-    query: Annotated[str, typer.Argument(help="The question; an empty one gives the newest memories.")],
+    query: Annotated[str, typer.Argument(help="The question; if empty, the newest memories.")],
     limit: Annotated[
-        int | None, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="How many at most.")
+        int | None, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Maximum number.")
     ] = None,
     kind: Kind = None,
     category: Category = None,
@@ -120,7 +120,7 @@ def recall(
         bool, typer.Option("--explain", help="Show the parts of each score, and what was left out.")
     ] = False,
     max_characters: Annotated[
-        int | None, typer.Option("--max-characters", metavar="N", min=1, help="Limit of all contents together.")
+        int | None, typer.Option("--max-characters", metavar="N", min=1, help="Maximum total length.")
     ] = None,
     diversity: Annotated[
         float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Prefer hits that differ from each other.")
@@ -130,7 +130,7 @@ def recall(
     created_after: _After = None,
     created_before: _Before = None,
     min_relevance: Annotated[
-        float, typer.Option("--min-relevance", metavar="X", min=0, max=1, help="Leave out what is less likely to help.")
+        float, typer.Option("--min-relevance", metavar="X", min=0, max=1, help="Leave out less relevant ones.")
     ] = 0.0,
 ) -> None:
     """Find the memories that answer a question, the best first."""
@@ -165,7 +165,7 @@ def recall(
 
         draw(Text("Left out", "bold"))
         print_numbered([(one.content, [reason, *shares(one.explanation)]) for one, reason in found.left_out])
-    means = "by words and meaning" if memory.by_meaning else "by words alone"
+    means = "by words and meaning" if memory.by_meaning else "by words only"
     note(f"{_counted(len(found))} in {took:.0f} ms, {means}")
 
 
@@ -173,7 +173,7 @@ def recall(
 def context(
     target: Target,
     query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Memories at most.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Maximum number.")] = 30,
     kinds: Annotated[list[str] | None, typer.Option("--type", help="May be given several times.", **ONE_TYPE)] = None,
 ) -> None:
     """Print the block that an agent's prompt would get."""
@@ -192,11 +192,11 @@ def context(
 @on_store("user", "space", "agent", "url", "json")
 def list_memories(
     target: Target,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many on a page.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Memories per page.")] = 20,
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to skip.")] = 0,
     kind: Kind = None,
     category: Category = None,
-    search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those that contain it.")] = None,
+    search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those with this text.")] = None,
     session: _Session = None,
     after: Annotated[
         str | None,
@@ -259,7 +259,7 @@ def update(
     """Change the given fields of a memory and keep the others."""
     if all(one in (None, []) for one in (content, kind, topic, category, metadata, tags, importance, expires_at)):
         raise typer.BadParameter(
-            "Nothing to change: give --content, --type, --topic, --category, --metadata, --tag, --importance or "
+            "Nothing to change: pass --content, --type, --topic, --category, --metadata, --tag, --importance or "
             "--expires-at"
         )
     try:
@@ -305,7 +305,7 @@ def history(target: Target, memory_id: Id) -> None:
 def why(
     target: Target,
     memory_id: Id,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many turns at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of turns.")] = 50,
 ) -> None:
     """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
     with target.open() as memory:
@@ -344,7 +344,7 @@ def why(
             facts = [where, receipt.model or "unknown model", place, *shares(line.signals)]
             print_figures({f"{receipt.at.astimezone(memory.zone):%Y-%m-%d %H:%M:%S}": " · ".join(facts)})
     if found.receipts.next_cursor:
-        note(f"There are more than {limit} turns: --limit")
+        note(f"There are more than {limit} turns; raise --limit")
 
 
 def _counted(count: int) -> str:
@@ -362,22 +362,22 @@ def _text(given: str) -> str:
 @on_store("user", "space", "agent", "url", "json")
 def delete(
     target: Target,
-    memory_id: Annotated[str | None, typer.Argument(help="The id that save, recall and list print.")] = None,
+    memory_id: Annotated[str | None, typer.Argument(help="The ID that save, recall and list print.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All memories that this agent reads.")] = False,
     kind: Kind = None,
     category: Category = None,
     yes: Yes = False,
-    erase: Annotated[bool, typer.Option("--erase", help="Remove it at once and for ever.")] = False,
+    erase: Annotated[bool, typer.Option("--erase", help="Remove it permanently.")] = False,
 ) -> None:
     """Delete one memory, or with --all every memory that this agent reads: the shared ones and its own.
 
-    For AGENT_MEMORY_DELETED_DAYS (7) you can bring a single memory back with restore. --all and --erase are final.
-    --type and --category narrow --all down.
+    For AGENT_MEMORY_DELETED_DAYS (7) you can bring a single memory back with restore. --all and --erase are permanent.
+    --type and --category limit --all.
     """
     if (memory_id is None) is not everything:
-        raise typer.BadParameter("Give the id of a memory, or --all")
+        raise typer.BadParameter("Pass a memory's ID, or --all")
     if memory_id is not None and (kind or category):
-        raise typer.BadParameter("--type and --category choose among --all")
+        raise typer.BadParameter("--type and --category require --all")
     with target.open() as memory:
         if memory_id is None:
             _, removed = memory.sync.list_memories(target.owner, memory_type=kind, category=category, limit=0)

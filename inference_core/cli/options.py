@@ -53,7 +53,7 @@ Users = Annotated[
 Outboxes = Annotated[
     list[str] | None, typer.Option("--outbox", metavar="URL", help="The outbox, if it is another database.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def account() -> str:
@@ -88,7 +88,7 @@ Category = Annotated[
 NewCategory = Annotated[
     str | None, typer.Option("--category", help=f"One of {CATEGORIES}; by default the type's.", **_ONE_CATEGORY)
 ]
-Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Data of your own, a JSON object.")]
+Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Your own data, a JSON object.")]
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ class Target:
     user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
     space: Annotated[
         str | None,
-        typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role there goes."),
+        typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role allows."),
     ] = None
     agent: Annotated[
         str | None,
@@ -271,7 +271,7 @@ def wait_ready(embedder: Embedder | None) -> bool:
     with working("Loading the embedding model …"):
         ready = embedder.wait_ready(LOADING_S)
     if not ready:
-        note(f"{embedder.failure or 'The embedding model is not ready'}; recall is by words alone")
+        note(f"{embedder.failure or 'The embedding model is not ready'}; recall is by words only")
     return ready
 
 

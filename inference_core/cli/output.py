@@ -51,7 +51,7 @@ def draw(thing: Any) -> None:
 
 
 def is_plain() -> bool:
-    """Whether colours and boxes are off: with NO_COLOR, or if standard output is no terminal."""
+    """Whether colours and boxes are off: with NO_COLOR, or if standard output is not a terminal."""
     made = console()
     return made.no_color or not made.is_terminal
 
@@ -203,4 +203,4 @@ def confirm(question: str) -> None:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidInput("Nothing was deleted. Answer y to delete, or give --yes to skip the question")
+        raise InvalidInput("Nothing was deleted. Answer y to delete, or pass --yes to skip the question")

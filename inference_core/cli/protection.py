@@ -28,7 +28,7 @@ LedgerPath = Annotated[
     typer.Option(
         "--ledger",
         metavar="FILE",
-        help="The ledger; by default beside the store's files, else inference-core-erasures.jsonl here.",
+        help="The ledger of erasures (default: beside the store's files, else ./inference-core-erasures.jsonl).",
     ),
 ]
 Checkpoints = Annotated[
@@ -39,25 +39,25 @@ Checkpoints = Annotated[
 
 @on_store("url", "json")
 def backup(target: Target, folder: Folder) -> None:
-    """Save the whole store into a new folder, while agents go on reading and writing."""
+    """Back up the whole store to a new folder. Agents can keep reading and writing."""
     from inference_core.stores.opening import open_backend
     from inference_core.transfer.backup import back_up
 
     settings = target.settings()
     with closing(open_backend(settings.store_url, **settings.encryption)) as store, progress_bar("Rows") as advance:
         made = back_up(store, folder, advance)
-    _print_manifest(target, made, f"Saved {_held(made)} of {made.source} to {folder}.")
+    _print_manifest(target, made, f"Backed up {_held(made)} from {made.source} to {folder}.")
 
 
 @on_store("url", "json")
 def verify(target: Target, folder: Folder) -> None:
-    """Read all of a backup, and compare it with its manifest."""
+    """Read an entire backup and compare it with its manifest."""
     from inference_core.transfer.backup import verify as verify_backup
 
     key = target.settings(creates=True).encryption["encryption_key"]
     with progress_bar("Rows") as advance:
         found = verify_backup(folder, advance, encryption_key=key)
-    _print_manifest(target, found, f"{folder} is whole: {_held(found)}.")
+    _print_manifest(target, found, f"{folder} is intact: {_held(found)}.")
 
 
 @on_store("url", "json")
@@ -65,14 +65,14 @@ def recover(
     target: Target,
     folder: Folder,
     drill: Annotated[
-        bool, typer.Option("--drill", help="Only rehearse it, in a place of its own that is removed again.")
+        bool, typer.Option("--drill", help="Only test it: restore to a temporary place, then remove that.")
     ] = False,
     ledger: LedgerPath = None,
     checkpoints: Checkpoints = None,
 ) -> None:
-    """Restore a backup into a new or empty store, and erase again whom the ledger names, there and in --checkpoints.
+    """Restore a backup into a new or empty store; erase again the users in the ledger, there and in --checkpoints.
 
-    --drill restores it for a moment, compares it, recalls memories from it, and ends with exit code 1 if that fails.
+    --drill restores it temporarily, compares it, recalls memories from it, and ends with exit code 1 if that fails.
     """
     from inference_core.lifecycle.ledger import Ledger, ledger_of
     from inference_core.transfer.backup import drill as rehearse
@@ -105,12 +105,12 @@ def recover(
     if settings.encryption["keys"] and not found.is_sealed:
         url = shown_url(settings.store_url)
         how = f"inference-core copy --from {url} --to URL"
-        text += f"\n{url} is not encrypted, as the backup is not. To encrypt it: {how}"
+        text += f"\n{url} is not encrypted, because the backup is not. To encrypt it: {how}"
     _print_manifest(target, found, text, erased_again=users)
 
 
 def _held(manifest: Manifest) -> str:
-    return f"{counted(manifest.rows, 'row', 'rows')} of {counted(manifest.users, 'user', 'users')}"
+    return f"{counted(manifest.rows, 'row', 'rows')} ({counted(manifest.users, 'user', 'users')})"
 
 
 def _print_manifest(target: Target, manifest: Manifest, text: str, **more: int) -> None:
@@ -153,14 +153,14 @@ def erase(
     ledger: LedgerPath = None,
     receipt: Annotated[Path | None, typer.Option("--receipt", metavar="FILE", help="Write the receipt here.")] = None,
     fully: Annotated[
-        bool, typer.Option("--full", help="PostgreSQL: VACUUM FULL, during which nobody reads or writes.")
+        bool, typer.Option("--full", help="PostgreSQL: run VACUUM FULL, which blocks reads and writes.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove everything of a user, for good: memories, archive, messages, receipts, jobs, conversations.
+    """Permanently remove a user's data: memories, archive, messages, receipts, jobs, conversations.
 
-    Checks afterwards that nothing is left, also in the bytes of files, and prints a receipt. Agents may go on running.
-    Exit code 1 says that something is left; run it again.
+    Then checks that nothing is left, even in the bytes of files, and prints a receipt. Agents can keep running.
+    Exit code 1 means that something is left; run it again.
     """
     from inference_core.lifecycle.erasing import erase as erase_user
     from inference_core.lifecycle.ledger import Ledger, ledger_of
@@ -168,7 +168,7 @@ def erase(
     with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), ExitStack() as written:
         book = Ledger(ledger or ledger_of(target.settings().store_url))
         if not dry_run and not yes:
-            confirm(f"Erase everything of {one_line(target.user)}, for good?")
+            confirm(f"Permanently erase all data of {one_line(target.user)}?")
         file = written.enter_context(private_file(receipt)) if receipt else None
         with working("Erasing …"):
             made = erase_user(
@@ -197,7 +197,7 @@ def erasures(
     target: Target,
     replay: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="FILE", help="After a restore: erase whom this ledger names."),
+        typer.Option("--replay", metavar="FILE", help="After a restore: erase the users named in this ledger."),
     ] = None,
     ledger: LedgerPath = None,
     checkpoints: Checkpoints = None,
@@ -242,6 +242,6 @@ def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
     searched = f", searched {counted(len(receipt.files), 'file', 'files')}" if receipt.files else ""
     note(f"Erased {counted(receipt.found, 'row', 'rows')}, {receipt.left} left{searched}. Receipt {receipt.id}")
     for copy in receipt.copies:
-        note(f"Still holds the user: {copy}")
+        note(f"Still contains the user's data: {copy}")
     for place in (*receipt.remains, *receipt.not_ours):
         note(f"Not erased: {place}")

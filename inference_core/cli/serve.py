@@ -25,9 +25,9 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option("--host", help="Default: AGENT_SERVER_HOST, 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Default: AGENT_SERVER_PORT, 8765.")] = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, also each request.")] = False,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, including each request.")] = False,
 ) -> None:
-    """Serve memories over HTTP, to programs with a key, until Ctrl-C or SIGTERM."""
+    """Serve memories over HTTP to programs with a key, until Ctrl-C or SIGTERM."""
     import logging
 
     from inference_core.json_logs import use_json_logs
@@ -58,7 +58,7 @@ def keys(
         list[str] | None,
         typer.Option(
             "--allow",
-            help="What it may do; may be given several times. By default read and write.",
+            help="What the key may do; may be given several times. By default read and write.",
             **one_of(_PERMISSIONS),
         ),
     ] = None,
@@ -73,13 +73,13 @@ def keys(
     from inference_core.server.identity.auth import Permission, create_key, list_keys, revoke_key
 
     if (action == "revoke") != bool(ids):
-        raise typer.BadParameter("revoke takes the ids that list shows; create and list take none")
+        raise typer.BadParameter("revoke requires the IDs that list shows; create and list take none")
     with target.open(creates=action == "create") as memory:
         engine, clock = memory.service.scope.engine, memory.service.scope.clock
         if action == "create":
             permissions = [Permission(one) for one in allow or ("read", "write")]
             made, key = run(create_key(engine, clock, user=user, permissions=permissions, days=days))
-            target.print(made.to_json() | {"key": key}, f"{key}\nKeep it now: it is not shown again.")
+            target.print(made.to_json() | {"key": key}, f"{key}\nCopy it now: it is not shown again.")
         elif action == "revoke":
             missing = [one for one in ids or () if not run(revoke_key(engine, one))]
             if missing:
@@ -99,13 +99,11 @@ def keys(
 @on_store("user", "agent", "url", "embeddings")
 def mcp(
     target: Target,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Offer no tool that saves, updates or deletes.")
-    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tools that save, update or delete.")] = False,
 ) -> None:
-    """Serve a user's memory to an agent in another program, by the Model Context Protocol.
+    """Serve a user's memory to an agent in another program, over the Model Context Protocol.
 
-    The other program starts this command and speaks with it over standard input and output. It ends when they close.
+    The other program starts this command and talks to it over standard input and output. It ends when they close.
     """
     from inference_core.services.agent_memory_service import AgentMemoryStoreService
     from inference_core.stores.factory import open_configured_store
@@ -128,14 +126,14 @@ def mcp(
 @on_store("agent", "url", "embeddings")
 def inspect(
     target: Target,
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Begin with this user.")] = None,
-    port: Annotated[int, typer.Option("--port", help="By default any that is free.", min=0, max=65_535)] = 0,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Start with this user.")] = None,
+    port: Annotated[int, typer.Option("--port", help="By default any free port.", min=0, max=65_535)] = 0,
     opens: Annotated[bool, typer.Option("--open", help="Open the link in a browser.")] = False,
 ) -> None:
     """Look at memories in a browser: print a link that works once, and serve it until Ctrl-C.
 
-    The pages show what each memory says and where it comes from, what a search finds and why, and which prompts had it.
-    Looking changes nothing. Only this machine reaches them.
+    The pages show what each memory says and where it comes from, what a search finds and why, and which prompts
+    contained it. Looking changes nothing. Only this machine reaches them.
     """
     try:
         from inference_core.server.running import inspect as answer

@@ -28,7 +28,7 @@ Conflicts = Annotated[
     str,
     typer.Option(
         "--conflicts",
-        help="If another memory has the id: the newer one wins, the existing one is kept or replaced, or fail.",
+        help="If another memory has the ID: use the newer one, keep or replace the existing one, or fail.",
         **one_of(("newer", "keep", "replace", "fail")),
     ),
 ]
@@ -46,7 +46,7 @@ def export(
     from inference_core.transfer.json_lines import export_store
 
     if file.exists() and not force:
-        raise InvalidInput(f"{file} exists already; name another file, or replace it with --force")
+        raise InvalidInput(f"{file} already exists; name another file, or replace it with --force")
     with _opened(target.settings().store_url) as backend, progress_bar("Memories") as advance:
         report = export_store(backend, file, user_ids=users or (), with_vectors=vectors, progress=advance)
     target.print(report.to_json(), f"Wrote {counted(report.written, 'row', 'rows')} to {file}{_left_out(report)}.")
@@ -56,14 +56,14 @@ def export(
 def import_(
     target: Target,
     file: Annotated[
-        str, typer.Argument(help="What export wrote, memories of mem0 (JSON), or any conversations that ingest reads.")
+        str, typer.Argument(help="A file from export, memories of mem0 (JSON), or any conversations that ingest reads.")
     ],
     user: Annotated[
         str | None,
-        typer.Option("--user", metavar="ID", help="Whose conversations these are; of memories, only this user's."),
+        typer.Option("--user", metavar="ID", help="The user of the conversations; of memories, only this user's."),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="What the file is.", **one_of(("auto", "export", "mem0", *FORMATS)))
+        str, typer.Option("--format", help="The file's format.", **one_of(("auto", "export", "mem0", *FORMATS)))
     ] = "auto",
     conflicts: Conflicts = "newer",
     threads: Threads = None,
@@ -71,7 +71,7 @@ def import_(
 ) -> None:
     """Read memories or conversations from a file or a checkpointer. Safe to repeat: nothing is stored twice.
 
-    Knows what export wrote, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
+    Reads files from export, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
     LangGraph threads (an SQLite file or a postgresql:// URL) and mem0's memories. For langmem, see migrate.
     """
     from inference_core.ingestion.formats.json_values import json_values
@@ -85,7 +85,7 @@ def import_(
     chosen = (_form_of_memories(file) or format_of(file)) if form == "auto" else form
     if chosen not in ("export", "mem0"):
         if user is None:
-            raise typer.BadParameter("Say whose conversations these are: --user ID")
+            raise typer.BadParameter("Pass the user of these conversations: --user ID")
         ingest_conversations(replace(target, user=user), file, chosen, threads or (), queue=queue)
         return
     settings, users = target.settings(creates=True), () if user is None else (user,)
@@ -117,7 +117,7 @@ def migrate(
     users: Users = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="URL", help="Where they are (default: the store's database)."),
+        typer.Option("--from", metavar="URL", help="The database to read (default: the store's)."),
     ] = None,
     layouts: Annotated[
         list[str] | None,
@@ -130,12 +130,12 @@ def migrate(
     legacy_namespace: Annotated[
         str, typer.Option("--legacy-namespace", metavar="NAME", help="The last label of flat namespaces.")
     ] = "memories",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
 ) -> None:
     """Copy memories that other applications keep in LangGraph's stores: SqliteStore, PostgresStore, or our own.
 
     Finds the layout of the CoALA document, flat (user, "memories") and langmem's ("memories", user). --layout files
-    copies deepagents' files too. What is copied stays where it is. Safe to repeat.
+    copies deepagents' files too. The originals are not changed. Safe to repeat.
     """
     from inference_core.transfer.migrate import migrate_memories
 
@@ -195,7 +195,7 @@ def copy(
     users: Users = None,
     conflicts: Conflicts = "newer",
 ) -> None:
-    """Copy a store into another one. Safe to repeat: existing memories are not written again."""
+    """Copy one store into another. Safe to repeat: existing memories are not written again."""
     from inference_core.stores.governance.quotas import limited
     from inference_core.transfer.copying import ConflictPolicy, copy_store
 
@@ -210,7 +210,7 @@ def copy(
 def _opened(url: str) -> Generator[Backend]:
     """The store at ``url``, with the keys of AGENT_MEMORY_KEYS if it has such or is new.
 
-    Without AGENT_MEMORY_KEYS, the encryption key is used for file stores alone.
+    Without AGENT_MEMORY_KEYS, the encryption key is used only for file stores.
     """
     from inference_core.stores.opening import open_backend
 
@@ -224,13 +224,13 @@ def _opened(url: str) -> Generator[Backend]:
 def _summary(report: TransferReport, source: str, target: str) -> str:
     kept = f", skipped {report.kept} (id already in use)" if report.kept else ""
     full = f", left out {report.full} (the user's quota has no room)" if report.full else ""
-    there = f", {report.already_there} were there already" if report.already_there else ""
+    there = f", {report.already_there} were already there" if report.already_there else ""
     there += f", {report.waiting} wait for the user (see inference-core review)" if report.waiting else ""
     wrote = f"wrote {report.written} to {shown_url(target)}"
     text = f"Read {counted(report.read, 'row', 'rows')} of {source}, {wrote}{there}{kept}{full}{_left_out(report)}."
     if report.has_other_key:
-        lost = "rejections, roles in spaces and API keys of the source do not count in it"
-        text += f" The target has a key of its own: {lost}."
+        lost = "rejections, roles and API keys are not valid there"
+        text += f" The target has its own secret key, so the source's {lost}."
     return text
 
 

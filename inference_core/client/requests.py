@@ -296,7 +296,7 @@ def add_messages(caller: RequestSender, given: Given) -> Operation[int]:
     try:
         messages = convert_to_messages(given["messages"])
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise InvalidInput(f"messages holds what is no message: {error}") from error
+        raise InvalidInput(f"messages contains something that is not a message: {error}") from error
     sent = [
         {"role": role, "content": one.text, "id": one.id or uuid4().hex, "timestamp": said_at(one)}
         for one in messages

@@ -1,4 +1,8 @@
-"""Makes the Embedder that a setting names: ``"local"``, ``"openai:text-embedding-3-small"``, an object, or None."""
+"""Makes the Embedder that a setting names: ``"local"``, ``"openai:text-embedding-3-small"``, an object, or None.
+
+A provider that LangChain's `init_embeddings` knows needs no code here; a package to install with an extra is named in
+`_EXTRAS`, and a model that runs in this process in `_LOCAL` and `_local` (``docs/extending.md``).
+"""
 
 from __future__ import annotations
 

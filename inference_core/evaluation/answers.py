@@ -1,7 +1,8 @@
 """Answers measured end to end: a model answers from what a system recalls, and another one judges the answer.
 
 Every reply of a model is kept in a file, by the model's name and the text that it was given. A run that was
-interrupted, or that adds a system, a judge or questions, pays only for what is new. No kept reply is asked for again.
+interrupted, or that adds a system, a judge or questions, pays only for what is new. Only a judge's reply without a
+readable verdict is not kept.
 
 Judges are published prompts in our own wording; what counts as right follows the source that each names. Judges differ
 widely: the same answers got 91 % from one published prompt and 35 % from another, so figures are comparable only under
@@ -16,7 +17,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -196,11 +197,11 @@ class Asked:
         self._replies = replies
         self._gate = gate
 
-    async def reply(self, text: str) -> Reply:
-        """The model's reply to ``text``, kept or new. Raises ModelError; what failed is not kept."""
+    async def reply(self, text: str, is_usable: Callable[[str], bool] = lambda _: True) -> Reply:
+        """The model's reply to ``text``, kept or new. Raises ModelError; what failed or is not usable is not kept."""
         key = hashlib.sha256(json.dumps([self.name, text]).encode()).hexdigest()
         async with self._gate:
-            if (kept := self._replies.find(key)) is not None:
+            if (kept := self._replies.find(key)) is not None and is_usable(kept.text):
                 return kept
             started = perf_counter()
             message: AIMessage = await arun(ask(self._model, [HumanMessage(text)], TIMEOUT_S))
@@ -212,7 +213,8 @@ class Asked:
                 tokens_out=usage["output_tokens"] if usage else text_tokens(said),
                 seconds=took,
             )
-            self._replies.keep(key, reply)
+            if is_usable(said):
+                self._replies.keep(key, reply)
             return reply
 
 
@@ -291,7 +293,7 @@ async def _answer(
             judge, judging_model = judging
             scores: list[float] = []
             for request in judge.requests(question, reply.text):
-                verdict = await judging_model.reply(request)
+                verdict = await judging_model.reply(request, lambda said: verdict_of(said) is not None)
                 outcome = replace(outcome, verdicts=(*outcome.verdicts, verdict))
                 if (score := verdict_of(verdict.text)) is None:
                     outcome = replace(outcome, failure="The judge gave no verdict")
@@ -308,7 +310,7 @@ async def _answer(
 def sampled(conversations: Sequence[Conversation], count: int | None) -> list[Conversation]:
     """The conversations with ``count`` of all their questions, always the same ones for the same data; None: all."""
     asked = [(conversation.id, at) for conversation in conversations for at in range(len(conversation.questions))]
-    chosen = set(random.Random(_SEED).sample(asked, min(count, len(asked))) if count else asked)  # noqa: S311
+    chosen = set(random.Random(_SEED).sample(asked, min(count, len(asked))) if count else asked)  # noqa: S311 - a sample is no secret
     return [
         replace(one, questions=tuple(q for at, q in enumerate(one.questions) if (one.id, at) in chosen))
         for one in conversations

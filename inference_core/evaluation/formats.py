@@ -74,7 +74,7 @@ def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = 
     halves = {"first-half": slice(middle), "second-half": slice(middle, None)}
     chosen = conversations[halves.get(split, slice(None))][:limit]
     if not any(conversation.questions for conversation in chosen):
-        raise InvalidInput(f"The split {split!r} of {path} holds no questions; choose another split or file")
+        raise InvalidInput(f"The split {split!r} of {path} contains no questions; choose another split or file")
     return chosen
 
 
@@ -141,7 +141,7 @@ def load_beam(path: Path, split: str | None = None, *, with_questions: bool = Tr
     root = path if split is None or path.name == split else path / split
     chats = _numbered(root) or [chat for folder in _folders(root) for chat in _numbered(folder)]
     if not chats:
-        raise InvalidInput(f"{root} holds no BEAM chats; give the folder of the numbered folders, or the one above")
+        raise InvalidInput(f"{root} contains no BEAM chats; give the folder of the numbered folders, or the one above")
     return [_chat(chat, with_questions=with_questions) for chat in chats]
 
 
@@ -298,7 +298,7 @@ def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -
         if one.role is not Role.TOOL and one.text.strip()
     ]
     if not turns:
-        raise InvalidInput(f"{place} holds no messages with text")
+        raise InvalidInput(f"{place} contains no messages with text")
     return [conversation_of(place.stem, turns, _questions(path, turns))]
 
 
@@ -322,7 +322,7 @@ def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Conversati
         parts = cast("list[Any]", relevant) if isinstance(relevant, list) else [None]
         texts = [one for one in (query, kind, *parts) if isinstance(one, str) and one.strip()]
         if len(texts) < len(parts) + 2 or not isinstance(answer, str | None):
-            raise InvalidInput(f"{where} is no question; write {_FORM}, with an empty list if no memory answers it")
+            raise InvalidInput(f"{where} is not a question; write {_FORM}, with an empty list if no memory answers it")
         evidence = tuple(_id_of(where, part, turns) for part in map(str, parts))
         is_open = answer is None and not evidence
         questions.append(
@@ -331,7 +331,7 @@ def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Conversati
             )
         )
     if not questions:
-        raise InvalidInput(f"{path} holds no questions; write one a line: {_FORM}")
+        raise InvalidInput(f"{path} contains no questions; write one per line: {_FORM}")
     return questions
 
 

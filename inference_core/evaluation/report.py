@@ -319,7 +319,7 @@ class AnswerReport:
 def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge | None) -> str:
     """The systems side by side, as Markdown: the share of right answers, the gain over the first, tokens and cost."""
     first = reports[0]
-    by = "words alone (token F1)" if judge is None else f"judge {judge.name} ({judge.source}), {first.judge_model}"
+    by = "words only (token F1)" if judge is None else f"judge {judge.name} ({judge.source}), {first.judge_model}"
     lines = [f"{dataset}: answers of {first.model}; {by}; percent, with 95 % intervals", ""]
     heads = ["questions", "right", "than the first", "token F1", "tokens of notes", "recall p50", "answer p50"]
     lines += [_row(["system", *heads]), _row(["---", *["---:"] * len(heads)])]

@@ -77,7 +77,7 @@ class System(ABC):
 
     @abstractmethod
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
-        """Remembers every turn; returns a function that recalls from this conversation alone."""
+        """Remembers every turn; returns a function that recalls only from this conversation."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Frees what the system holds."""
@@ -122,7 +122,7 @@ class MemoryService(System):
             stack.callback(self._store.close)
             self._opened = stack.pop_all()
         if embeddings is not None and self._store.engine.embedder is None:
-            _LOG.warning("No embedding model is installed (extra: local): recall is by words alone")
+            _LOG.warning("No embedding model is installed (extra: local): recall is by words only")
         self._service = AgentMemoryStoreService(self._store, max_content_bytes=MAX_CONTENT_BYTES, timeout=None)
 
     async def ingest(self, conversation: Conversation, advance: Advance) -> Recall:
@@ -330,5 +330,6 @@ def make_reranker(name: str) -> Reranker | BaseDocumentCompressor:
     if isinstance(made, BaseDocumentCompressor | Reranker):
         return made
     raise ConfigurationError(
-        f"{name!r} is no re-ranker: {type(made).__name__} is no BaseDocumentCompressor and has no rerank(query, texts)"
+        f"{name!r} is not a re-ranker: {type(made).__name__} is not a BaseDocumentCompressor and has no method "
+        "rerank(query, texts)"
     )

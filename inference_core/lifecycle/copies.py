@@ -165,7 +165,7 @@ def alone_at(path: Path) -> Generator[None]:
     marker = path.with_name(f"{path.name}.restoring")
     with closing(FileLock(marker)) as lock:
         if not lock.take():
-            raise InvalidInput(f"Another process restores a backup to {path}")
+            raise InvalidInput(f"Another process is restoring a backup to {path}")
         for old in path.parent.iterdir():
             if re.fullmatch(re.escape(path.name) + r"\.[0-9a-f]{8}\.part.*", old.name):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()

@@ -36,24 +36,24 @@ from inference_core.stores.governance.sealer import end_key
 from inference_core.stores.locks import private_file, read_at, sync_folder
 
 NOT_OURS: Final = (
-    "backups, exports, replicas and archives of the write-ahead log, until you delete them",
-    "what model providers, traces and logs have kept of prompts",
-    "the memory of running programs, which shows it to nobody",
+    "backups, exports, replicas and write-ahead log archives, until you delete them",
+    "prompts kept by model providers, traces and logs",
+    "copies in the memory of running processes, which are never shown",
 )
-NO_CHECKPOINTS: Final = "checkpoints of conversations: name their database with --checkpoints"
+NO_CHECKPOINTS: Final = "conversation checkpoints (name their database with --checkpoints)"
 UNNAMED: Final = (
-    "conversations with ids of your own that nothing of the user names: delete these with your checkpointer"
+    "conversations with IDs of your own that the user's data does not name (delete them with your checkpointer)"
 )
-NO_OUTBOX: Final = "messages that wait in an outbox in another database, if you have one: name it with --outbox"
-RUNNING: Final = "what turns under way save at their end, through other checkpointers than those of open_checkpointer"
+NO_OUTBOX: Final = "messages waiting in an outbox in another database, if you have one (name it with --outbox)"
+RUNNING: Final = "what turns in progress save when they end, through checkpointers that are not from open_checkpointer"
 _MOST_TRACES: Final = 64
 _TRACE: Final = 40
 """Characters of a text that are searched for in files; fewer than `SHORTEST` may be anybody's."""
 _SAID: Final = ("content", "text")
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?")
 _SOUGHT: Final = ("named", "traces")
-_NAMED_BY_OTHERS: Final = "{} conversations that memories of other users name too: {}"
-_ID_OF_OTHERS: Final = "the user's ID, where memories or sessions of other users and of spaces say it"
+_NAMED_BY_OTHERS: Final = "{} conversations that memories of other users also name: {}"
+_ID_OF_OTHERS: Final = "the user's ID, where memories or sessions of other users or of spaces contain it"
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
 _BLOCK: Final = 8 * 1024 * 1024
@@ -106,7 +106,7 @@ def erase(
     replay_of: str = "",
     audit_key: bytes | None = None,
 ) -> ErasureReceipt:
-    """Removes everything of a user from ``stores``, checks that it is gone, and returns the receipt.
+    """Removes everything about a user from ``stores``, checks that it is gone, and returns the receipt.
 
     Safe to repeat, and safe beside readers and writers; meanwhile, writes for this user raise UserErased.
 
@@ -128,7 +128,7 @@ def erase(
         StoreError: A store failed; call this again with the same ledger.
     """
     if isinstance(user_id, Space):
-        raise InvalidId("A space is no user: to remove it, delete its memories and revoke its roles")
+        raise InvalidId("A space is not a user: to remove it, delete its memories and revoke its roles")
     user_id = str(user_id)
     label, stores = encode_label(user_id), [holding(store) for store in stores]
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
@@ -238,7 +238,9 @@ def _end_trail(journal: Journal, label: str) -> None:
             if isinstance(outcome, Exception):
                 raise outcome
             return
-    raise StoreError(f"{journal.backend.name}: somebody goes on sealing the user's audit trail; repeat this")
+    raise StoreError(
+        f"{journal.backend.name}: another process keeps sealing this user's audit trail; stop it and try again"
+    )
 
 
 def _remove_all(
@@ -263,7 +265,7 @@ def _remove(store: Backend, label: str, also: Sequence[Key], replay_of: str) -> 
         if next(iter(store.inspect(label)), None) is None:
             return
         time.sleep(_PAUSE_S)  # a write that passed the fence before it was put up, in a store without transactions
-    raise StoreError(f"{store.name}: somebody goes on writing for the user; end that program, and repeat this")
+    raise StoreError(f"{store.name}: another process keeps writing for this user; stop it and try again")
 
 
 def _removed_again(place: Threads, owners: ThreadOwners, shared: set[str]) -> int:

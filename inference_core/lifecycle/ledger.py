@@ -109,8 +109,8 @@ class Ledger:
             is_sound = False
         if not is_sound:
             raise ConfigurationError(
-                f"{self.path} is no ledger of erasures, or was changed; nothing was done. Restore it from a copy, or "
-                "name another"
+                f"{self.path} is not a ledger of erasures, or was changed; nothing was done. Restore it from a copy, "
+                "or name another"
             )
 
     def subject(self, user_id: str) -> str:

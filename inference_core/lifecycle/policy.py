@@ -89,7 +89,7 @@ def check_budget(name: str, budget: Mapping[str, object]) -> None:
     """Raises InvalidInput unless ``budget`` maps memory types or "all" to whole numbers."""
     for kind, limit in budget.items():
         if kind not in _KINDS:
-            raise InvalidInput(f"{name}: {quoted(kind)} is none of {', '.join(_KINDS)}")
+            raise InvalidInput(f"{name}: {quoted(kind)} is not one of {', '.join(_KINDS)}")
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
             raise InvalidInput(f"{name}: a budget is a whole number from 0, not {quoted(limit)}")
 
@@ -100,7 +100,7 @@ def parse_budget(text: str) -> dict[str, int]:
     for part in filter(None, map(str.strip, text.split(","))):
         kind, separator, number = part.rpartition("=")
         if not number.strip().isdecimal():
-            raise InvalidInput(f"{quoted(part)} is no budget; write 5000, or 5000,context=200")
+            raise InvalidInput(f"{quoted(part)} is not a budget; write 5000, or 5000,context=200")
         budget[kind.strip() if separator else EVERY_TYPE] = int(number)
     check_budget("Budget", budget)
     return budget

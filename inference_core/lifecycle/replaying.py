@@ -35,8 +35,8 @@ def replay(
 
     Returns the new receipts: one for the rows of a user, and one for the conversations. ``labels`` are of users who may
     have no rows left, because an earlier call was interrupted; this one completes it. A store that knows of an erasure
-    is left alone: what it has of the user came later. So are conversations that began later. Raises Held for users with
-    a legal hold in a store, after all others were erased; StoreError.
+    is left as it is: what it has of the user came later. So are conversations that began later. Raises Held for users
+    with a legal hold in a store, after all others were erased; StoreError.
     """
     # Replays do not count: what came after the erasure itself stays, also if it came before a replay.
     erased: dict[str, dict[str, Any]] = {one["subject"]: one for one in ledger.entries if not one.get("replay_of")}

@@ -1,4 +1,4 @@
-"""Retention: what is older than a policy allows is removed for good, by type, category and kind of row.
+"""Retention: what is older than a policy allows is removed permanently, by type, category and kind of row.
 
 Unlike forgetting, it considers age alone: pinned memories are removed too, and nothing can be restored. A dry run
 reports exactly what a run at the same time removes.
@@ -68,7 +68,7 @@ class RetentionPolicy:
             raise InvalidInput(f"basis is one of {', '.join(BASES)}, not {quoted(self.basis)}")
         for kind, days in self.days.items():
             if kind not in _KINDS:
-                raise InvalidInput(f"Retention: {quoted(kind)} is none of {', '.join(_KINDS)}")
+                raise InvalidInput(f"Retention: {quoted(kind)} is not one of {', '.join(_KINDS)}")
             if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days <= _MOST_DAYS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
                 raise InvalidInput(f"days of {kind} are from 0 to {_MOST_DAYS:g}, not {quoted(days)}")
 
@@ -82,7 +82,7 @@ class RetentionPolicy:
                 days[kind.strip()] = float(number)
             except ValueError:
                 raise InvalidInput(
-                    f"Retention: {quoted(part)} says no days; write interaction=365,archive=30"
+                    f"Retention: {quoted(part)} does not say how many days; write interaction=365,archive=30"
                 ) from None
         return cls(days=days, basis=basis)
 
@@ -162,7 +162,7 @@ def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequence[Ove
 
 
 def owners_with_rows(scope: MemoryScope) -> Operation[list[Owner]]:
-    """The users and spaces with anything that a policy may name, also with receipts or conversations alone."""
+    """The users and spaces with anything that a policy may name, also those with only receipts or conversations."""
     kinds = {*MEMORY_CATEGORIES, *(label for labels in BESIDE.values() for label in labels)}
     names = yield from scope.engine.namespaces()
     owners: list[Owner] = []

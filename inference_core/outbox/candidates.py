@@ -115,9 +115,9 @@ def extraction_from_json(stored: object) -> Extraction:
 
 def _storable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _storable(part) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        return {name: _storable(part) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType] - values of any type
     if isinstance(value, list | tuple):
-        return [_storable(part) for part in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_storable(part) for part in value]  # pyright: ignore[reportUnknownVariableType] - values of any type
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):

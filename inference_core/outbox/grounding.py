@@ -80,7 +80,7 @@ _DENYING: Final = (
 _ALSO_DENYING: Final = frozenset(
     word
     for word in _DENYING.split()
-    if not (len(word) < 3 and word.isascii()) and not _DENIAL.search(word)  # noqa: PLR2004
+    if not (len(word) < 3 and word.isascii()) and not _DENIAL.search(word)  # noqa: PLR2004 - short words mean much else
 )
 """Those of them that hardly mean anything else, and that `_DENIAL` does not find."""
 _OF_NOBODY: Final = (

@@ -201,7 +201,7 @@ class MemoryServer(MCPServer[Any]):
         return await self._written("save_memory", content=content, memory_type=memory_type, topic=topic)
 
     async def update_memory(
-        self, memory_id: MemoryId, content: Annotated[str, Field(description="The new text, whole.")]
+        self, memory_id: MemoryId, content: Annotated[str, Field(description="The complete new text.")]
     ) -> str:
         """Replace the text of a memory that is no longer true."""
         return await self._written("update_memory", memory_id=memory_id, content=content)
@@ -222,7 +222,7 @@ class MemoryServer(MCPServer[Any]):
         return "\n".join(numbered(found)) or "No memories."
 
     async def memory(self, memory_id: str) -> str:
-        """One memory, whole."""
+        """One memory in full."""
         found = await _read(self._service.get_memory(self._caller().user_id, memory_id))
         if found is None:
             raise ResourceNotFoundError(f"There is no memory with the id {missing_id(memory_id)}")

@@ -55,7 +55,7 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
     checks: list[Authenticate] = [ApiKeys(service.scope.engine, service.scope.clock, service.timeout)]
     anonymous = None
     if settings.key and settings.user is None:
-        raise ConfigurationError("AGENT_SERVER_KEY is a user's; set AGENT_SERVER_USER too")
+        raise ConfigurationError("AGENT_SERVER_KEY belongs to a user; set AGENT_SERVER_USER too")
     if settings.user is not None:
         encode_label(settings.user)
         if settings.key:
@@ -65,7 +65,7 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
             anonymous = Principal(settings.user, frozenset({Permission.READ, Permission.WRITE}), "local")
     if settings.issuer is not None:
         if settings.audience is None:
-            raise ConfigurationError("Set AGENT_SERVER_AUDIENCE to whom the issuer's tokens for this server are")
+            raise ConfigurationError("Set AGENT_SERVER_AUDIENCE to the audience of the issuer's tokens for this server")
         checks.append(
             TokenCheck(settings.issuer, settings.audience, subject=settings.subject, jwks_url=settings.jwks_url)
         )
@@ -73,7 +73,7 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
         how = (
             ""
             if not is_local or settings.user
-            else ", or serve one user of this machine alone: inference-core serve --user ID"
+            else ", or serve only one user of this machine: inference-core serve --user ID"
         )
         raise ConfigurationError(
             f"There is no key, so nobody could use http://{settings.host}:{settings.port}. "
@@ -175,7 +175,7 @@ class _Connection(HttpToolsProtocol):
 
     _closing: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the timer for the first request."""
         super().connection_made(transport)
         self._closing = self.loop.call_later(HEADER_S, transport.close)

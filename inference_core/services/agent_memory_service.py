@@ -262,7 +262,8 @@ class AgentMemoryStoreService(ServiceBase):
     def from_settings(cls, settings: MemorySettings, store: BaseStore, **options: Any) -> AgentMemoryStoreService:
         """Creates the service that ``settings`` describe, on ``store``.
 
-        ``options`` are arguments of the constructor; they override the settings.
+        ``options`` are arguments of the constructor; they override the settings. Raises ConfigurationError if the
+        store, the embeddings or the time zone cannot be used, and InvalidInput for another invalid argument.
         """
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,

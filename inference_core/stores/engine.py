@@ -343,7 +343,7 @@ class StoreEngine(StoreReader):
         try:
             with step("db_write", {"db.system.name": self.kind, "db.operation.batch.size": len(batch)}):
                 versions: list[int] = yield Effect(hand_over, inline=alone, may_block=self.pool.may_block)
-        except BaseException as error:
+        except BaseException as error:  # also if the caller is cancelled: a write handed over may still land
             if not handed_over:
                 settled(error)
             elif not handed_over[0].cancelled():  # else it was still queued, so it is known not to be there

@@ -118,7 +118,7 @@ def open_store(
             raise ConfigurationError("Give the model and the fields once: in index, or as embeddings and fields")
         embeddings, fields = embeddings if model is None else model, fields if paths is None else paths
     fields = ["$"] if fields is None else fields
-    if isinstance(fields, str) or not all(isinstance(path, str) and path for path in fields):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(fields, str) or not all(isinstance(path, str) and path for path in fields):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise ConfigurationError(f"fields must be a list of JSON paths such as 'tags[*]', not {fields!r:.100}")
     opened = () if isinstance(url, str) else _given.items()
     if known := next((one for one, given in opened if given is url and not one.is_closed), None):
@@ -165,7 +165,7 @@ def _give_up(parts: EngineParts, *, is_told: bool) -> None:
 
 def _point_at_unmigrated(backend: Backend) -> None:
     """Warns once per process if LangGraph's store has memories in the same database, which this store does not read."""
-    from inference_core.stores.backends.sql.base import SqlBackend  # noqa: PLC0415
+    from inference_core.stores.backends.sql.base import SqlBackend  # noqa: PLC0415 - on first use
 
     backend = backend.inner if isinstance(backend, SealedBackend) else backend
     if not isinstance(backend, SqlBackend) or backend.name in _pointed_at:
@@ -235,7 +235,7 @@ def engine_of(
     with _making:
         known = _foreign_engines.setdefault(store, {})
         if key not in known or known[key].is_closed:
-            from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415
+            from inference_core.stores.backends.foreign import ForeignBackend  # noqa: PLC0415 - on first use
 
             # One model for all foreign stores: a server may make a store object for each run, and loads the model once.
             embedder = None if embeddings is None else _embedders.get(model)

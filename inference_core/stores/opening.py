@@ -77,27 +77,27 @@ def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_k
         raise ConfigurationError(_NEEDS_KEYS)
     match parsed.scheme:
         case "memory":
-            from inference_core.stores.backends.memory import InMemoryBackend  # noqa: PLC0415
+            from inference_core.stores.backends.memory import InMemoryBackend  # noqa: PLC0415 - on first use
 
             return InMemoryBackend(clock)
         case "sqlite" if parsed.path:
-            from inference_core.stores.backends.sql.sqlite import SqliteBackend  # noqa: PLC0415
+            from inference_core.stores.backends.sql.sqlite import SqliteBackend  # noqa: PLC0415 - on first use
 
             return SqliteBackend(parsed.path, durable=durable, read_only=parsed.read_only, clock=clock)
         case "file" if parsed.path:
-            from inference_core.stores.backends.file import FileBackend  # noqa: PLC0415
-            from inference_core.stores.backends.file_format import parse_key  # noqa: PLC0415
+            from inference_core.stores.backends.file import FileBackend  # noqa: PLC0415 - on first use
+            from inference_core.stores.backends.file_format import parse_key  # noqa: PLC0415 - on first use
 
             key = parse_key(encryption_key) if encryption_key else None
             return FileBackend(parsed.path, key=key, compresses=parsed.compress is not None, clock=clock)
         case "redis" | "rediss" | "unix":
-            from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415
+            from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415 - an extra
 
             return RedisBackend(url, clock=clock)
         case "postgresql" | "postgres":
             return _postgres().PostgresBackend(url, durable=durable, clock=clock)
         case "mongodb":
-            from inference_core.stores.backends.mongodb import MongoBackend  # noqa: PLC0415
+            from inference_core.stores.backends.mongodb import MongoBackend  # noqa: PLC0415 - an extra
 
             return MongoBackend(url, clock=clock)
         case scheme:
@@ -110,12 +110,12 @@ def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_k
 def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend:
     """The database that the caller's object ``given`` stands for. Raises ConfigurationError."""
     if isinstance(given, MutableMapping):
-        from inference_core.stores.backends.memory import MappingBackend  # noqa: PLC0415
+        from inference_core.stores.backends.memory import MappingBackend  # noqa: PLC0415 - on first use
 
         return MappingBackend(cast("MutableMapping[str, Any]", given), clock)
     redis = sys.modules.get("redis")  # whoever has a client has imported it
     if redis and isinstance(given, redis.Redis):
-        from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415
+        from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415 - an extra
 
         return RedisBackend(cast("Redis", given), clock=clock)
     engine_url: Any = getattr(given, "url", None)

@@ -105,7 +105,7 @@ class MemoryStore(BaseStore):
 
         As the agent ``agent_name`` sees it; None: the memories that all agents share. Raises InvalidId.
         """
-        from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory  # noqa: PLC0415
+        from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory  # noqa: PLC0415 - it imports this module
 
         return UserMemory(AgentMemoryStoreService(self, agent_name=agent_name, clock=self._clock), user_id)
 
@@ -216,7 +216,7 @@ class MemoryStore(BaseStore):
             raise InvalidNamespaceError("Namespace cannot be empty.")
         if op.value is None:
             return Remove(namespace=op.namespace, key=op.key)
-        if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(op.value, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise InvalidMemory(f"A value must be a dict, not {type(op.value).__name__}")
         value = canonical_json(op.value, what="value", max_bytes=MAX_VALUE_BYTES)
         if holds_memories(op.namespace):  # any other item is the application's, and comes back as it was put
@@ -248,7 +248,7 @@ def _checked(op: Op) -> Op:
     validate_op_namespace(op)
     labels: Sequence[str] = ()
     if isinstance(op, GetOp | PutOp):
-        if not isinstance(op.key, str) or not 0 < len(op.key) <= MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(op.key, str) or not 0 < len(op.key) <= MAX_KEY_LENGTH or "\x00" in op.key:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise InvalidNamespaceError(f"A key must be text of 1 to {MAX_KEY_LENGTH} characters without NUL")
         labels = (*op.namespace, op.key)
     elif isinstance(op, SearchOp):
@@ -312,7 +312,7 @@ class _FilterReader:
                 tests.append(self._combined(str(key), condition, depth + 1))
             elif isinstance(key, str) and not key.startswith("$"):
                 operators: Mapping[object, Any] = {"$eq": condition}
-                if isinstance(condition, Mapping) and any(str(name).startswith("$") for name in condition):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                if isinstance(condition, Mapping) and any(str(name).startswith("$") for name in condition):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - names of any type
                     operators = cast("Mapping[object, Any]", condition)
                 self._count(len(operators))
                 of_fields += [(key, self._test(name, operand)) for name, operand in operators.items()]
@@ -385,7 +385,7 @@ def _equal(found: Any, operand: Any) -> bool:
     """Equal as JSON: true is not 1, 1 is 1.0."""
     if isinstance(found, list) and isinstance(operand, list | tuple):
         pairs = zip(cast("list[Any]", found), cast("Sequence[Any]", operand), strict=False)
-        return len(found) == len(operand) and all(_equal(one, other) for one, other in pairs)  # pyright: ignore[reportUnknownArgumentType]
+        return len(found) == len(operand) and all(_equal(one, other) for one, other in pairs)  # pyright: ignore[reportUnknownArgumentType] - elements of any type
     if isinstance(found, dict) and isinstance(operand, Mapping):
         held, wanted = cast("dict[Any, Any]", found), cast("Mapping[Any, Any]", operand)
         return held.keys() == wanted.keys() and all(_equal(held[name], wanted[name]) for name in held)

@@ -4,6 +4,10 @@ Users take turns, so that one who writes thousands does not hold up the others. 
 while it is queued and finished once it is in a transaction. Only a transaction that has been running for `HANG_S` makes
 the writer refuse.
 
+A save never waits for a reader on SQLite, whose WAL lets both go on at once (`backends/sql/sqlite.py`), nor in the file
+store, whose readers need no lock. In ``memory://`` readers and writers share one lock, so a save waits for a read that
+is under way.
+
 Source: Gray and Reuter, Transaction Processing, 1993, section 9.4 (group commit).
 """
 

@@ -96,11 +96,11 @@ class _At:
 def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> Manifest:
     """Writes a backup of ``store`` to the new ``folder``, which appears only once it is complete.
 
-    Others may go on reading and writing the store. Only the owner of the files may read them. Raises InvalidInput if
+    Others can keep reading and writing the store. Only the owner of the files may read them. Raises InvalidInput if
     the folder exists, StoreError, OSError.
     """
     if folder.exists():
-        raise InvalidInput(f"{folder} is there already; name a new folder")
+        raise InvalidInput(f"{folder} already exists; name a new folder")
     inner = _database(store)
     part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
     part.mkdir(mode=0o700, parents=True)
@@ -142,7 +142,7 @@ def back_up(store: Backend, folder: Path, progress: Progress | None = None) -> M
 
 
 def verify(folder: Path, progress: Progress | None = None, *, encryption_key: str | bytes | None = None) -> Manifest:
-    """Reads all of a backup and compares it with its manifest. Raises InvalidInput, naming what is damaged.
+    """Reads an entire backup and compares it with its manifest. Raises InvalidInput, naming what is damaged.
 
     ``encryption_key`` is that of an encrypted file store.
     """
@@ -211,8 +211,8 @@ def restore(
             sync_folder(path.parent)
     if held and ledger:
         raise StoreError(
-            f"The backup is restored, but legal holds in it keep users whom the ledger names: {', '.join(held.holds)}. "
-            f"End these holds, then run inference-core erasures --replay {ledger.path}"
+            f"The backup is restored, but legal holds in it protect users in the ledger: {', '.join(held.holds)}. "
+            f"Release these holds, then run inference-core erasures --replay {ledger.path}"
         )
     return manifest, receipts
 
@@ -239,7 +239,7 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
 
 def _check_is_new(path: Path) -> None:
     if path.exists():
-        raise InvalidInput(f"{path} is there already: a backup is restored into a new store alone")
+        raise InvalidInput(f"{path} already exists: a backup is restored only into a new store")
     if (log := path.with_name(f"{path.name}-wal")).exists():  # SQLite would write it into the restored store
         raise InvalidInput(f"{log} is left from a store that is gone; move it to where that store's file is")
 
@@ -351,7 +351,7 @@ def _fill(store: Backend, manifest: Manifest, rows: Iterable[Stored]) -> None:
     """Writes the rows of a backup into a store that is empty, or that an earlier call has begun to fill."""
     begun = store.get_meta(_RESTORING)
     if begun != manifest.id and (begun or store.namespaces()):
-        raise InvalidInput(f"{store.name} is not empty: a backup is restored into a new store alone")
+        raise InvalidInput(f"{store.name} is not empty: a backup is restored only into a new store")
     store.set_meta(_RESTORING, manifest.id)
     for name, value in manifest.settings.items():
         store.set_meta(name, value)

@@ -164,7 +164,7 @@ class Writer:
         if puts:  # or they cannot be read there, and so cannot be compared
             raise VersionConflict(
                 f"The row {puts[0].key!r} cannot be written to {self._backend.name}: others keep changing it, or it is "
-                "damaged there; run inference-core repair on that store, then repeat this"
+                "damaged there; run inference-core repair on that store, then try again"
             )
 
     def propose(self, put: Put) -> None:
@@ -217,7 +217,7 @@ class Writer:
             self._report.already_there += 1
             return None
         if self._policy is ConflictPolicy.FAIL:
-            raise InvalidInput(f"Another memory stands under {put.key!r}; choose which one stays with --conflicts")
+            raise InvalidInput(f"Another memory has the key {put.key!r}; choose which to keep with --conflicts")
         is_older = self._policy is ConflictPolicy.NEWER and put.updated_at <= row.updated_at
         if is_older or self._policy is ConflictPolicy.KEEP:
             self._report.kept += 1

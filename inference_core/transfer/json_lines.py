@@ -200,8 +200,8 @@ def import_store(
     Secrets are redacted, or treated as ``secrets`` says. Rules, preferences and procedures from outside wait for the
     user: no store keeps such memories, so somebody has put them into the file.
 
-    Raises InvalidInput for a file that is no export, damaged or cut off, naming the line; UnsupportedSchema for one of
-    a newer version; InvalidId, StoreError. The rows before the fault were written, and stay.
+    Raises InvalidInput for a file that is not an export, damaged or cut off, naming the line; UnsupportedSchema for one
+    of a newer version; InvalidId, StoreError. The rows before the fault were written, and stay.
     """
     labels = frozenset(map(encode_label, user_ids))
     report = TransferReport()
@@ -233,14 +233,14 @@ def _puts(file: IO[str], writer: Writer, path: Path) -> Iterator[Put]:
         if number == 1:
             version, model = found.get("version"), found.get("embedding")
             if found.get("format") != FORMAT:
-                raise InvalidInput(f"{path} is no export of this package")
+                raise InvalidInput(f"{path} is not an export of this package")
             if not isinstance(version, int) or version > VERSION:
                 raise UnsupportedSchema(f"{path} has version {version!r:.20}; this package reads up to {VERSION}")
             writer.adopt_model(model if isinstance(model, str) else None)
         elif "row" in found:
             row = _encoded(found["row"])
             if found.get("sha256") != _checksum(row):
-                raise InvalidInput(f"{path} is damaged in line {number}: its checksum does not fit")
+                raise InvalidInput(f"{path} is damaged in line {number}: its checksum does not match")
             total.update(row.encode())
             rows += 1
             try:
@@ -263,13 +263,15 @@ def _objects(file: IO[str], path: Path) -> Iterator[dict[str, Any]]:
                 return
             found = json.loads(line)
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"{path} is damaged, or no export of this package: line {number} is not text") from error
+            raise InvalidInput(
+                f"{path} is damaged, or not an export of this package: line {number} is not text"
+            ) from error
         except (OSError, EOFError, zlib.error) as error:
-            raise InvalidInput(f"{path} cannot be read on: {error}") from error
+            raise InvalidInput(f"{path} cannot be read further: {error}") from error
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{path} is damaged or cut off in line {number}: it is not JSON") from error
         if not isinstance(found, dict):
-            raise InvalidInput(f"{path} is no export of this package: line {number} is not an object")
+            raise InvalidInput(f"{path} is not an export of this package: line {number} is not an object")
         yield cast("dict[str, Any]", found)
 
 

@@ -68,9 +68,7 @@ class Manifest:
             wanted, there = self.contents.get(label), found.get(label)
             if wanted != there:
                 rows = f"{there.rows if there else 0} rows of {wanted.rows if wanted else 0}"
-                raise InvalidInput(
-                    f"{what} does not hold what the manifest says of {label!r}: {rows}, or other contents"
-                )
+                raise InvalidInput(f"{what} does not match the manifest for {label!r}: {rows}, or other contents")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -81,7 +79,7 @@ def read_manifest(folder: Path) -> Manifest:
         content: dict[str, Any] = json.loads(text)
         is_whole = _encoded(content) == text and content.pop("sha256") == _checksum(content)
         if content.pop("format") != FORMAT or not is_whole:
-            raise InvalidInput(f"{path} is damaged: its checksum does not fit")
+            raise InvalidInput(f"{path} is damaged: its checksum does not match")
         if content.pop("version") > 1:
             raise InvalidInput(f"{folder} was made by a newer version of this package: update it")
         content["contents"] = {label: Contents(**one) for label, one in content["contents"].items()}
@@ -89,7 +87,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, *UNREADABLE) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"{folder} is no backup, or its {MANIFEST} is damaged") from None
+        raise InvalidInput(f"{folder} is not a backup, or its {MANIFEST} is damaged") from None
 
 
 def sound_manifest(folder: Path) -> Manifest:
@@ -100,7 +98,7 @@ def sound_manifest(folder: Path) -> Manifest:
         raise InvalidInput(f"{folder} is damaged: {wrong[0]} is {'not part of it' if wrong[0] in there else 'missing'}")
     for name, digest in manifest.files.items():
         if digest_of(folder / name) != digest:
-            raise InvalidInput(f"{folder / name} is damaged: its checksum does not fit")
+            raise InvalidInput(f"{folder / name} is damaged: its checksum does not match")
     return manifest
 
 

@@ -35,7 +35,7 @@ def mem0_items(values: Iterable[tuple[str, Any]], user_ids: Iterable[str] = ()) 
     """The memories in ``values``, each with its place in the file; those of ``user_ids`` only, if any are named.
 
     Ids, times and expiry are kept, ``run_id`` becomes the session, ``metadata`` is kept, and so are all other fields. A
-    memory that names no user gets that as its fault. Raises InvalidInput, naming the place, for what is no memory.
+    memory that names no user gets that as its fault. Raises InvalidInput, naming the place, for what is not a memory.
     """
     wanted = frozenset(user_ids)
     for where, row in _rows(values):

@@ -111,13 +111,13 @@ class MigrationReport:
         shares = ", ".join(f"{self.by_category[name]} {name}" for name in MEMORY_CATEGORIES)
         found = f"{_counted(self.found, 'memory', 'memories')} of {_counted(self.users, 'user', 'users')}"
         lines = [
-            f"{self.store}: {found} ({layouts}); they stay as they are.",
+            f"{self.store}: {found} ({layouts}); the originals are not changed.",
             f"{did} {self.written}: {shares}.",
             *([f"Waiting for the user: {self.waiting}; see inference-core review."] if self.waiting else []),
-            *([f"Left alone, because there already: {self.already_there}."] if self.already_there else []),
+            *([f"Skipped {self.already_there} that were already there."] if self.already_there else []),
             *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),
             *map(str, self.left_out),
-            *([f"FAILED: {self.failed}. Run it again once the cause is gone."] if self.failed else []),
+            *([f"FAILED: {self.failed}. Fix the cause and run it again."] if self.failed else []),
             *map(str, self.failures),
             *([others] if others else []),
         ]

@@ -125,13 +125,13 @@ def test_what_is_missing_or_too_much_is_named(saved: Path, tmp_path: Path) -> No
         (saved / "manifest.json").write_text(content)
         with pytest.raises(InvalidInput, match=r"manifest\.json"):
             verify(saved)
-    with pytest.raises(InvalidInput, match="is no backup"):
+    with pytest.raises(InvalidInput, match="is not a backup"):
         verify(tmp_path / "nowhere")
 
 
 def test_a_manifest_that_says_otherwise_is_refused(saved: Path) -> None:
     (saved / "manifest.json").write_bytes(replace(read_manifest(saved), contents={}).encoded())
-    with pytest.raises(InvalidInput, match="does not hold what the manifest says of 'ada'"):
+    with pytest.raises(InvalidInput, match="does not match the manifest for 'ada'"):
         verify(saved)
 
 

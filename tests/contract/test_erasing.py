@@ -433,7 +433,7 @@ def test_regression_a_space_is_refused_and_a_uuid_is_a_user(tmp_path: Path, ledg
     """Both ended with an AttributeError, after the fence was put up."""
     user = uuid4()
     with open_store(f"sqlite:///{tmp_path / 'm.db'}", embeddings=None, audit=False) as store:
-        with pytest.raises(InvalidId, match="A space is no user"):
+        with pytest.raises(InvalidId, match="A space is not a user"):
             erase([store.engine.backend], Space("team"), ledger)
         AgentMemoryStoreService(store).sync.save_memory(user, CANARY)
         assert erase([store.engine.backend], user, ledger).places[store.engine.backend.name]["memories"].found == 1
@@ -448,7 +448,7 @@ def test_a_ledger_that_was_changed_is_refused(tmp_path: Path, ledger: Ledger) ->
     others = (text.replace("inference-core-erasures", "else"), "x", f"{text}[]\n")
     for changed in (text.replace('"found": 0', '"found": 1'), *others):
         ledger.path.write_text(changed)
-        with pytest.raises(ConfigurationError, match="no ledger of erasures"):
+        with pytest.raises(ConfigurationError, match="not a ledger of erasures"):
             Ledger(ledger.path)
 
 
@@ -489,7 +489,7 @@ def test_regression_a_file_of_anything_else_is_refused_in_words(tmp_path: Path, 
     """An empty one ended with a ValueError about values to unpack."""
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match="no ledger of erasures"):
+    with pytest.raises(ConfigurationError, match="not a ledger of erasures"):
         Ledger(path)
 
 

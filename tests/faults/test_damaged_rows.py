@@ -398,7 +398,7 @@ def test_the_command_line_names_and_repairs(
     assert "Removed 1 of 2" in run("repair", "--yes")
     assert "would be removed" in run("repair")
     assert "Removed 1 of 1" in run("repair", "--newer", "--yes")
-    assert "Nothing is wrong" in run("doctor")
+    assert "No problems found" in run("doctor")
 
 
 def test_a_damaged_journal_is_repaired_and_stops_no_other_user(tmp_path: Path, quiet: None):

@@ -87,7 +87,7 @@ def test_the_table_and_the_picture(capsys: pytest.CaptureFixture[str], tmp_path:
     [
         (["eval", "locomo", "--data", str(FOLDER / "atomic.json")], "LoCoMo's format"),
         (["eval", "locomo", "--data", str(FOLDER / "none.json")], "Cannot read"),
-        (["eval", "beam", "--data", str(FOLDER), "--split", "1M"], "holds no BEAM chats"),
+        (["eval", "beam", "--data", str(FOLDER), "--split", "1M"], "contains no BEAM chats"),
         ([*LOCOMO, "--split", "third-half"], "Unknown split"),
         ([*LOCOMO, "--embeddings", "nonsense"], "Unknown embeddings"),
     ],

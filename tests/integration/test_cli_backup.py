@@ -22,16 +22,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_store_is_saved_verified_rehearsed_and_brought_back(capsys: Capture) -> None:
     shown = text(capsys, "backup", "saved")
-    assert "Saved 8 rows of 2 users of sqlite:///m.db to saved.\n" in shown
+    assert "Backed up 8 rows (2 users) from sqlite:///m.db to saved.\n" in shown
     assert " 8/8 " in shown, "a bar that is at its end"
-    assert "saved is there already" in text(capsys, "backup", "saved", code=1)
-    for words, expected in (("verify", "is whole"), ("recover --drill", "can be restored")):
+    assert "saved already exists" in text(capsys, "backup", "saved", code=1)
+    for words, expected in (("verify", "is intact"), ("recover --drill", "can be restored")):
         shown = text(capsys, *words.split(), "saved")
-        assert f"saved {expected}: 8 rows of 2 users.\n" in shown
+        assert f"saved {expected}: 8 rows (2 users).\n" in shown
         assert " 8/8 " in shown
-    assert "is there already" in text(capsys, "recover", "saved", code=1)
+    assert "already exists" in text(capsys, "recover", "saved", code=1)
     shown = text(capsys, "recover", "saved", "--url", "sqlite:///new.db")
-    assert "Restored 8 rows of 2 users to sqlite:///new.db, without a ledger of erasures." in shown
+    assert "Restored 8 rows (2 users) to sqlite:///new.db, without a ledger of erasures." in shown
     answer(capsys, "erase", "--user", "ada", "--yes")
     assert "There is no ledger at nowhere" in text(capsys, "recover", "saved", "--ledger", "nowhere", code=1)
     found = answer(capsys, "recover", "saved", "--url", "file:///newer", "--ledger", "m.db.erasures.jsonl")
@@ -48,7 +48,8 @@ def test_regression_a_backup_that_is_not_encrypted_is_said_to_be_restored_so(
     monkeypatch.setenv("AGENT_MEMORY_ENCRYPTION_KEY", "11" * 32)
     for url in ("sqlite:///new.db", "file:///new"):
         shown = text(capsys, "recover", "saved", "--url", url)
-        assert f"{url} is not encrypted, as the backup is not. To encrypt it: inference-core copy --from {url}" in shown
+        told = f"{url} is not encrypted, because the backup is not. To encrypt it: inference-core copy --from {url}"
+        assert told in shown
         assert answer(capsys, "copy", "--from", url, "--to", f"{url}-sealed")["written"] > 0
         assert len(answer(capsys, "list", "--user", "ada", "--url", f"{url}-sealed")["memories"]) == 1
 
@@ -58,7 +59,7 @@ def test_what_is_damaged_is_named(capsys: Capture) -> None:
     Path("saved/store").write_bytes(Path("saved/store").read_bytes() + b"x")
     for command in ("verify", "recover --drill", "recover --url sqlite:///new.db"):
         assert "saved/store is damaged" in text(capsys, *command.split(), "saved", code=1)
-    assert "is no backup" in text(capsys, "verify", "nothing", code=1)
+    assert "is not a backup" in text(capsys, "verify", "nothing", code=1)
 
 
 def test_regression_a_log_of_a_store_that_is_gone_does_not_get_into_the_restored_one(capsys: Capture) -> None:

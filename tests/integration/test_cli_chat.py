@@ -100,7 +100,7 @@ def test_commands_that_are_none_and_memory_without_any(
     script.append("Hi.")
     printed = chat(capsys, monkeypatch, "/memory", "/bogus x", "Hello", "/memory")
     assert printed.err.splitlines()[0] == "Nothing was recalled"
-    assert printed.err.splitlines()[1].startswith("/bogus is no command: /memory shows")
+    assert printed.err.splitlines()[1].startswith("/bogus is not a command: /memory shows")
     assert printed.err.splitlines()[-1] == "Nothing was recalled"
 
 

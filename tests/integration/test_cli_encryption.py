@@ -71,7 +71,7 @@ def test_keys_are_shown_and_replaced(tmp_path: Path, capsys: Capture, monkeypatc
     assert answer(capsys, "encryption", "rotate")["rows"] >= 2
     assert "under 1 new keys" in text(capsys, "encryption", "rotate", "--user", "ada")
     (tmp_path / "new").write_text(OTHER + "\n")
-    assert "Name the file" in text(capsys, "encryption", "rewrap", code=2)
+    assert "Pass the file" in text(capsys, "encryption", "rewrap", code=2)
     assert "is not one of status, rotate, rewrap" in text(capsys, "encryption", "destroy", code=2)
     assert "set AGENT_MEMORY_ENCRYPTION_KEY" in text(capsys, "encryption", "rewrap", "--new-key", "new")
     assert "another master key" in text(capsys, "encryption", code=1)

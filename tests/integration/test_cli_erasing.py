@@ -69,7 +69,7 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     assert "left" not in looked
     shown = text(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, "--receipt", "receipt.json")
     assert "Erased 7 rows, 0 left, searched 4 files. Receipt " in shown
-    assert "Not erased: 1 conversations that memories of other users name too: everybody's" in shown
+    assert "Not erased: 1 conversations that memories of other users also name: everybody's" in shown
     receipt = json.loads(Path("receipt.json").read_text())
     assert receipt["files"] == dict.fromkeys(receipt["files"], 0)
     assert stat.S_IMODE(Path("receipt.json").stat().st_mode) == 0o600
@@ -90,7 +90,7 @@ def test_regression_a_thread_that_stays_does_not_name_its_user(url: str, capsys:
                 source = MemorySource(thread_id=thread)
                 AgentMemoryStoreService(store).sync.save_memory(user, f"met {thread[:3]}", source=source)
     receipt = answer(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept)
-    assert "2 conversations that memories of other users name too: with …, trip" in receipt["remains"]
+    assert "2 conversations that memories of other users also name: with …, trip" in receipt["remains"]
     kept_for_good = Path("m.db.erasures.jsonl").read_text()
     # The name alone, without what follows it, may stand in a hash: its letters are hexadecimal digits.
     assert not [name for name in ("carol", ADA, "ada~", "ada@") if name in kept_for_good]
@@ -98,7 +98,7 @@ def test_regression_a_thread_that_stays_does_not_name_its_user(url: str, capsys:
 
 def test_it_asks_first(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert "Erase everything of ada@example.com, for good? [y/N]" in text(capsys, "erase", "--user", ADA, code=1)
+    assert "Permanently erase all data of ada@example.com? [y/N]" in text(capsys, "erase", "--user", ADA, code=1)
     assert answer(capsys, "list", "--user", ADA)["memories"]
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert answer(capsys, "erase", "--user", ADA)["found"] == 5

@@ -144,12 +144,12 @@ def test_the_users_own_store_is_measured_and_stays_as_it_was(
     ("line", "message"),
     [
         ("[1", "line 1 is not JSON"),
-        ({"query": "q"}, "line 1 is no question; write"),
-        ({"query": "q", "relevant": [1]}, "line 1 is no question; write"),
-        ("[]", "line 1 is no question; write"),
+        ({"query": "q"}, "line 1 is not a question; write"),
+        ({"query": "q", "relevant": [1]}, "line 1 is not a question; write"),
+        ("[]", "line 1 is not a question; write"),
         ({"query": "q", "relevant": ["lives"]}, "line 1: 2 memories contain 'lives'; write more of the text, or an id"),
         ({"query": "q", "relevant": ["Rome"]}, "line 1: no memory has the id or contains the text 'Rome'"),
-        ("", "holds no questions"),
+        ("", "contains no questions"),
     ],
     ids=range(7),
 )
@@ -173,7 +173,7 @@ def test_what_eval_lacks_is_said(store: Path, capsys: pytest.CaptureFixture[str]
         ([*ATOMIC, "--questions", "x"], 2, "--questions is for store"),
         ([*ATOMIC, "--reranker", "nonsense"], 1, "write module:name, or provider:model (cohere"),
         ([*ATOMIC, "--reranker", "cohere:rerank-v3.5"], 1, "pip install langchain-cohere"),
-        ([*ATOMIC, *own], 1, "is no re-ranker: FrozenClock"),
+        ([*ATOMIC, *own], 1, "is not a re-ranker: FrozenClock"),
         ([*ATOMIC, *absent], 1, "cannot be imported"),
         ([*ATOMIC, "--reranker", "json:loads"], 1, "cannot be made"),
     ):

@@ -184,5 +184,5 @@ def test_conversations_without_text_cannot_be_asked_about(
     (tmp_path / "q.jsonl").write_text('{"query": "What?", "answer": "42"}')
     asked = ["conversations", "--data", "said.jsonl", "--questions", "q.jsonl", "--model", "openai:m"]
     assert main(["eval", "qa", *asked]) == 1
-    assert "holds no messages with text" in capsys.readouterr().err
+    assert "contains no messages with text" in capsys.readouterr().err
     assert requests == []

@@ -142,7 +142,7 @@ def test_a_bad_line_keeps_what_came_before_it(
         ("auto", "no known form", "known: locomo"),
         ("locomo", "[5]", "LoCoMo's format"),
         ("messages", "[5]\n", "line 1: it is not an object"),
-        ("beam", "", "holds no BEAM chats"),
+        ("beam", "", "contains no BEAM chats"),
     ],
 )
 def test_a_file_of_another_form_is_refused_in_one_line(

@@ -42,7 +42,7 @@ def test_a_dry_run_a_real_one_and_back(capsys: Capture) -> None:
     assert ids(answer(capsys, "restore", *ADA)["forgotten"]) == ["m0", "m1"]
     assert answer(capsys, "restore", "m1", *ADA) == {"restored": ["m1"], "taken": [], "missing": []}
     assert "Restored 0" in text(capsys, "restore", "m1", *ADA, code=3)
-    assert "Give ids, or --all" in text(capsys, "restore", "m0", "--all", *ADA, code=2)
+    assert "Pass memory IDs, or --all" in text(capsys, "restore", "m0", "--all", *ADA, code=2)
     text(capsys, "save", "again", *ADA, "--id", "m0")
     assert "1 stay forgotten" in text(capsys, "restore", "--all", *ADA)
     assert "1 erased" in text(capsys, "forget", *ADA)

@@ -107,7 +107,7 @@ def test_people_read_the_same(capsys: Capture):
     assert out.startswith("1. Lives in Lisbon\n   facts · ")
     assert f"   id {memory_id}\n" in out
     assert "score " in out
-    assert "by words alone" in err
+    assert "by words only" in err
     assert said(capsys, "list")[1] == "1 memory\n"
     assert "Lives in Lisbon (type: facts)" in said(capsys, "context", "Lisbon")[0]
     assert said(capsys, "update", memory_id, "--topic", "home")[1] == f"Updated {memory_id}\n"
@@ -329,7 +329,7 @@ def test_by_meaning_with_a_model_and_by_words_if_it_fails(capsys: Capture, monke
     out, err = said(capsys, "recall", "cats", "--embeddings", "local")
     assert "Adores cats" in out
     assert "the model's file is damaged" in err
-    assert err.splitlines()[-1].endswith("by words alone")
+    assert err.splitlines()[-1].endswith("by words only")
 
 
 def test_a_migration_that_the_store_refused_is_code_one(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

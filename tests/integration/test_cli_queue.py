@@ -87,8 +87,8 @@ def test_the_dead_are_put_back_or_dropped(capsys: Capture) -> None:
 def test_wrong_usage_is_refused(capsys: Capture) -> None:
     assert "takes no keys" in text(capsys, "queue", "status", "key", code=2)
     assert "not one of" in text(capsys, "queue", "explode", code=2)
-    assert "Give --job or --session" in text(capsys, "undo", "--user", "ada", code=1)
-    assert "Give --job or --session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--session", "y", code=1)
+    assert "Pass --job or --session" in text(capsys, "undo", "--user", "ada", code=1)
+    assert "Pass --job or --session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--session", "y", code=1)
 
 
 def test_a_job_and_a_session_are_undone(capsys: Capture, made: list[str]) -> None:

@@ -247,7 +247,7 @@ def test_keys_are_made_listed_and_revoked(url: str, capsys: Capture):
     assert answer(capsys, "keys", "revoke", *ids) == {"revoked": ids}
     assert "There is no key" in text(capsys, "keys", "revoke", ids[0], code=1)
     assert "No keys" in text(capsys, "keys", "list")
-    assert "revoke takes" in text(capsys, "keys", "revoke", code=2)
+    assert "revoke requires" in text(capsys, "keys", "revoke", code=2)
     assert "Give" in text(capsys, "keys", "create", code=1).title()
 
 

@@ -33,7 +33,7 @@ def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.Cap
     assert run(["spaces", "revoke", "eng", "--user", "bob", "--url", url]) == 0
     assert "no such role" in capsys.readouterr().err
     assert run(["spaces", "list", "ops", "--url", url]) == 0
-    assert "Nobody has a role" in capsys.readouterr().err
+    assert "No roles have been granted" in capsys.readouterr().err
     assert run(["spaces", "grant", "eng", "--url", url]) == 1
     assert "Name a user or a group" in capsys.readouterr().err
 

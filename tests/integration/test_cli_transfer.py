@@ -31,7 +31,7 @@ def test_memories_go_out_and_come_back(tmp_path: Path, capsys: Capture):
     assert f"Wrote 2 rows to {file}" in said(capsys, "export", file)
     assert answer(capsys, "import", file, "--url", other)["written"] == 2
     assert "wrote 0 to" in (again := said(capsys, "import", file, "--url", other))
-    assert "2 were there already" in again
+    assert "2 were already there" in again
     assert answer(capsys, "list", "--user", "ada", "--url", other)["memories"][0]["content"] == "Likes tea"
 
 
@@ -39,7 +39,7 @@ def test_an_export_replaces_no_file_unless_it_is_told_to(tmp_path: Path, capsys:
     """Guards a file that took the time to make, or is none of ours, against a mistyped name."""
     file = tmp_path / "all.jsonl"
     file.write_text("a diary")
-    assert f"{file} exists already; name another file, or replace it with --force" in said(
+    assert f"{file} already exists; name another file, or replace it with --force" in said(
         capsys, "export", str(file), code=1
     )
     assert file.read_text() == "a diary"
@@ -60,7 +60,7 @@ def test_a_target_with_a_key_of_its_own_is_told(tmp_path: Path, store: str, caps
     """What was rejected in the source can be offered in it again."""
     used = f"sqlite:///{tmp_path / 'used.db'}"
     assert main(["save", "Likes mate", "--user", "eve", "--url", used]) == 0
-    assert "The target has a key of its own: rejections" in said(capsys, "copy", "--from", store, "--to", used)
+    assert "its own secret key, so the source's rejections" in said(capsys, "copy", "--from", store, "--to", used)
     new = f"sqlite:///{tmp_path / 'new.db'}"
     assert not answer(capsys, "copy", "--from", store, "--to", new)["has_other_key"]
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_export_is_told(tmp_path: Path, capsys: Capture):
     assert "line 1: it is not JSON" in said(capsys, "import", str(file), "--format", "export", code=1)
     assert "is in no known format" in said(capsys, "import", str(file), code=1)
     file.write_bytes(b"\xff\xfe")
-    assert "no export of this package: line 1 is not text" in said(
+    assert "not an export of this package: line 1 is not text" in said(
         capsys, "import", str(file), "--format", "export", code=1
     )
     assert "No such file" in said(capsys, "import", str(tmp_path / "y.jsonl"), code=1)

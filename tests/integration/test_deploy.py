@@ -9,12 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from server_support import BASE, served
 from test_cli_serve import free_port, wait_ready
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -33,6 +36,7 @@ SETTINGS = {
 
 
 WORKLOADS = ("Deployment", "StatefulSet")
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 
 
 def compose() -> dict[str, Any]:
@@ -146,13 +150,19 @@ def test_the_dashboard_and_the_alerts_ask_for_metrics_that_there_are():
 
 
 def test_the_image_installs_what_the_tests_ran_with():
-    """The same versions, all with hashes."""
+    """The same versions, all with hashes, and all that its extras need: without httptools, no server started in it."""
     pins = [
         {line.split(" ")[0] for line in (DEPLOY / "..").joinpath(path).read_text().splitlines() if line[:1].isalpha()}
         for path in ("deploy/requirements.lock", "requirements.lock")
     ]
     assert pins[0] <= pins[1]
-    assert {"fastapi", "mcp", "psycopg", "onnxruntime", "prometheus-client"} <= {one.split("==")[0] for one in pins[0]}
+    project = tomllib.loads((DEPLOY / ".." / "pyproject.toml").read_text())["project"]
+    lock = (DEPLOY / ".." / "scripts" / "lock").read_text()
+    extras = re.findall(r"--extra ([\w-]+)", lock.rpartition("uv pip compile")[2])
+    assert {"cli", "server", "postgres"} <= set(extras)
+    needed = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+    installed = [one for one in map(Requirement, needed) if not one.marker or one.marker.evaluate(LINUX)]
+    assert {canonicalize_name(one.name) for one in installed} <= {one.split("==")[0] for one in pins[0]}
     recipe = (DEPLOY / "Dockerfile").read_text()
     assert "USER 10001:10001" in recipe
     assert "HEALTHCHECK" in recipe

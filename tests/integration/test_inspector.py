@@ -163,7 +163,25 @@ async def test_the_screens_tell_what_people_ask(server: Served, there: dict[str,
         for missing in ("memory?id=none", "receipt?id=none", "memory?id=a%20b"):
             assert (await client.get(f"{HOME}/{missing}")).status_code in (404, 422)
         assert (await client.get(f"{HOME}/timeline?after=nonsense")).status_code == 422
-        assert (await client.get("/ui/u/~zz/timeline")).status_code == 404
+
+
+async def test_regression_what_is_not_there_is_not_the_stores_fault(server: Served, there: dict[str, Any]):
+    """A page that is nobody's said that the store may not answer at the moment."""
+    async with server.client(ADA, ALL) as client:
+        for address, said in (
+            ("/ui/u/~zz/timeline", "There is no such user"),
+            ("/ui/static/none.css", "There is nothing at this address."),
+            (f"{HOME}/receipt?id=none", "There is no such receipt"),
+        ):
+            page = await client.get(address)
+            assert page.status_code == 404, address
+            assert said in page.text, address
+            assert "the store" not in page.text.lower(), address
+        page = await client.get("/ui/u/nobody/timeline")
+        assert page.status_code == 200
+        assert "No memories here yet." in page.text
+        page = await client.post(f"{HOME}/review", content=b"\xff")
+        assert (page.status_code, "This form cannot be read." in page.text) == (400, True)
 
 
 async def test_replaced_memories_are_a_chain(server: Served, clock: FrozenClock):

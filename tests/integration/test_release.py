@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 from chat_server import chat_server
 
+from inference_core import __version__
 from inference_core.testing import call_tool
 from scripts import sbom
 
 ROOT = Path(__file__).parents[2]
-BUILT = ("pyproject.toml", "README.md", "LICENSE")
+BUILT = ("pyproject.toml", "README.md", "LICENSE", "scripts/package_page.py")
 ASSETS = {".py", ".toml", ".npz", ".typed", ".json", ".css", ".js", ".html", ".svg", ".LICENSE"}
 
 
@@ -33,6 +35,7 @@ def test_every_package_for_users_has_a_licence_that_is_allowed():
 def built(folder: Path, when: float) -> Path:
     """The wheel of a copy of the repository, whose files are all of that time."""
     shutil.copytree(ROOT / "inference_core", folder / "inference_core", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "scripts").mkdir()
     for name in BUILT:
         shutil.copy(ROOT / name, folder / name)
     for path in [folder, *folder.rglob("*")]:
@@ -41,6 +44,28 @@ def built(folder: Path, when: float) -> Path:
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env={**os.environ, "SOURCE_DATE_EPOCH": "0"})
     (wheel,) = (folder / "dist").glob("*.whl")
     return wheel
+
+
+@pytest.mark.parametrize("url", ["https://example.com/ada/inference_core/", ""])
+def test_the_packages_page_links_to_the_files_of_its_version(url: str):
+    """An index shows README alone: there, relative links and pictures lead nowhere."""
+    command = [sys.executable, "-m", "hatchling", "metadata"]
+    environment = {**os.environ, "PROJECT_URL": url}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    page = json.loads(done.stdout)
+    shown = page["readme"]["text"]
+    text = (ROOT / "README.md").read_text("utf-8")
+    relative = re.findall(r"(!?)\[[^]]*\]\((?!https://)([^)]+)\)", text)
+    assert len(relative) > 30
+    if not url:
+        assert (shown, "urls" in page) == (text, False)
+        return
+    tag = f"v{__version__}"
+    for picture, target in relative:
+        address = f"{url}{'raw' if picture else 'blob'}/{tag}/{target}"
+        assert f"]({address})" in shown
+        assert f"]({target})" not in shown
+    assert page["urls"]["Source"] == url.rstrip("/")
 
 
 @pytest.mark.full
@@ -159,7 +184,8 @@ def test_the_wheel_alone_runs_the_example_the_commands_and_its_tests(tmp_path: P
     saves = call_tool("save_memory_store", content="Wants to hear of Lisbon", memory_type="preferences")
     with chat_server(saves, "Nice to meet you, Ada!", "I know") as (url, requests):
         openai = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}
-        for code in (readme[0], readme[0].rpartition("result =")[0] + readme[1]):
+        printed = ""
+        for code in readme[:2]:
             patient = code.replace("MemoryMiddleware()", "MemoryMiddleware(recall_timeout=60)")
             printed = place.run("python", "-W", "error", "-c", patient, **openai)
     assert printed.startswith("I know\n")

@@ -157,9 +157,9 @@ def came_of(answer: httpx.Response) -> str:
     if status == 403:
         if "lacks the permission" in text:
             return "lacks"
-        if re.search("lacks act-as|own (memories|user) only", text):
+        if re.search("lacks act-as|only at (your own memories|its own user)", text):
             return "foreign"
-        assert "not of your session" in text or "This key is not valid" in text, text  # forms have tokens of their own
+        assert "from your session" in text or "This key is not valid" in text, text  # forms have tokens of their own
     return "in"
 
 

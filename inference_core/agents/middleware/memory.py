@@ -203,7 +203,8 @@ class MemoryMiddleware(OperationMiddleware):
     ) -> MemoryMiddleware:
         """The middleware that ``settings`` describe; ``options`` win over them.
 
-        A ``memory_service`` keeps its own time zone, agent scope, embeddings and limit of content.
+        A ``memory_service`` keeps its own time zone, agent scope, embeddings and limit of content. Raises what the
+        class raises: ConfigurationError, and InvalidInput for a type or category that does not exist.
         """
         chosen: dict[str, Any] = {
             "auto_recall": settings.enabled and settings.auto_recall,

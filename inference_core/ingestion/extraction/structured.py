@@ -133,7 +133,7 @@ def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any
     """
     check_model(model)
     try:
-        return model.with_structured_output(form, method="function_calling", include_raw=True)  # pyright: ignore[reportUnknownMemberType]
+        return model.with_structured_output(form, method="function_calling", include_raw=True)
     except (AttributeError, NotImplementedError):
         return model
 

@@ -82,9 +82,9 @@ def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]
     try:
         import psycopg  # noqa: PLC0415 - an extra
         from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - the same extra
-        from psycopg.rows import dict_row  # noqa: PLC0415
+        from psycopg.rows import dict_row  # noqa: PLC0415 - the same extra
 
-        from inference_core.stores.backends.sql.postgres_connections import parameters_of  # noqa: PLC0415
+        from inference_core.stores.backends.sql.postgres_connections import parameters_of  # noqa: PLC0415 - the same extra
     except ImportError as error:
         raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
     try:

@@ -284,7 +284,7 @@ async def change_settings(request: Request, body: dict[str, Any]) -> dict[str, s
 
 @route("GET", "/api/settings/regeneration-status", Permission.READ, table=AIRI_ROUTES)
 async def get_regeneration_status() -> dict[str, Any]:
-    """Embeddings are made anew by ``inference-core reembed`` alone, never by a server."""
+    """Embeddings are made again only by ``inference-core reembed``, never by a server."""
     numbers = ("totalItems", "processedItems", "avgBatchTimeMs", "lastBatchTimeMs", "currentBatchSize")
     return {"isRegenerating": False, "progress": 100, **dict.fromkeys(numbers, 0), "estimatedTimeRemaining": None}
 

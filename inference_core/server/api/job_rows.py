@@ -141,7 +141,7 @@ class Portions:
         """A portion of a job. Raises InvalidInput if it is gone, or else the rest would pass for the whole."""
         (row,) = yield from self._engine.get([(_portions(user, job_id), str(number))])
         if row is None:
-            raise InvalidInput("What this job was given, or has given, is not kept any more; begin a new one")
+            raise InvalidInput("The input or output of this job is no longer kept; start a new one")
         return row.value
 
 

@@ -77,7 +77,7 @@ async def save_memories(call: Caller, body: user_wire.NewMemories) -> user_wire.
 async def delete_memories(
     call: Caller,
     *,
-    everything: Annotated[bool, Query(description="true: confirms that all are to go, for good.")],
+    everything: Annotated[bool, Query(description="true: confirms that all are to be deleted permanently.")],
     memory_type: Annotated[wire.MemoryType | None, Query()] = None,
     category: Annotated[wire.MemoryCategory | None, Query()] = None,
 ) -> user_wire.Count:
@@ -251,7 +251,7 @@ async def begin_saving(call: Caller, to: Submission, body: user_wire.ManyMemorie
 
 @route("POST", "/v1/jobs/erase", Permission.ADMIN, status_code=202)
 async def begin_erasure(call: Caller, to: Submission, body: user_wire.Erasure) -> user_wire.Job:
-    """Begins to erase everything of the user, for good, as ``inference-core erase`` does. Its result is the receipt."""
+    """Begins a permanent erasure of the user, as ``inference-core erase`` does. Its result is the receipt."""
     return await to.submit(call, "erase", body.model_dump())
 
 
@@ -321,7 +321,7 @@ async def get_job_result(call: Caller, request: Request, job_id: JobId) -> Strea
     if job.state != "done":
         raise problems.Refusal(409, "job-not-done", f"The job is {job.state}")
     if not await jobs.has_lines(call.user, job):
-        raise problems.Refusal(404, "result-gone", "The result of this job is not kept any more")
+        raise problems.Refusal(404, "result-gone", "The result of this job is no longer kept")
     return StreamingResponse(jobs.lines(call.user, job), media_type=NDJSON)
 
 
@@ -367,7 +367,7 @@ async def retry_dead_letters(request: Request, body: user_wire.Letters) -> user_
 
 @route("POST", "/v1/admin/dead-letters/drop", Permission.ADMIN)
 async def drop_dead_letters(request: Request, body: user_wire.Letters) -> user_wire.Count:
-    """Removes failed messages for good; without keys, all."""
+    """Permanently removes failed messages; without keys, all."""
     service: AgentMemoryStoreService = request.app.state.service
     return user_wire.Count(count=await arun(partitions.drop(service.scope.engine, body.keys), service.timeout))
 

@@ -271,7 +271,7 @@ class ManyMemories(Body):
 
 
 class Erasure(Body):
-    """Whether to erase everything of the user, for good, or only to count what there is."""
+    """Whether to permanently erase everything of the user, or only to count what there is."""
 
     dry_run: bool = Field(description="true: only count what there is.")
     reason: str = Field("", max_length=1_000, description="Is kept in the receipt.")

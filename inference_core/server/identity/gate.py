@@ -247,7 +247,7 @@ def _of_platform(scope: Scope) -> Principal:
 def _user(principal: Principal, named: str | None) -> str | None:
     """The user whom a request is about: ``named``, from the header Act-As-User, or else the principal's own.
 
-    Raises Refusal if ``named`` is no user id, or a user whom the principal may not act for.
+    Raises Refusal if ``named`` is not a user id, or a user whom the principal may not act for.
     """
     if named is None:
         return principal.subject

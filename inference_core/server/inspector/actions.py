@@ -49,7 +49,7 @@ async def sign_in(request: Request, once: str = "") -> Response:
         return plain_page(request, "login", {"problem": ""})
     key = sessions_of(request).follow(once)
     if key is None:
-        return plain_page(request, "login", {"problem": "This link was used already. Make a new one."}, 403)
+        return plain_page(request, "login", {"problem": "This link has already been used. Create a new one."}, 403)
     return _begun(request, key)
 
 
@@ -61,7 +61,7 @@ async def sign_in_with_key(request: Request) -> Response:
     if await access_of(request).principal_of(key) is None:
         address = request.client.host if request.client else ""
         status = 429 if sessions_of(request).failures.take(address) else 403
-        said = "Too many wrong keys; wait a minute." if status == 429 else "This key is not valid."  # noqa: PLR2004
+        said = "Too many wrong keys; wait a minute." if status == 429 else "This key is not valid."  # noqa: PLR2004 - Too Many Requests
         return plain_page(request, "login", {"problem": said}, status)
     return _begun(request, key)
 

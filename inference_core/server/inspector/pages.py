@@ -102,7 +102,7 @@ async def static(name: str) -> Response:
 async def users(look: Looking, user: str = "", after: str | None = None) -> dict[str, Any]:
     """All users, for administrators. With the permission act-as alone, users can be opened by id, but not listed."""
     if not (look.may("admin") or look.may("act-as")):
-        raise Refusal(403, "missing-permission", "This key may look at its own user only")
+        raise Refusal(403, "missing-permission", "This key may look only at its own user")
     if user:
         raise Refusal(303, "see-other", headers={"Location": look.of(user)})
     if not look.may("admin"):
@@ -130,7 +130,7 @@ async def timeline(look: Looking, type: str = "", source: str = "", after: str |
 
 
 @screen(f"{OF_USER}/search", "search")
-async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]:  # noqa: A002
+async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]:  # noqa: A002 - the address says type
     """What a recall finds, the shares of each score, and what it left out and why. No memory counts as used by it."""
     data: dict[str, Any] = {"q": q[:2_000], "type": type, "types": list(MEMORY_TYPES), "hits": [], "left_out": []}
     if not q.strip():
@@ -151,7 +151,7 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
 
 
 @screen(f"{OF_USER}/memory", "memory")
-async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002
+async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002 - the address says id
     """A memory: what it says, where it comes from, its versions, its links, and the prompts that it was part of."""
     found = await look.run(why, id, limit=_HITS, after=after)
     latest = found.memory or (found.removed and found.removed.document)
@@ -252,7 +252,7 @@ async def receipts(look: Looking, thread: str = "", after: str | None = None) ->
 
 
 @screen(f"{OF_USER}/receipt", "receipt")
-async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002
+async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002 - the address says id
     """One model call: the prompt that memory made for it, each memory in it with its rank, and what was left out."""
     found = await look.run(get_receipt, id)
     if found is None:

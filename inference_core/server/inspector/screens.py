@@ -58,8 +58,8 @@ _SAID: Final = {
     "approved": "Approved: it is a memory now.",
     "rejected": "Rejected. The same words are not offered again.",
     "restored": "Restored.",
-    "taken": "Not restored: another memory has its id by now.",
-    "gone": "It was gone already; nothing was changed.",
+    "taken": "Not restored: another memory now has its ID.",
+    "gone": "It was already gone; nothing was changed.",
     "retried": "Back in the outbox.",
     "dropped": "Dropped.",
 }
@@ -187,9 +187,9 @@ async def look_of(request: Request, label: str | None = None) -> Look:
         try:
             user = decode_label(label)
         except InvalidId as error:
-            raise Refusal(404, "no-such-user") from error
+            raise Refusal(404, "no-such-user", "There is no such user") from error
     if user != principal.subject and Permission.ACT_AS not in principal.permissions:
-        raise Refusal(403, "identity-error", "You may look at your own memories only")
+        raise Refusal(403, "identity-error", "You may look only at your own memories")
     scope = replace(service.scope, actor=principal.actor, counts_access=False)
     if user is not None:
         names = await arun(scope.engine.namespaces((encode_label(user),)), service.timeout)
@@ -277,7 +277,7 @@ def check_origin(request: Request) -> None:
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     is_foreign = origin is not None and not is_own(origin, request.headers)
     if is_foreign or site not in ("same-origin", "none"):
-        raise Refusal(403, "wrong-origin", "Forms are taken from the inspector's own pages only")
+        raise Refusal(403, "wrong-origin", "Forms are accepted only from the inspector's own pages")
 
 
 async def checked_form(look: Look) -> Form:
@@ -285,12 +285,12 @@ async def checked_form(look: Look) -> Form:
     form = await form_of(look.request)
     check_origin(look.request)
     if not hmac.compare_digest(form.get("token", "").encode(), look.form_token.encode()):
-        raise Refusal(403, "stale-form", "This form is not of your session any more; go back and load it again")
+        raise Refusal(403, "stale-form", "This form is no longer from your session; go back and reload it")
     return form
 
 
 async def form_of(request: Request) -> Form:
-    """The fields of a form, the first value of each. Raises Refusal for a body that is no form."""
+    """The fields of a form, the first value of each. Raises Refusal for a body that is not a form."""
     try:
         fields = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=100)
     except ValueError as error:
@@ -319,7 +319,7 @@ def _error(request: Request, error: Exception) -> Response:
     match error:
         case Refusal():
             status, detail = error.status, error.detail
-            if status < 400:  # noqa: PLR2004
+            if status < 400:  # noqa: PLR2004 - no error, but a redirect
                 return error.response()
         case InferenceCoreError():
             problem = told(error)

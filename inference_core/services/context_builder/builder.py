@@ -104,7 +104,9 @@ class ContextBuilder:
             raise ConfigurationError(f"deadline must be a positive number of seconds, or None, not {deadline}")
         for one in sources:
             if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-                raise ConfigurationError(f"{one!r:.80} is no context source: it needs name, section, limit and fetch")
+                raise ConfigurationError(
+                    f"{one!r:.80} is not a context source: it needs name, section, limit and fetch"
+                )
         if model is not None:
             check_model(model)
         # Each has workers of its own, so that a source that hangs takes nothing from the others.

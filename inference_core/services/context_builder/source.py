@@ -73,7 +73,7 @@ class ContextRequest:
 
     @property
     def question(self) -> str | None:
-        """The query, None if it is blank. Raises InvalidInput if it is no text."""
+        """The query, None if it is blank. Raises InvalidInput if it is not text."""
         return self.query if self.query is not None and asks(self.query) else None
 
     @property

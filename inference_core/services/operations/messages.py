@@ -68,7 +68,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     try:
         given = convert_to_messages(messages)
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise InvalidInput(f"messages holds what is no message: {error}") from error
+        raise InvalidInput(f"messages contains something that is not a message: {error}") from error
     now = scope.clock.now()
     session = NO_THREAD if session_id is None else session_id
     new = [

@@ -2,7 +2,8 @@
 
 The user's profile stays the same from turn to turn; the block changes with each. Both together stay within the budget,
 ``max_tokens`` of the settings, and show no more of each category than its limit. The middleware calls this;
-`context/engineer.py` selects.
+`context/engineer.py` selects. Applications that build prompts themselves, from memory and other sources, use
+`services/context_builder` instead, which does not come through here.
 """
 
 from __future__ import annotations

@@ -87,6 +87,10 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         created_before: Only memories stored before it.
         min_relevance: From 0 to 1. Leaves out memories of lower relevance, which are less likely to answer the query.
 
+    Returns:
+        The memories as a list. With ``explain`` its ``left_out`` holds pairs of a memory that matched but was dropped,
+        and the reason, such as "below min_relevance"; without, and for a blank query, ``left_out`` is empty.
+
     Raises:
         InvalidInput: An argument is invalid.
         StoreUnavailable: The database did not answer in time.
@@ -176,7 +180,10 @@ def user_context(
 def user_context_with_timestamps(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
 ) -> Operation[dict[str, list[MemoryStoreDocument]]]:
-    """Like `get_user_context`, as documents, with their times."""
+    """Like `get_user_context`, as documents, with their times; at most ``max_per_type`` of each type.
+
+    Raises InvalidInput for an unknown type or a ``max_per_type`` that is not from 1 to 1,000, and StoreUnavailable.
+    """
     limit = checked_limit(max_per_type)
     now = scope.clock.now()
     context: dict[str, list[MemoryStoreDocument]] = {}

@@ -134,7 +134,11 @@ def why(
 
 
 def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Operation[Rebuilt]:
-    """Renders the texts of ``receipt`` again from the stored memories, and compares them."""
+    """Renders the texts of ``receipt`` again from the stored memories, and compares them.
+
+    Returns the `Rebuilt` texts. They are empty, with a ``problem``, if the block was rendered by the application's own
+    function. Raises InvalidId, StoreUnavailable, and ConfigurationError if this computer does not know the time zone.
+    """
     scopes = yield from readable(scope, user_id)
     ids = dict.fromkeys(line.id for line in receipt.lines)
     rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])

@@ -327,7 +327,7 @@ def _decided(
     Raises InvalidInput unless exactly one of ``pending_id`` and ``session_id`` is given.
     """
     if (pending_id is None) == (session_id is None):
-        raise InvalidInput("Give the id of a pending memory, or a session")
+        raise InvalidInput("Pass the ID of a pending memory, or a session")
     if pending_id is not None:
         keys = [canonical_id(pending_id)]
     else:

@@ -110,12 +110,18 @@ def save(  # noqa: D417 - callers of the service pass no scope
         expires_at: From this time on, it is not found.
         expected_version: With ``memory_id``, replaces the memory only at this version; 0: only if there is none yet.
 
+    Returns:
+        The memory's id, a text with the attributes ``was_stored`` and ``redacted``.
+
     Raises:
         InvalidInput: An argument is invalid; for an unknown type, the error is also an AssertionError.
         SecretFound: The text holds a secret, and the store rejects those.
         ConfirmationNeeded: The source may not write this; it waits for the user, see `list_pending`.
-        QuotaExceeded: The user, or the agent, has as many memories or writes as allowed; a retry does not help.
+        QuotaExceeded: The user, or the agent, has as many memories as allowed; or writes too often, and a retry helps
+            after a minute.
         UntrustedWrite: The user has rejected it before, or has too much to confirm.
+        SpaceNotFound: The user is a `Space` in which the member may not propose memories.
+        UserErased: The user is being erased, or was erased during this call; nothing was written.
         VersionConflict: The memory is not at ``expected_version``.
         StoreUnavailable: The database did not answer. After its subclass WriteUnknown, the memory may be stored or not.
     """

@@ -140,7 +140,7 @@ def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
 
 
 def check_version(memory_id: str, version: int, expected: int | None) -> None:
-    """Raises VersionConflict unless ``version`` is ``expected`` (None: any), InvalidInput if that is no version."""
+    """Raises VersionConflict unless ``version`` is ``expected`` (None: any), InvalidInput if that is not a version."""
     if expected is None:
         return
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types

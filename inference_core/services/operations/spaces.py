@@ -141,7 +141,7 @@ def grant(
     """Gives a user or a group a role in the space, in place of the one that they have there.
 
     Give ``user`` or ``group``, not both. ``role`` is "read", "propose", "write" or "admin"; each includes those before
-    it. Raises InvalidInput, InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is no admin.
+    it. Raises InvalidInput, InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is not an admin.
     """
     home, now = home_of((yield from scope.engine.content_key()), user, group), scope.clock.now()
     if role.upper() not in SpaceRole.__members__:
@@ -162,7 +162,7 @@ def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str
     """Takes the role in the space away from a user or a group; returns False if they have none. Name one of the two.
 
     Other processes notice it within the ``refresh_seconds`` of their `Spaces`, five by default. Raises InvalidInput,
-    InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is no admin.
+    InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is not an admin.
     """
     key = (home_of((yield from scope.engine.content_key()), user, group), _key(space))
     if (yield from scope.engine.get([key]))[0] is None:

@@ -1,4 +1,7 @@
-"""Takes secrets out of writes, whatever made them: the last check before a database."""
+"""Takes secrets out of writes, whatever made them: the last check before a database.
+
+The guard that it applies, and that earlier steps have usually applied already, is in `memory/redaction.py`.
+"""
 
 from __future__ import annotations
 

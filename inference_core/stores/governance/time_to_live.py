@@ -33,7 +33,7 @@ class MemoryTTLConfig(TTLConfig, total=False):
 
 def expiry_in(now: datetime, minutes: float) -> Expiry:
     """The expiry of what is put ``now`` and lives for so many minutes. Raises InvalidInput."""
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MAX_MINUTES:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MAX_MINUTES:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidInput(f"ttl is in minutes, above 0 and at most {_MAX_MINUTES:,}; got {quoted(minutes)}")
     ttl = timedelta(minutes=minutes)
     return Expiry(now + ttl, ttl)

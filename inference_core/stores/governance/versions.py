@@ -145,7 +145,7 @@ def expecting(batch: Sequence[Write], versions: Mapping[Key, int], *, is_strict:
             if write.expected not in (None, version):
                 return None
             if write.expected is None and (version or is_strict):
-                write = replace(write, expected=version)  # noqa: PLW2901
+                write = replace(write, expected=version)  # noqa: PLW2901 - the same write, guarded
         guarded.append(write)
     return guarded
 

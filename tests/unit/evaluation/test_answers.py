@@ -106,3 +106,17 @@ async def test_regression_what_is_saved_during_a_run_does_not_end_it(tmp_path: P
         model = Asked("m", ScriptedChatModel(turns=["red"]), replies, asyncio.Semaphore())
         (outcome,) = await answered([asked], Growing(), model, None, 5, lambda: None)
     assert (outcome.notes, outcome.f1) == (1, 1)
+
+
+async def test_regression_a_judge_whose_verdict_cannot_be_read_is_asked_again_in_the_next_run(tmp_path: Path):
+    """Its reply was kept, so running again, as the report advises, could not help."""
+    turn = ConversationTurn("1", None, None, None, "I ride a red bike")
+    asked = conversation_of("ada", [turn], [ConversationQuestion("Which bike?", "red", "4", ())])
+    scores: list[float | None] = []
+    for says in (["red", "Hello!"], ["It says so.\nVERDICT: right"], ["not asked"]):
+        with Replies(tmp_path / "replies.jsonl") as replies:
+            scripted, gate = ScriptedChatModel(turns=says), asyncio.Semaphore()
+            model, judge = Asked("m", scripted, replies, gate), Asked("j", scripted, replies, gate)
+            (outcome,) = await answered([asked], Nothing(), model, (JUDGES["mem0"], judge), 5, lambda: None)
+            scores.append(outcome.score)
+    assert scores == [None, 1, 1]

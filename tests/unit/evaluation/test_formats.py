@@ -57,7 +57,7 @@ def test_the_first_half_has_the_odd_one(tmp_path: Path):
 
 def test_another_split_is_a_folder_of_beam_alone():
     assert ids("beam", "100K") == NAMES["beam"]
-    with pytest.raises(InvalidInput, match="holds no BEAM chats"):
+    with pytest.raises(InvalidInput, match="contains no BEAM chats"):
         ids("beam", "1M")
     with pytest.raises(InvalidInput, match="Unknown split '100K' of locomo"):
         ids("locomo", "100K")
@@ -66,7 +66,7 @@ def test_another_split_is_a_folder_of_beam_alone():
 def test_unknown_and_empty_data_sets_are_refused(tmp_path: Path):
     with pytest.raises(InvalidInput, match="Unknown data set 'squad'; known: locomo"):
         load_dataset("squad", tmp_path)
-    with pytest.raises(InvalidInput, match="holds no questions"):
+    with pytest.raises(InvalidInput, match="contains no questions"):
         load_dataset("locomo", written(tmp_path, []))
     with pytest.raises(InvalidInput, match="Cannot read"):
         load_dataset("locomo", tmp_path / "none.json")
@@ -197,9 +197,9 @@ def test_the_folder_of_one_chat_is_enough_and_questions_are_not_needed_for_its_m
 
 @pytest.mark.parametrize("split", [None, "1M"])
 def test_a_folder_without_chats_is_refused(tmp_path: Path, split: str):
-    with pytest.raises(InvalidInput, match="holds no BEAM chats"):
+    with pytest.raises(InvalidInput, match="contains no BEAM chats"):
         load_beam(tmp_path, split)
-    with pytest.raises(InvalidInput, match="holds no BEAM chats"):
+    with pytest.raises(InvalidInput, match="contains no BEAM chats"):
         load_beam(tmp_path / "none", split)
 
 

@@ -124,4 +124,4 @@ def test_without_a_model_the_extra_is_named_and_ours_says_that_it_recalls_by_wor
     with pytest.raises(MissingExtra, match=r"The system 'dense' .*\[local\]"):
         make_system("dense")
     with caplog.at_level(logging.WARNING), closing(make_system("ours")):
-        assert "by words alone" in caplog.text
+        assert "by words only" in caplog.text

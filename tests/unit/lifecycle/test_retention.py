@@ -107,10 +107,10 @@ def test_the_command_lists_and_removes(sqlite_url: str, capsys: Capture, monkeyp
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     with open_store(sqlite_url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory("ada", "Old", "facts", memory_id="m0")
-    assert "Would remove 1 row for good" in text(capsys, "retention", "--days", "facts=0", "--dry-run")
+    assert "Would permanently remove 1 row" in text(capsys, "retention", "--days", "facts=0", "--dry-run")
     done = answer(capsys, "retention", "--days", "facts=0")
     assert [(one["user_id"], one["key"], one["kind"]) for one in done["removed"]] == [("ada", "m0", "facts")]
-    assert "Removed 0 rows for good" in text(capsys, "retention", "--days", "facts=0", "--user", "ada")
+    assert "Permanently removed 0 rows" in text(capsys, "retention", "--days", "facts=0", "--user", "ada")
 
 
 def test_the_worker_removes_what_is_older_than_the_setting_allows(
@@ -130,7 +130,7 @@ def test_the_worker_removes_what_is_older_than_the_setting_allows(
     text(capsys, "worker", "--once")
     assert [one["id"] for one in answer(capsys, "list", "--user", "ada")["memories"]] == ["fact"]
     monkeypatch.setenv("AGENT_MEMORY_RETENTION", "interaction")
-    assert "says no days" in text(capsys, "worker", "--once", code=1)
+    assert "does not say how many days" in text(capsys, "worker", "--once", code=1)
     monkeypatch.delenv("AGENT_MEMORY_RETENTION")
     assert "AGENT_MEMORY_RETENTION" in text(capsys, "retention", code=2)
 

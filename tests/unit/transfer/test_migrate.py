@@ -26,10 +26,10 @@ def filled() -> MigrationReport:
 
 def test_text_says_what_was_done_and_what_was_not():
     text = filled().to_text()
-    assert "sqlite:///m.db: 20 memories of 2 users (15 coala, 5 flat); they stay" in text
+    assert "sqlite:///m.db: 20 memories of 2 users (15 coala, 5 flat); the originals are not changed" in text
     assert "7 other items are in no known layout (--layout names one): 'team.docs'." in text
     assert "Migrated 3: 2 semantic, 1 episodic, 0 procedural." in text
-    assert "because there already: 3" in text
+    assert "Skipped 3 that were already there" in text
     assert "Skipped 13: no content." in text
     assert "FAILED: 1" in text
     assert "Vectors are added when" in text

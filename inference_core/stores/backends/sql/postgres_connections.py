@@ -202,7 +202,7 @@ class PostgresConnections:
 class _Frozen(PostgresConnections):
     """One connection in a transaction, for every read."""
 
-    def __init__(self, connection: Connection) -> None:  # pyright: ignore[reportMissingSuperCall]
+    def __init__(self, connection: Connection) -> None:  # pyright: ignore[reportMissingSuperCall] - it has no pool
         self._one = connection
 
     def attempt(self, work: Callable[[Connection], T]) -> T:
