@@ -55,6 +55,8 @@ class Effect(Generic[T]):
 
 Operation = Generator[Effect[Any], Any, T]
 """A generator that yields effects and returns a T."""
+Progress = Callable[[int, int], None]
+"""Long work calls it with how much is done and how much there is, in rows, memories or users."""
 
 
 class Deadline:

@@ -707,10 +707,10 @@ export interface components {
             context: string;
         };
         /**
-         * ContextRequest
+         * ContextQuery
          * @description What a prompt is about, and what it may hold.
          */
-        ContextRequest: {
+        ContextQuery: {
             /**
              * Query
              * @description What the user says; null: the newest memories.
@@ -2199,7 +2199,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["ContextRequest"];
+                "application/json": components["schemas"]["ContextQuery"];
             };
         };
         responses: {

@@ -135,7 +135,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def _extras() -> dict[str, bool]:
-    """Each extra for users, and whether all that it needs is installed. A model may come from a wheel of this project."""
+    """Each extra for users, and whether all that it needs is installed. A model may come from one of our own wheels."""
     try:
         requirements = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

@@ -16,7 +16,8 @@ from inference_core.errors import ConfigurationError, MemoryNotFound
 
 if TYPE_CHECKING:
     from inference_core.cli.diagnosis import Diagnosis, ModelReport
-    from inference_core.lifecycle.repairs import Damage, Exposed, Progress
+    from inference_core.effects import Progress
+    from inference_core.lifecycle.repairs import Damage, Exposed
     from inference_core.stores.backend import Backend
 
 F = TypeVar("F", "Damage", "Exposed")
@@ -385,8 +386,7 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
         is_configured = store.vectors_made_by == found.embedding_model
         maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
-        more = "more than " if store.more_pending else ""
-        yield "", f"vectors by {maker}, {more}{store.vectors_pending or 0} pending"
+        yield "", f"vectors by {maker}, {'more than ' * store.more_pending}{store.vectors_pending or 0} pending"
     ready = "ready" if found.embeddings_ready else "not ready"
     yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
     yield "chat model", _model(found.chat_model) if found.chat_model else "none"

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from inference_core.effects import Operation, run
+from inference_core.effects import Operation, Progress, run
 from inference_core.errors import InferenceCoreError, InvalidId
 from inference_core.lifecycle.archive import documents, forgotten, portions, restore
 from inference_core.lifecycle.policy import Choice, EvictionCandidate, ForgettingPolicy, ForgettingReason
@@ -45,8 +45,6 @@ _LOG = logging.getLogger(__name__)
 _PORTION: Final = 100
 _READ_AT_ONCE: Final = 2_000
 _HOUR_S: Final = 3_600.0
-Progress = Callable[[int, int], None]
-"""Called with the number of memories done and the number of all."""
 
 
 @dataclass(slots=True)

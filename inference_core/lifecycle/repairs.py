@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
+from inference_core.effects import Progress
 from inference_core.errors import InvalidInput, SealError
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import ROOTS, decode_label, encode_label, holds_memories, is_item
@@ -25,9 +26,6 @@ from inference_core.stores.backend import Backend, Put, Remove, Row, Unreadable,
 from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBackend
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.redacting import redacted
-
-Progress = Callable[[int, int], None]
-"""Called with the number of rows done and the number of all."""
 
 
 @dataclass(frozen=True, slots=True)

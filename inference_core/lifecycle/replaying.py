@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from inference_core.effects import Progress
 from inference_core.errors import Held, InvalidId
 from inference_core.lifecycle.conversations import ThreadOwners, Threads
 from inference_core.lifecycle.erasing import NOT_OURS, RUNNING, UNNAMED, erase, hits_in_files
@@ -16,9 +17,6 @@ from inference_core.memory.namespaces import ROOTS, decode_label, encode_label
 from inference_core.stores.backend import Backend, Row, Unreadable
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.holds import Holding, holding
-
-Progress = Callable[[int, int], None]
-"""Called with the number of users done and the number of all."""
 
 
 def replay(

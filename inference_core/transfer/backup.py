@@ -12,7 +12,7 @@ import json
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, runtime_checkable
 
-from inference_core.effects import run
+from inference_core.effects import Progress, run
 from inference_core.errors import Held, InvalidInput, StoreError, VersionConflict
 from inference_core.lifecycle.conversations import Threads
 from inference_core.lifecycle.copies import COPIES_META, alone_at, note_copy, own_folder
@@ -62,8 +62,6 @@ class _HasSnapshot(Protocol):
     def snapshot(self) -> AbstractContextManager[Backend]: ...
 
 
-Progress = Callable[[int, int], None]
-"""Called with the number of rows done and the number of all."""
 Stored = tuple[Key, RowState]
 _SETTINGS: Final = (
     *(EMBEDDING_META, DIMENSIONS_META, CONTENT_KEY_META, SEALED_META, AUDIT_META, KEY_META, COPIES_META),

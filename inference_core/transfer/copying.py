@@ -5,13 +5,14 @@ Both can be repeated, interrupted and run beside writers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, Final
 
+from inference_core.effects import Progress
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.embeddings.models import Passage
 from inference_core.errors import (
@@ -60,8 +61,6 @@ from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpac
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.opening import KeySource, open_backend
 
-Progress = Callable[[int, int], None]
-"""Called with the number of rows done and the number of all."""
 PORTION: Final = 200
 _TRIES: Final = 5
 

@@ -21,6 +21,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from inference_core.effects import Progress
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
 from inference_core.lifecycle.copies import note_copy
 from inference_core.memory.namespaces import (
@@ -39,7 +40,7 @@ from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryTyp
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
 from inference_core.stores.codec import expiry_micros, from_micros, to_micros, unpack_value
-from inference_core.transfer.copying import PORTION, ConflictPolicy, Progress, TransferReport, Writer, puts_of
+from inference_core.transfer.copying import PORTION, ConflictPolicy, TransferReport, Writer, puts_of
 
 FORMAT: Final = "inference-core-memory"
 VERSION: Final = 1

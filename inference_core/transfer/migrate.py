@@ -17,6 +17,7 @@ from typing import Final
 
 from langgraph.store.base import BaseStore
 
+from inference_core.effects import Progress
 from inference_core.errors import ConfigurationError, StoreError, UserErased, VersionConflict
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import (
@@ -63,8 +64,6 @@ from inference_core.transfer.sources import (
     read_only,
 )
 
-Progress = Callable[[int, int], None]
-"""Called with the number of memories done and the number of all."""
 _Sourced = tuple[MemoryRecord, str]
 """A record and the origin of its item."""
 _Waiting = tuple[_Sourced, list[Write]]

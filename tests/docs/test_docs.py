@@ -16,6 +16,7 @@ import contextlib
 import functools
 import io
 import json
+import logging
 import os
 import random
 import re
@@ -121,6 +122,8 @@ def run_page(page: Path) -> list[str]:
     """Runs the page's snippets in this process and folder; what each of them printed."""
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: list[str] = []
+    logging.root.handlers.clear()  # of a page before: a server of MCP, for one, sets up how a process logs
+    logging.root.setLevel(logging.WARNING)
     with asyncio.Runner() as runner:
         for snippet in snippets(page):
             printed.append(run_snippet(snippet, page.name, names, runner))
@@ -293,7 +296,7 @@ def test_tests_that_pages_name_are_there_and_unit_tests_are_named_after_modules(
     named = {
         name
         for page in [*DOCS.rglob("*.md"), ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
-        for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text("utf-8"))
+        for name in re.findall(r"(?<![\w/])tests/[\w/]+\.py\b", page.read_text("utf-8"))
     }
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     unit = ROOT / "tests" / "unit"

@@ -163,6 +163,7 @@ async def test_the_screens_tell_what_people_ask(server: Served, there: dict[str,
         for missing in ("memory?id=none", "receipt?id=none", "memory?id=a%20b"):
             assert (await client.get(f"{HOME}/{missing}")).status_code in (404, 422)
         assert (await client.get(f"{HOME}/timeline?after=nonsense")).status_code == 422
+        assert (await client.get("/ui/u/~zz/timeline")).status_code == 404
 
 
 async def test_regression_what_is_not_there_is_not_the_stores_fault(server: Served, there: dict[str, Any]):

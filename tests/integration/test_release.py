@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -17,10 +18,12 @@ from chat_server import chat_server
 
 from inference_core import __version__
 from inference_core.testing import call_tool
-from scripts import sbom
+from scripts import build_models, sbom
 
 ROOT = Path(__file__).parents[2]
 BUILT = ("pyproject.toml", "README.md", "LICENSE", "scripts/package_page.py")
+NOT_IN_SOURCES = {".ci/run"}
+"""How this repository's own tests are started by its host."""
 ASSETS = {".py", ".toml", ".npz", ".typed", ".json", ".css", ".js", ".html", ".svg", ".LICENSE"}
 
 
@@ -30,6 +33,46 @@ def test_every_package_for_users_has_a_licence_that_is_allowed():
     assert {"inference-core-memory", "langgraph", "numpy", "onnxruntime", "psycopg"} <= found.keys()
     assert not {"ruff", "hypothesis"} & found.keys()
     assert [(name, licence) for name, licence in found.items() if not sbom.ALLOWED.search(licence)] == []
+
+
+def test_the_bill_names_the_version_the_models_and_every_licence():
+    """The tool finds neither a version that is dynamic, nor wheels that are not installed, nor some licences."""
+    parts = [("PyYAML", [{"license": {"id": "MIT"}}]), ("sqlite-vec", []), ("ruff", [])]
+    found = {
+        "metadata": {"component": {"bom-ref": "root", "name": sbom.NAME}},
+        "components": [{"bom-ref": f"{name}==1", "name": name, "licenses": licences} for name, licences in parts],
+        "dependencies": [{"ref": "root", "dependsOn": ["PyYAML==1"]}]
+        + [{"ref": f"{name}==1", "dependsOn": ["ruff==1"]} for name, _ in parts],
+    }
+    bill = sbom.bill_of(found, {"pyyaml": "another", "sqlite-vec": "MIT License, Apache License, Version 2.0"})
+    assert bill == sbom.bill_of(found, {"pyyaml": "another", "sqlite-vec": "MIT License, Apache License, Version 2.0"})
+    assert bill["metadata"]["component"]["version"] == __version__
+    models = {f"inference-core-models-{name}": model for name, model in build_models.MODELS.items()}
+    listed = {one["name"]: one for one in bill["components"]}
+    assert listed.keys() == {"PyYAML", "sqlite-vec", *models}
+    licences = {name: next(iter(one["licenses"]))["license"] for name, one in listed.items()}
+    assert licences["PyYAML"] == {"id": "MIT"}
+    assert licences["sqlite-vec"]["name"] == "MIT License, Apache License, Version 2.0"
+    for name, model in models.items():
+        assert (licences[name]["id"], listed[name]["version"]) == (model.licence, build_models.VERSION)
+    refs = {one["ref"]: one["dependsOn"] for one in bill["dependencies"]}
+    assert refs.keys() == {"root", *(one["bom-ref"] for one in listed.values())}
+    assert refs["root"] == ["PyYAML==1", *(f"{name}=={build_models.VERSION}" for name in sorted(models))]
+    assert refs["PyYAML==1"] == []
+
+
+def test_the_source_distribution_holds_every_file_of_the_repository(tmp_path: Path):
+    """Its scripts and tests read locks, settings and pages: without them, it cannot build or test itself."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a checkout")
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    tracked = {name for name in listing.split("\0") if (ROOT / name).is_file()}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env={**os.environ, "SOURCE_DATE_EPOCH": "0"})
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert tracked - names == NOT_IN_SOURCES
 
 
 def built(folder: Path, when: float) -> Path:

@@ -121,7 +121,7 @@ async def get_receipts(
 
 
 @route("POST", "/v1/context", Permission.READ)
-async def build_context(call: Caller, body: user_wire.ContextRequest) -> user_wire.Context:
+async def build_context(call: Caller, body: user_wire.ContextQuery) -> user_wire.Context:
     """A block for a prompt, with the memories relevant to a query; "" if there are none."""
     return user_wire.Context(context=await call.run(format_context, **body.model_dump()))
 

@@ -88,7 +88,7 @@ class Reasons(Receipts):
     earlier: list[Memory]
 
 
-class ContextRequest(Body):
+class ContextQuery(Body):
     """What a prompt is about, and what it may hold."""
 
     query: str | None = Field(None, max_length=MAX_QUERY, description="What the user says; null: the newest memories.")
