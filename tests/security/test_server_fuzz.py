@@ -59,7 +59,7 @@ def test_no_request_gets_what_the_description_does_not_promise(server: Served, t
         url = f"http://127.0.0.1:{port}/openapi.json"
         program = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"]
         command = [*program, "--config-file", str(config), "run", url, "--header", f"Authorization: Bearer {key}"]
-        limits = ["--max-examples", "100"] if full else ["--max-examples", "2", "--phases", "coverage,fuzzing"]
+        limits = ["--max-examples", "140"] if full else ["--max-examples", "2", "--phases", "coverage,fuzzing"]
         options = ["--exclude-path", "/v1/jobs/erase", "--generation-database", "none", "--seed", "7"]
         done = subprocess.run([*command, *limits, *options], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-6_000:]
