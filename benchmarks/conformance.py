@@ -19,6 +19,7 @@ from typing import Any, Final
 import psycopg
 from baselines import why_no_vectors
 from conformance_stores import POSTGRES, schema
+from postgres_versions import server_versions
 from report import RESULTS, machine
 from rich.console import Console
 from rich.progress import Progress
@@ -99,11 +100,7 @@ def postgres_server() -> Generator[str]:
 
 def versions(address: str) -> dict[str, str]:
     """What was tried."""
-    with psycopg.connect(address) as connection:
-        server = connection.execute("SHOW server_version").fetchone() or ("?",)
-        extension = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
-        vectors = connection.execute(extension).fetchone() or ("?",)
-    return {name: version(name) for name in _PACKAGES} | {"PostgreSQL": server[0], "pgvector": vectors[0]}
+    return {name: version(name) for name in _PACKAGES} | server_versions(address)
 
 
 def table(found: Findings, *, only_broken: bool = False) -> str:

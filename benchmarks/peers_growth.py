@@ -61,7 +61,8 @@ def main() -> int:
     rows: list[Row] = []
     found: dict[str, list[dict[str, Any]]] = {}
     with ExitStack() as opened:
-        for name, make in systems(options.postgres or own_postgres(opened)).items():
+        postgres = options.postgres or own_postgres(opened)
+        for name, make in systems(postgres).items():
             try:
                 for size in options.sizes:
                     what = f"{name}: search among {size:,}"
@@ -75,8 +76,8 @@ def main() -> int:
                     rows.append((what, text, "", None))
             except (ImportError, InferenceCoreError) as error:
                 print(f"{name} is left out: {error}", file=sys.stderr)
-            publish("peers_growth", rows, {"versions": versions(), "systems": found}, shown=False)
-    publish("peers_growth", rows, {"versions": versions(), "systems": found})
+            publish("peers_growth", rows, {"versions": versions(postgres), "systems": found}, shown=False)
+    publish("peers_growth", rows, {"versions": versions(postgres), "systems": found})
     draw(found)
     return 0
 

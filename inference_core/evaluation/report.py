@@ -317,11 +317,11 @@ class AnswerReport:
 
 
 def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge | None) -> str:
-    """The systems side by side, as Markdown: the share of right answers, the gain over the first, tokens and cost."""
+    """The systems side by side, as Markdown: the share of correct answers, the gain over the first, tokens and cost."""
     first = reports[0]
     by = "words only (token F1)" if judge is None else f"judge {judge.name} ({judge.source}), {first.judge_model}"
     lines = [f"{dataset}: answers of {first.model}; {by}; percent, with 95 % intervals", ""]
-    heads = ["questions", "right", "than the first", "token F1", "tokens of notes", "recall p50", "answer p50"]
+    heads = ["questions", "correct", "vs. first", "token F1", "tokens of notes", "recall p50", "answer p50"]
     lines += [_row(["system", *heads]), _row(["---", *["---:"] * len(heads)])]
     for report in reports:
         found, overall = report.figures(), report.overall
@@ -335,7 +335,7 @@ def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge
         cells += [_percent(found["token_f1"]["mean"]), f"{tokens:.0f}", f"{recall:.1f} ms"]
         lines.append(_row([*cells, "-" if answer is None else f"{answer:.1f} s"]))
     if first.by_category:
-        lines += ["", _row(["right by category", "questions", *(one.system for one in reports)])]
+        lines += ["", _row(["correct by category", "questions", *(one.system for one in reports)])]
         lines.append(_row(["---", *["---:"] * (len(reports) + 1)]))
         for name, share in first.by_category.items():
             shares = (_share(one.by_category.get(name, Share.of([]))) for one in reports)

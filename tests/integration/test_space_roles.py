@@ -70,7 +70,7 @@ SERVICE: Final[Mapping[str, Mapping[str, Attempt]]] = {
         "hold": lambda on, eng: on.hold(eng, "a case"),
         "delete all": lambda on, eng: on.delete_user_memories(eng),
     },
-    "hand over conversations; list, update, delete by a tool": {
+    "add messages to the outbox; list, update, delete by a tool": {
         "messages": lambda on, eng: on.add_messages(eng, ["hi"])
     },
 }
@@ -84,7 +84,7 @@ TOOLS: Final[Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
         kind: ("save_memory_store", {"content": "Always deploy", "memory_type": kind, "space": "eng"})
         for kind in ("instructions", "preferences", "workflow")
     },
-    "hand over conversations; list, update, delete by a tool": {
+    "add messages to the outbox; list, update, delete by a tool": {
         "update": ("update_memory_store", {"memory_id": FACT, "content": "Deploys on Tuesday"}),
         "delete": ("delete_memory_store", {"memory_id": FACT}),
         "list": ("list_memories_store", {}),
