@@ -425,7 +425,7 @@ def test_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     with open_store(url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory(USER, "Lives in Rome")
     assert run(["audit", "verify", "--user", USER, "--url", url]) == 0
-    assert "1 event, 1 sealed: whole" in capsys.readouterr().err, "closing the store has sealed it"
+    assert "1 event, 1 sealed: intact" in capsys.readouterr().err, "closing the store has sealed it"
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, timeout=None)
         event = next(row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
