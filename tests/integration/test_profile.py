@@ -254,6 +254,7 @@ class Listening(DeterministicFakeEmbedding):
         return super().embed_query(text)
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("face", FACES)
 async def test_regression_of_a_long_message_only_start_and_end_are_searched_for(
     model: ScriptedChatModel, face: str
