@@ -247,7 +247,10 @@ class Migration:
                 known = [name for name in names if name[1:2] and name[1] in MEMORY_CATEGORIES]
                 scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
             if not self._report.is_dry_run:
-                self._write(new, scopes)
+                self._write([one for one in new if not self._has_to_wait(one[0])], scopes)
+                for one in new:
+                    if self._has_to_wait(one[0]):  # alone, as each proposal counts those that wait already
+                        self._write([one], scopes)
                 new = []
             for record, origin in new:
                 self._foreseen[_mark_of(record)[1]] = origin
@@ -311,12 +314,6 @@ class Migration:
 
     def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         """Writes each record with its mark in a transaction, unless it was migrated before or its id is in use."""
-        self._write_together([one for one in records if not self._has_to_wait(one[0])], scopes)
-        for one in records:
-            if self._has_to_wait(one[0]):  # alone, as each proposal counts those that wait already
-                self._write_together([one], scopes)
-
-    def _write_together(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
         waiting: list[_Waiting] = []
         for record, origin in records:
             others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
