@@ -79,7 +79,7 @@ def _described(verdict: Verdict) -> dict[str, Any]:
     promise = verdict.promise
     return {
         "name": promise.name,
-        "is_strength": promise.is_strength,
+        "is_robustness": promise.is_robustness,
         "text": promise.text,
         "outcome": verdict.outcome,
         "notes": verdict.notes(),
@@ -110,16 +110,18 @@ def table(found: Findings, *, only_broken: bool = False) -> str:
     for at, promise in enumerate(found[names[0]]):
         outcomes = [Outcome(found[name][at]["outcome"]) for name in names]
         if not only_broken or Outcome.BROKEN in outcomes:
-            kind = "" if promise["is_strength"] else " (contract)"
+            kind = "" if promise["is_robustness"] else " (contract)"
             text = promise["text"].replace("|", "\\|")
             lines.append(f"| {text}{kind} | {' | '.join(_MARKS[outcome] for outcome in outcomes)} |")
-    counts = [f"{_count(found[name], is_strength=False)}, {_count(found[name], is_strength=True)}" for name in names]
+    counts = [
+        f"{_count(found[name], is_robustness=False)}, {_count(found[name], is_robustness=True)}" for name in names
+    ]
     lines.append(f"| kept / tested: contract, robustness | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 
-def _count(verdicts: Sequence[Mapping[str, Any]], *, is_strength: bool) -> str:
-    outcomes = [one["outcome"] for one in verdicts if one["is_strength"] is is_strength]
+def _count(verdicts: Sequence[Mapping[str, Any]], *, is_robustness: bool) -> str:
+    outcomes = [one["outcome"] for one in verdicts if one["is_robustness"] is is_robustness]
     return f"{outcomes.count(Outcome.KEPT)} / {len(outcomes) - outcomes.count(Outcome.UNTRIED)}"
 
 

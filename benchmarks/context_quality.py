@@ -148,7 +148,7 @@ def main() -> int:
     command = argparse.ArgumentParser(prog="sh scripts/bench context_quality", description=__doc__)
     command.add_argument("--data", type=Path)
     command.add_argument("--split", default="test", choices=("tune", "test", "all"))
-    command.add_argument("--embeddings", default="auto", metavar="NAME", help="none: recall by words alone")
+    command.add_argument("--embeddings", default="auto", metavar="NAME", help="none: recall by words only")
     options = command.parse_args()
     embeddings = None if options.embeddings == "none" else options.embeddings
     try:

@@ -1,7 +1,7 @@
 """Recall that follows names, or with ``--all`` also the second hop, compared with recall without, by category.
 
 ``--data PATH`` is a file in LoCoMo's format, or a folder with `locomo_dev`, `beam_dev` and `own_dev`, or some of them;
-``--model none`` measures recall by words alone. Each conversation is ingested once and asked both ways in turn.
+``--model none`` measures recall by words only. Each conversation is ingested once and asked both ways in turn.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def times(calls: Sequence[Callable[[str], object]], rounds: int) -> list[float]:
 
 
 def rows(rounds: int = ROUNDS) -> list[Row]:
-    """Milliseconds of a recall among `MEMORIES` memories, by words and vectors and by words alone, and the ratios."""
-    return [*_rows("by words and vectors", rounds), *_rows("by words alone", rounds, embeddings=None)]
+    """Milliseconds of a recall among `MEMORIES` memories, by words and vectors and by words only, and the ratios."""
+    return [*_rows("by words and vectors", rounds), *_rows("by words only", rounds, embeddings=None)]
 
 
 def _rows(how: str, rounds: int, **options: Any) -> list[Row]:

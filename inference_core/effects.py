@@ -90,7 +90,7 @@ class Process:
         self._id = os.getpid()
 
     def check(self) -> None:
-        """Raises StoreUnavailable in a fork, where a call would wait for ever."""
+        """Raises StoreUnavailable in a fork, where a call would wait forever."""
         if os.getpid() != self._id:
             raise StoreUnavailable("The store was opened before this process was forked; open it again in this process")
 

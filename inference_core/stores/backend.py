@@ -99,7 +99,7 @@ class Remove:
 class SetVector:
     """Adds vectors to a text that has none of ``model`` yet; skipped if the row has changed since ``version``.
 
-    An expired row takes them too, so that it is not pending for ever.
+    An expired row takes them too, so that it is not pending forever.
     """
 
     namespace: Namespace

@@ -105,7 +105,7 @@ class StoreEngine(StoreReader):
     ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
     the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
     recalls that were noted are written every ``access_interval_s``. ``may_block`` raises in a thread that must not
-    wait for the database. Memories live as long as ``lifetimes`` says; None: for ever. ``quota`` limits each user.
+    wait for the database. Memories live as long as ``lifetimes`` says; None: forever. ``quota`` limits each user.
     ``audit`` writes an event of each change of memories, which is kept for ``audit_days`` days, under ``audit_key`` or
     a key that the store keeps.
     """

@@ -221,7 +221,7 @@ def engine_of(
     """The engine of ``store``; that of another library's store ranks in this process.
 
     A MemoryStore has its engine, whatever the other arguments are. For another store they choose one: ``embeddings``
-    None means those of the store's ``index=``, if it has one, else recall by words alone; ``secrets`` None redacts;
+    None means those of the store's ``index=``, if it has one, else recall by words only; ``secrets`` None redacts;
     ``quota`` None sets no limit. The same arguments give the same engine, which does not keep the store alive, and is
     closed when the store is collected. Raises ConfigurationError if ``store`` is no store, or one that mixes users up.
     """

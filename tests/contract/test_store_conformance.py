@@ -146,7 +146,7 @@ def test_a_table_of_what_a_store_keeps(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_findings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"{HERE}:in_memory", "--only", "identical", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    assert (found["outcome"], found["promise"]["is_strength"]) == ("broken", True)
+    assert (found["outcome"], found["promise"]["is_robustness"]) == ("broken", True)
     assert [one["outcome"] for one in found["findings"]] == ["broken", "broken"]
     assert "langgraph#8822" in found["promise"]["reason"]
     assert main([f"{HERE}:in_memory", "--only", "killed", "--json"]) == 0

@@ -33,7 +33,7 @@ SAVES = call_tool("save_memory_store", content="Plays the cello", memory_type="f
 
 @pytest.fixture(autouse=True)
 def store(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The configured store, by words alone, with time to spare, so that a busy machine changes nothing."""
+    """The configured store, by words only, with time to spare, so that a busy machine changes nothing."""
     monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     monkeypatch.setenv("AGENT_MEMORY_RECALL_TIMEOUT", "60")

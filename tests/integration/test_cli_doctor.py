@@ -27,7 +27,7 @@ KEY = "sk-very-secret"
 
 @pytest.fixture(autouse=True)
 def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The configured store, which is not there yet, by words alone; no keys."""
+    """The configured store, which is not there yet, by words only; no keys."""
     monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):

@@ -25,7 +25,7 @@ HOSTILE = "\x1b[31mred\x1b[0m [bold]loud[/bold] \u202eback \x9bm\nsecond line"
 
 @pytest.fixture(autouse=True)
 def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The configured store, by words alone so that no model has to be loaded."""
+    """The configured store, by words only so that no model has to be loaded."""
     monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     return sqlite_url

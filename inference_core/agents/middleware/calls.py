@@ -61,7 +61,7 @@ class FirstOfRun(UntrackedValue[Any]):
 class MemoryStatus(str, Enum):
     """The outcome of recall in a run. ``memory_status_reason`` says why it is not ``RECALLED``.
 
-    RECALLED: memories were ranked by words and meaning. LEXICAL: by words alone. DEGRADED: recall failed or took longer
+    RECALLED: memories were ranked by words and meaning. LEXICAL: by words only. DEGRADED: recall failed or took longer
     than ``recall_timeout``, and the agent answers without memory. CLOSED: no user is known, the user id is invalid, or
     two sources contradict each other, so nothing is read or written. OFF: automatic recall is off in this run; the
     tools work.

@@ -55,7 +55,7 @@ Rules and preferences need no exemption: the profile has them."""
 _WAIT_SHARE: Final = 0.7
 """The share of the timeout in which recall waits for the question's vectors from a server, or builds an index.
 
-If that takes longer, recall goes on by words alone. The rest of the time is for ranking and rendering: with a share of
+If that takes longer, recall goes on by words only. The rest of the time is for ranking and rendering: with a share of
 1, a slow server would use up the whole timeout, and the run would have no memory at all.
 """
 _WARNING_PERIOD_S: Final = 60.0

@@ -62,7 +62,7 @@ def parse_ttl(text: str) -> MemoryTTLConfig:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLifetimes:
-    """How long memories live, by category; ``default`` for the others, None: for ever. Safe for several threads."""
+    """How long memories live, by category; ``default`` for the others, None: forever. Safe for several threads."""
 
     default: timedelta | None
     categories: Mapping[str, timedelta | None]

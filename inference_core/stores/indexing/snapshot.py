@@ -46,7 +46,7 @@ class Snapshot:
     """Answers from exactly ``scopes``, a user's and those of spaces, as they are when it is made. For one thread.
 
     Where an index would take longer than ``wait_seconds`` to build, it is built in the background; until then the
-    database answers, and searches are by words alone. Methods block and raise StoreError.
+    database answers, and searches are by words only. Methods block and raise StoreError.
     """
 
     def __init__(

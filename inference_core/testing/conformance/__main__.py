@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for verdict in verdicts(Factory(options.factory), options.only):
             found.append(verdict)
-            kind = "robustness" if verdict.promise.is_strength else "contract"
+            kind = "robustness" if verdict.promise.is_robustness else "contract"
             print(f"{kind:<10}  {_MARKS[verdict.outcome]}  {verdict.promise.text}", file=stream, flush=True)
             for note in verdict.notes():
                 print(f"{'':20}  {note}", file=stream, flush=True)
@@ -45,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print(f"{_count(found, 'contract')}, {_count(found, 'robustness')}")
     broken = [one.promise for one in found if one.outcome is Outcome.BROKEN]
-    return int(any(options.strict or not promise.is_strength for promise in broken))
+    return int(any(options.strict or not promise.is_robustness for promise in broken))
 
 
 def _count(found: Sequence[Verdict], kind: str) -> str:
-    those = [one.outcome for one in found if one.promise.is_strength is (kind == "robustness")]
+    those = [one.outcome for one in found if one.promise.is_robustness is (kind == "robustness")]
     tried = len(those) - those.count(Outcome.UNTRIED)
     return f"{kind}: {those.count(Outcome.KEPT)} of {tried} kept"
 

@@ -64,7 +64,7 @@ def _robustness(test: Callable[[Any, Subject], None]) -> Callable[[Any, Subject]
                 raise
             self.fall_short(error)
 
-    vars(tried)["is_strength"] = True
+    vars(tried)["is_robustness"] = True
     return tried
 
 
@@ -72,11 +72,11 @@ def _robustness(test: Callable[[Any, Subject], None]) -> Callable[[Any, Subject]
 class Promise:
     """A promise: its method's ``name``, the ``text`` that states it, and the ``reason`` why it matters.
 
-    ``is_strength``: it is a robustness promise, not a contract promise.
+    ``is_robustness``: it is a robustness promise, not a contract promise.
     """
 
     name: str
-    is_strength: bool
+    is_robustness: bool
     text: str
     reason: str
 
@@ -87,9 +87,9 @@ def promises_of(kind: type[Promises]) -> list[Promise]:
     found: list[Promise] = []
     for name, method in methods.items():
         text, _, reason = (inspect.getdoc(method) or name).partition("\n")
-        is_strength = bool(getattr(method, "is_strength", False))
-        found.append(Promise(name, is_strength, text.rstrip("."), " ".join(reason.split())))
-    return sorted(found, key=lambda promise: promise.is_strength)
+        is_robustness = bool(getattr(method, "is_robustness", False))
+        found.append(Promise(name, is_robustness, text.rstrip("."), " ".join(reason.split())))
+    return sorted(found, key=lambda promise: promise.is_robustness)
 
 
 def expect(condition: object, message: str) -> None:

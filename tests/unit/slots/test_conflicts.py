@@ -1,4 +1,4 @@
-"""Which short notes contradict each other, by words alone; what is not recognised is told with the newest first."""
+"""Which short notes contradict each other, by words only; what is not recognised is told with the newest first."""
 
 from __future__ import annotations
 

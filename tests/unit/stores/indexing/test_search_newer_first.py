@@ -112,7 +112,7 @@ def test_diversity_decides_alone(memory: SyncMemoryService):
 
 
 def test_what_was_learned_in_a_session_is_no_turn_of_it(memory: SyncMemoryService):
-    """Guards that memories saved by the tools, which name their conversation, were compared by words alone."""
+    """Guards that memories saved by the tools, which name their conversation, were compared by words only."""
     for content, day in zip((OLD, NEW), (1, 5), strict=True):
         _save(memory, content, day, session_id="s")
     assert memory.recall_memories("ada", ASKED)[0].content == NEW
