@@ -19,7 +19,7 @@ SUITES: Final = {
     "kill -9 at every step of 1,000 messages": "tests/faults/test_outbox_steps.py",
     "kill -9 of agents and workers, 100 times; 1,000 jobs with 30 bad ones": "tests/faults/test_outbox_crash.py",
     "8 processes x 20 savers x 100 saves": "tests/faults/test_concurrent_writers.py",
-    "20,000 turns of 200 users on one agent": "tests/security/test_concurrent_users.py",
+    "7,000 turns of 200 users on one agent, for each store": "tests/security/test_concurrent_users.py",
     "30 callers of 5 users, ten minutes on each database": "tests/faults/test_stress.py",
     "50 kills of a migration of 5,000 memories": "tests/faults/test_migration_crash.py",
     "20,000 instants in 12 time zones": "tests/property/test_time_zones.py",
