@@ -251,7 +251,7 @@ class SearchRobustness(Robustness):
             expect_equal(subject.keys(NS, filter={"x": value}), [wanted], f"x: {value!r}")
 
     def test_filters_compare_whole_values(self, subject: Subject) -> None:
-        """A dict or list in a filter is compared as a whole.
+        """A filter can compare a field with a dict or a list.
 
         SqliteStore and PostgresStore raise ValueError for a dict.
         """
@@ -261,7 +261,7 @@ class SearchRobustness(Robustness):
         expect_equal(subject.keys(NS, filter={"tags": ["x"]}), ["b"], "a list")
 
     def test_unknown_operators_are_refused(self, subject: Subject) -> None:
-        """A filter with an unknown operator raises an error instead of returning no items.
+        """A filter with an unknown operator or condition raises an error instead of returning no items.
 
         A misspelt operator must not look like an empty memory.
         """
