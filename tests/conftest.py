@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from langgraph.store.sqlite import SqliteStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.testing import FrozenClock
+
+for _setting in [name for name in os.environ if name.startswith("AGENT_")]:
+    del os.environ[_setting]  # tests expect the defaults, whatever is set where they run
 
 TESTS = Path(__file__).parent
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
