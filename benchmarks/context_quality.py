@@ -16,15 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from context.cases import OWN, case_sets
+from context.cases import case_sets
 from context.experiment import DEPTH, run_set
 from context.first import told
 from report import Row, publish
 from rich.console import Console
 from rich.progress import Progress
 
-from inference_core.context.engineer import ContextEngineer
-from inference_core.context.relevance import Pruning
 from inference_core.errors import InferenceCoreError
 from inference_core.evaluation.formats import load_atomic
 from inference_core.evaluation.report import save_picture
@@ -39,15 +37,6 @@ SILENT: Final = 0.7
 CALIBRATED: Final = 0.1
 SAVED: Final = ("own_dev/atomic_memories.json", "own_dev/atomic_more.json")
 PICTURE: Final = Path(__file__).parent / "results" / "context_quality.png"
-_MODES: Final = ("distraction", "confusion", "clash")
-STRICTER: Final = {
-    "min_chance=0.05": ContextEngineer(pruning=Pruning(min_chance=0.05)),
-    "min_chance=0.05, answers_only": ContextEngineer(pruning=Pruning(min_chance=0.05), answers_only=True),
-    "min_chance=0.03, max_external=0, answers_only": ContextEngineer(
-        pruning=Pruning(min_chance=0.03, max_external=0), answers_only=True
-    ),
-}
-"""Engineers that leave out more than the default one, for the repository's own cases."""
 
 
 async def measured(data: Path | None, split: str, embeddings: str | None) -> dict[str, Any]:
@@ -59,11 +48,7 @@ async def measured(data: Path | None, split: str, embeddings: str | None) -> dic
         task = progress.add_task("memories and questions", total=total)
         for name, users in sets.items():
             found[name] = await run_set(name, users, split, embeddings, lambda: progress.update(task, advance=1))
-    stricter = {
-        options: await run_set(OWN, sets[OWN], split, embeddings, lambda: None, engineer)
-        for options, engineer in STRICTER.items()
-    }
-    return {"split": split, "depth": DEPTH, "sets": found, "stricter": stricter}
+    return {"split": split, "depth": DEPTH, "sets": found}
 
 
 def draw(axes: Any, sets: dict[str, Any]) -> None:
@@ -88,7 +73,7 @@ def draw(axes: Any, sets: dict[str, Any]) -> None:
 def rows_of(found: dict[str, Any]) -> Iterator[Row]:
     """The report's rows: each mode over all sets and by set, then each set's evidence, cost, silence, calibration."""
     sets: dict[str, Any] = found["sets"]
-    for mode in _MODES:
+    for mode in ("distraction", "confusion", "clash"):
         yield from _of_mode(mode, {name: one["bad"].get(mode) for name, one in sets.items()}, FEWER)
     yield from _of_mode("poison from outside", _halves(sets, "external"), FEWER)
     yield from _of_mode("poison with the user's trust", _halves(sets, "own"), None)
@@ -104,11 +89,6 @@ def rows_of(found: dict[str, Any]) -> Iterator[Row]:
         if one["needed"]["external"]["before"]:
             yield _kept(f"needed evidence from outside kept, {name}", one["needed"]["external"])
         yield from _of_set(name, one)
-    for options, one in found["stricter"].items():
-        counted = {**one["bad"], "poison from outside": one["poisoning"]["external"]}
-        fewer = [f"{mode} {100 * counted[mode]['fewer']:.1f} % fewer" for mode in (*_MODES, "poison from outside")]
-        kept = f"{100 * one['needed']['all']['kept']:.1f} % of the evidence kept"
-        yield f"{OWN}, with {options}", f"{', '.join(fewer)}; {kept}", "", None
 
 
 def told_rows(found: dict[int, dict[str, dict[str, float]]]) -> Iterator[Row]:
