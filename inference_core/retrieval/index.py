@@ -100,6 +100,11 @@ class ScopeView:
         return self.columns.embedded <= self.seq
 
     @cached_property
+    def unembedded(self) -> NDArray[np.intp]:
+        """The living slots whose text has no vectors."""
+        return np.flatnonzero(self.alive & self.columns.has_text & ~self.embedded)
+
+    @cached_property
     def order(self) -> SessionOrder:
         """The living slots with a text, by session and time."""
         slots = np.flatnonzero(self.alive & self.columns.has_text)

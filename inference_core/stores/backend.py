@@ -307,8 +307,8 @@ class Backend(Protocol):
         """
         ...
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
-        """Rows whose text has no vector of ``model`` yet."""
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        """At most ``limit`` rows whose text has no vector of ``model`` yet, among ``keys`` or in the whole store."""
         ...
 
     def expired(self, limit: int) -> list[Key]:

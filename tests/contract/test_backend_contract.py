@@ -721,6 +721,19 @@ def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
     assert len(backend.pending("m3", 1)) == 1
 
 
+def test_texts_at_keys_are_pending_too(backend: Backend):
+    done(backend, put("a", text="tea"), put("b", text="mate"), put("c"), put("d", text="gone"), put("e", text="milk"))
+    done(backend, put("b", scope=("bob", "semantic"), text="water"))
+    done(backend, vector("a", 1), Remove(namespace=USER, key="d"))
+    backend.heads([USER])
+    keys = [(USER, key) for key in ("a", "b", "c", "d", "nobody's")]
+    (waiting,) = backend.pending("m1", 9, keys)
+    assert (waiting.namespace, waiting.key, waiting.version, waiting.text) == (USER, "b", 1, "mate")
+    assert {row.key for row in backend.pending("m2", 9, keys)} == {"a", "b"}
+    assert len(backend.pending("m2", 1, keys)) == 1
+    assert backend.pending("m1", 9, []) == []
+
+
 def test_meta(backend: Backend):
     assert backend.get_meta("color") is None
     backend.set_meta("color", "red")

@@ -227,16 +227,16 @@ class ForeignBackend:
         """The rows that the last call of `heads` has found whose terms hold the most of ``words``."""
         return holding_most(self.changes(scope, 0), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         """Texts without a vector of ``model``, of the scopes that this process has read."""
         with self._lock:
-            waiting = (
+            waiting = [
                 (scope, key)
                 for scope, mirror in self._mirrors.items()
                 for key, mark in mirror.marks.items()
                 if mark.model not in (None, model)
-            )
-            keys = list(waiting)
+            ]
+        keys = waiting if keys is None else [key for key in keys if key in set(waiting)]
         found: list[UnembeddedRow] = []
         for at in range(0, len(keys), limit):  # past rows that are gone: their scope may never be read again
             rows = [row for row in self.get(keys[at : at + limit]) if row]

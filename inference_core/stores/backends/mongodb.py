@@ -197,8 +197,10 @@ class MongoBackend:
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         return holding_most(self.changes(scope, 0), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
-        wanted = {"text": {"$ne": None}, "model": {"$ne": model}}
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        wanted: dict[str, Any] = {"text": {"$ne": None}, "model": {"$ne": model}}
+        if keys is not None:
+            wanted["_id"] = {"$in": [id_of(key) for key in keys]}
         with self._open():
             found = ((key_of(fields), fields) for fields in self._rows.find(wanted, {"version": 1, "text": 1}))
             sound = ((key, one) for key, one in found if key and isinstance(one["text"], str))

@@ -161,7 +161,11 @@ class TableBackend(ABC):
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
         return holding_most(self.changes(scope, 0), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        if keys is not None:
+            named = zip(keys, self._states(keys), strict=True)
+            found = (state.pending(*key, model) for key, state in named if state)
+            return list(islice(filter(None, found), limit))
         with closing(self._tables()) as tables:
             states = chain.from_iterable(table.states() for table in tables)
             return list(islice(filter(None, (state.pending(*key, model) for key, state in states)), limit))

@@ -163,10 +163,10 @@ class SealedBackend:
         """The keys whose terms hold the most of ``words``, counted here: the database cannot read them."""
         return holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         size = limit
         while True:
-            found = self.inner.pending(model, size)
+            found = self.inner.pending(model, size, keys)
             sealers = self._sealers((one.namespace, one.key) for one in found)
             texts = [
                 sealers[one.namespace[0]].document(Document(one.text, "", ""), (one.namespace, one.key))

@@ -68,6 +68,15 @@ class Snapshot:
         if self._is_cold:
             indexes.build(self._scopes)
 
+    @property
+    def count_unembedded(self) -> int:
+        """How many of its texts have no vector of the store's model; 0 while it is without an index."""
+        return sum(len(view.unembedded) for view in self._views.values())
+
+    def unembedded(self) -> list[Key]:
+        """The keys of these texts."""
+        return [(scope, view.keys[slot]) for scope, view in self._views.items() for slot in view.unembedded.tolist()]
+
     def search(self, search: Search) -> SearchResult:
         """The best rows for a text; for a blank text, the newest with ``backfill``, else none."""
         return self.search_together([search])[0]

@@ -210,14 +210,17 @@ class RedisBackend:
         found = holding_most(self.changes(scope, 0, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        found = self._unembedded(model, limit) if keys is None else keys
+        cells = [unpack_cell(packed).cell for packed in self._fields("cells", found)]
+        waiting = [cell.pending(*key, model) for key, cell in zip(found, cells, strict=True) if cell]
+        return [one for one in waiting if one][:limit]
+
+    def _unembedded(self, model: str, limit: int) -> list[Key]:
         (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
         others = [other for other in map(bytes.decode, models) if other != model]
         texts = [("ZRANGE", self._keys.of("texts", other), 0, limit - 1) for other in others]
-        found = [unpack_address(member) for members in self._server.ask(texts) for member in members][:limit]
-        cells = [unpack_cell(packed).cell for packed in self._fields("cells", found)]
-        waiting = [cell.pending(*key, model) for key, cell in zip(found, cells, strict=True) if cell]
-        return [one for one in waiting if one]
+        return [unpack_address(member) for members in self._server.ask(texts) for member in members][:limit]
 
     def expired(self, limit: int) -> list[Key]:
         (found,) = self._server.ask([("ZRANGEBYLEX", self._keys.whole("ends"), "-", self._later(), "LIMIT", 0, limit)])

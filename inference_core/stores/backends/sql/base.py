@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from inference_core.clock import Clock, SystemClock
@@ -184,11 +185,13 @@ class SqlBackend(ABC):
         )
         return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
-        query = (
-            f"SELECT s.namespace, r.key, r.version, r.text FROM {ROWS} "
-            "WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"
-        )
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        columns = "s.namespace, r.key, r.version, r.text"
+        if keys is not None:
+            found = self._of_keys(f"{columns}, r.model", keys, "r.text IS NOT NULL")
+            waiting = (pending_of(row[:-1]) for row in found if row[-1] != model)
+            return list(islice(filter(None, waiting), limit))
+        query = f"SELECT {columns} FROM {ROWS} WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"
         return self._first(limit, pending_of, query, {"model": model})
 
     def expired(self, limit: int) -> list[Key]:
