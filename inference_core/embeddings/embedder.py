@@ -38,8 +38,9 @@ from inference_core.memory.redaction import told_error
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_WORKERS: Final = 8
-"""Most models are servers: eight runs at once do not wait for each other's questions."""
+_WORKERS: Final = 2
+_QUESTIONS_AT_ONCE: Final = 8
+"""Most models are servers, and a reply waits for a question: eight do not wait for each other, nor for documents."""
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
 _SILENCE_S: Final = 2.0
@@ -107,8 +108,9 @@ class Embedder:
         self._gives_tokens = isinstance(model, TokenEmbeddings)
         self._load = load
         self._pool = WorkerPool(_WORKERS, "embedder", hang_s=_SILENCE_S)
-        # Not at exit: engines that are closed at exit still embed.
-        weakref.finalize(self, self._pool.close).atexit = False
+        self._questions = WorkerPool(_QUESTIONS_AT_ONCE, "embedder-question", hang_s=_SILENCE_S)
+        for pool in (self._pool, self._questions):
+            weakref.finalize(self, pool.close).atexit = False  # engines that are closed at exit still embed
         self._joined = JoinedCalls(self._pool, self._embedded)
         self._shared = SharedQueries(self._embedded_together)
         self._ready = threading.Event()
@@ -209,7 +211,7 @@ class Embedder:
         """
         asked = _QueryText(text[:_READ_CHARS], spaces)
         embed = partial(self._shared.embed, asked) if self._has_batches else partial(self._embedded, asked)
-        return self._asked(asked, partial(self._pool.submit, embed), timeout, inline=embed)
+        return self._asked(asked, partial(self._questions.submit, embed), timeout, inline=embed)
 
     def embed_now(self, passages: Sequence[Passage]) -> Encodings:
         """The encodings of ``passages``, made in the caller's thread. Success ends the pause after failures.
@@ -227,6 +229,7 @@ class Embedder:
     def close(self) -> None:
         """Ends the worker threads. Running calls get two seconds to return."""
         self._pool.close(_PARTING_S)
+        self._questions.close(_PARTING_S)
 
     def _asked(
         self,

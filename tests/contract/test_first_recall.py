@@ -78,10 +78,14 @@ def pending(store: MemoryStore) -> list[str]:
     return [row.text for row in store.engine.backend.pending("hashing", 99)]
 
 
+def _nothing(_: Backfill) -> None:
+    """Instead of a portion."""
+
+
 @pytest.fixture
 def without_chore(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors are not made in the background."""
-    monkeypatch.setattr(Backfill, "fill_portion", lambda _: None)
+    monkeypatch.setattr(Backfill, "fill_portion", _nothing)
 
 
 class TestWaiting:

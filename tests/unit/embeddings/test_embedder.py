@@ -154,7 +154,7 @@ def test_a_second_event_loop_does_not_meet_the_connections_of_the_first():
 
     model = Connected([[0.0, 1.0]])
     embedder = Embedder(model, "f")
-    for threads in ([], ["embedder-1"], ["embedder-1"] * 2):
+    for threads in ([], ["embedder-question-1"], ["embedder-question-1"] * 2):
         assert _numbers(asyncio.run(arun(embedder.query("a", LATE)))) == [[0.0, 1.0]]
         assert model.threads == threads
     embedder.close()
@@ -165,7 +165,7 @@ def test_langchains_default_coroutine_is_not_used():
     embedder = Embedder(model, "f")
     asyncio.run(arun(embedder.documents([Passage("a")])))
     asyncio.run(arun(embedder.query("a")))
-    assert [name.rpartition("-")[0] for name in model.threads] == ["embedder", "embedder"]
+    assert [name.rpartition("-")[0] for name in model.threads] == ["embedder", "embedder-question"]
     embedder.close()
 
 
