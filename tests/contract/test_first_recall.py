@@ -12,10 +12,14 @@ from agent_support import FACES, ask, make_agent
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_store
+from inference_core.agents.middleware import short_term
+from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
 from inference_core.effects import run
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import EmbeddingError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
+from inference_core.short_term.blocks.vector import VectorMemory
+from inference_core.short_term.strategies import FlushToLongTerm
 from inference_core.stores import engine as engines
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
@@ -149,6 +153,21 @@ class TestWaiting:
             threading.Timer(0.2, loading.go.set).start()
             result = await ask(agent, face, "zeppelin")
             assert (result["memory_status"], result["memory_status_reason"]) == ("recalled", None)
+
+    @pytest.mark.parametrize("face", FACES)
+    async def test_so_does_the_first_recall_of_short_term_memory(
+        self, sqlite_url: str, loading: Loading, monkeypatch: pytest.MonkeyPatch, face: str
+    ) -> None:
+        monkeypatch.setattr(short_term, "COLD_TIMEOUT_S", LATE)
+        with opened(sqlite_url, loading) as store:
+            AgentMemoryStoreService(store).sync.save_memory("ada", "Drinks green tea", "interaction")
+            overflow = FlushToLongTerm([VectorMemory(min_relevance=0)], into_system_prompt=True)
+            middleware = ShortTermMemoryMiddleware(overflow, user_id="ada")
+            model = ScriptedChatModel(turns=["ok"])
+            agent = make_agent(model, store=store, middleware=[middleware])
+            threading.Timer(0.2, loading.go.set).start()
+            await ask(agent, face, "zeppelin")
+            assert any("green tea" in message.text for message in model.requests[0])
 
     def test_only_the_first_recalls_have_more_time(self, sqlite_url: str, loading: Loading) -> None:
         with opened(sqlite_url, loading) as store:
