@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -44,7 +45,7 @@ class PostgresServer:
         self.folder = _new_folder("memory-postgres-")
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: psycopg.Connection[Any] | None = None
-        self._free: list[str] = []
+        self._free: defaultdict[int, list[str]] = defaultdict(list)
         self._numbers = count(1)
         if self._user:
             shutil.chown(self.folder, self._user)
@@ -104,17 +105,25 @@ class PostgresServer:
             self._connection = psycopg.connect(self.url(), autocommit=True)
         self._connection.execute(statement.encode())
 
-    def schema(self, *, is_new: bool) -> str:
-        """The name of a schema that nobody uses: a new one without tables, or one with the empty tables of a store."""
-        if self._free and not is_new:
-            return self._free.pop()
+    def schema(self, *, is_new: bool, partitions: int = 0) -> str:
+        """The name of a schema that nobody uses: a new one without tables, or one with the empty tables of a store.
+
+        ``partitions``: its rows are in so many hash partitions.
+        """
+        if self._free[partitions] and not is_new:
+            return self._free[partitions].pop()
         name = f"store{next(self._numbers)}"
         self.execute(f"CREATE SCHEMA {name}")
         if not is_new:
             open_backend(self.url(name)).close()
+        if partitions:
+            self.execute(_PARTITIONED.format(name=name))
+            for at in range(partitions):
+                bounds = f"WITH (MODULUS {partitions}, REMAINDER {at})"
+                self.execute(f"CREATE TABLE {name}.rows_{at} PARTITION OF {name}.memory_rows FOR VALUES {bounds}")
         return name
 
-    def give_back(self, name: str, *, is_new: bool) -> None:
+    def give_back(self, name: str, *, is_new: bool, partitions: int = 0) -> None:
         """Drops a new schema, and empties another for the next who asks."""
         if is_new:
             self.execute(f"DROP SCHEMA {name} CASCADE")
@@ -123,7 +132,7 @@ class PostgresServer:
             f"DELETE FROM {name}.memory_rows; DELETE FROM {name}.memory_scopes;"
             f"DELETE FROM {name}.memory_meta WHERE name <> 'schema_version'"
         )
-        self._free.append(name)
+        self._free[partitions].append(name)
 
     @property
     def _data(self) -> str:
@@ -162,6 +171,15 @@ def debian_binaries() -> Path | None:
     return found[-1].parent if found else None
 
 
+PARTITIONED = "postgres-partitioned"
+"""The wheel's PostgreSQL, with the rows in hash partitions by scope."""
+PARTITIONS = 8
+_PARTITIONED = """
+ALTER TABLE {name}.memory_rows RENAME TO rows_before;
+CREATE TABLE {name}.memory_rows (LIKE {name}.rows_before INCLUDING ALL,
+    FOREIGN KEY (scope) REFERENCES {name}.memory_scopes (id)) PARTITION BY HASH (scope);
+DROP TABLE {name}.rows_before
+"""
 _KINDS = {"postgres": wheel_binaries, "postgres-debian": debian_binaries}
 _running: list[PostgresServer] = []
 
@@ -191,12 +209,14 @@ def close_all() -> None:
 
 
 @contextmanager
-def fresh_database(kind: str = "postgres", *, is_new: bool = False) -> Generator[str]:
+def fresh_database(kind: str = "postgres", *, is_new: bool = False, partitions: int = 0) -> Generator[str]:
     """The URL of an empty database: a schema of its own. ``is_new``: without the tables of a store."""
+    if kind == PARTITIONED:
+        kind, partitions = "postgres", PARTITIONS
     running = server(kind)
-    schema = running.schema(is_new=is_new)
+    schema = running.schema(is_new=is_new, partitions=partitions)
     yield running.url(schema)
-    running.give_back(schema, is_new=is_new)
+    running.give_back(schema, is_new=is_new, partitions=partitions)
 
 
 def everybody_reaches(path: Path) -> bool:

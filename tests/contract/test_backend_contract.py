@@ -19,6 +19,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from mongo_support import KIND as MONGODB
 from mongo_support import mongodb
+from postgres_server import PARTITIONED
 from retrieval_support import floats, packed
 
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
@@ -38,7 +39,7 @@ SEALED = "file-sealed"
 """A file store whose lines are compressed and encrypted."""
 KEYED = ("keyed-sqlite", "keyed-memory")
 """Databases whose rows are encrypted with a key for each user."""
-OWN = (*BACKEND_KINDS, SEALED, *KEYED, MONGODB)
+OWN = (*BACKEND_KINDS, PARTITIONED, SEALED, *KEYED, MONGODB)
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -895,6 +896,7 @@ NAMES = {
     "sqlite": "sqlite:///",
     "postgres": "postgresql://",
     "postgres-debian": "postgresql://",
+    PARTITIONED: "postgresql://",
     "redis": "unix://",
     "memory": "memory://",
     "file": "file:///",

@@ -72,11 +72,12 @@ UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, crea
 WHERE scope = %(id)s AND key = %(key)s AND seq = %(seq)s
 """
 _ERASE: Final = """
-DELETE FROM memory_rows WHERE ctid = ANY(ARRAY(
-    SELECT r.ctid FROM memory_rows r WHERE r.scope IN (SELECT id FROM memory_scopes WHERE root = %(root)s)
+DELETE FROM memory_rows WHERE (scope, key) IN (
+    SELECT r.scope, r.key FROM memory_rows r WHERE r.scope IN (SELECT id FROM memory_scopes WHERE root = %(root)s)
     LIMIT %(limit)s
-))
+)
 """
+"""By the primary key: a ctid is unique only within one partition."""
 _ERASE_ROW: Final = """
 DELETE FROM memory_rows WHERE scope = (SELECT id FROM memory_scopes WHERE namespace = %s) AND key = %s
 """
