@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from inference_core.errors import UserErased, VersionConflict
 from inference_core.memory.namespaces import ERASED, MIGRATED, QUEUE_ROOT, Namespace
 from inference_core.memory.text import encode_json
+from inference_core.retrieval.documents import NO_EPOCH, Epoch
 from inference_core.stores.backend import Backend, Check, Key, Put, Row, Write
 
 _KEY_ROW: Final[Key] = ((ERASED,), "key")
@@ -59,6 +60,7 @@ class Fences:
         # Processes that share a file share a clock.
         self._skew_s = 0.0 if backend.files() else _SKEW_S
         self._key: bytes | None = None
+        self._epoch: Epoch = NO_EPOCH
         self._known: dict[str, Fence] = {}
         self._lock = threading.Lock()
 
@@ -79,11 +81,15 @@ class Fences:
             for (namespace, key), fence in named
         ]
 
-    def read(self, roots: Sequence[str]) -> list[Check]:
-        """Like `checks`, after reading the fences from the database. Raises StoreError."""
-        if self._key is None:
+    def is_outlived(self, epoch: Epoch) -> bool:
+        """Whether the key, and with it all that is known, may have been lost, as the database is of ``epoch`` now."""
+        return self._key is not None and epoch not in (NO_EPOCH, self._epoch)
+
+    def read(self, roots: Sequence[str], *, anew: bool = False) -> list[Check]:
+        """Like `checks`, after reading the fences from the database, and with ``anew`` the key. Raises StoreError."""
+        if self._key is None or anew:
             (row,) = self._backend.get([_KEY_ROW])
-            self._key = row and bytes.fromhex(row.value["key"])
+            self._epoch, self._key = (row.epoch, bytes.fromhex(row.value["key"])) if row else (NO_EPOCH, None)
         if self._key is not None:
             rows = self._backend.get([self._place(root) for root in roots])
             with self._lock:
