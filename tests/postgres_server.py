@@ -34,9 +34,12 @@ _EVERYBODY_MAY_ENTER = 0o001
 
 
 class PostgresServer:
-    """A server with the binaries in ``folder``; ``durable``: with fsync, as a crash of the machine would need it."""
+    """A server with the binaries in ``folder``; ``durable``: with fsync, as a crash of the machine would need it.
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+    ``follows``: it is a standby of that one, which stands still for a moment.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False, follows: PostgresServer | None = None) -> None:
         self._options: Sequence[str] = () if durable else _FAST
         self._user = _unprivileged()
         # Root's own folders, and so a clone, its environment and TMPDIR, are often closed to the server's user.
@@ -49,7 +52,17 @@ class PostgresServer:
         self._numbers = count(1)
         if self._user:
             shutil.chown(self.folder, self._user)
-        made = self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "-N")
+        if follows is not None:
+            follows.stop()
+            copy_data(follows.data, self.data)
+            follows.start()
+            (self.data / "standby.signal").touch()
+            with (self.data / "postgresql.auto.conf").open("a") as settings:
+                settings.write(f"primary_conninfo = 'host={follows.folder} user=postgres'\n")
+            return
+        made = self._run(
+            "initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "-N"
+        )
         if made.wait():
             pytest.skip(f"initdb of {folder} failed: {(self.folder / 'log').read_text()[-500:]}")
 
@@ -59,7 +72,7 @@ class PostgresServer:
         while not self._answers():
             if self._process is None or self._process.poll() is not None:
                 listening = ("-c", "listen_addresses=", "-k", str(self.folder), "-c", "max_connections=200")
-                self._process = self._run("postgres", "-D", self._data, *listening, *self._options)
+                self._process = self._run("postgres", "-D", str(self.data), *listening, *self._options)
             if time.monotonic() > end:
                 raise TimeoutError((self.folder / "log").read_text()[-500:])
             time.sleep(0.05)
@@ -77,6 +90,13 @@ class PostgresServer:
         """Ends all processes of the server at once."""
         self.signal(signal.SIGKILL)
         assert self._process is not None
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """Ends the server as an administrator would: what it holds is on disk then."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
         self._process.wait()
         self._process = None
 
@@ -99,11 +119,12 @@ class PostgresServer:
         options = quote(f"-csearch_path={schema}")
         return f"postgresql://postgres@/postgres?host={quote(str(self.folder), safe='')}&options={options}"
 
-    def execute(self, statement: str) -> None:
-        """Runs statements on a connection that is kept."""
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Runs statements on a connection that is kept; what the last one finds."""
         if self._connection is None or self._connection.broken:
             self._connection = psycopg.connect(self.url(), autocommit=True)
-        self._connection.execute(statement.encode())
+        cursor = self._connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
 
     def schema(self, *, is_new: bool, partitions: int = 0) -> str:
         """The name of a schema that nobody uses: a new one without tables, or one with the empty tables of a store.
@@ -135,8 +156,9 @@ class PostgresServer:
         self._free[partitions].append(name)
 
     @property
-    def _data(self) -> str:
-        return str(self.folder / "data")
+    def data(self) -> Path:
+        """Where its data is."""
+        return self.folder / "data"
 
     def _answers(self) -> bool:
         try:
@@ -190,15 +212,24 @@ def server(kind: str) -> PostgresServer:
     return new_server(kind)
 
 
-def new_server(kind: str, *, durable: bool = False) -> PostgresServer:
-    """One more server of ``kind``, which runs."""
+def new_server(kind: str, *, durable: bool = False, follows: PostgresServer | None = None) -> PostgresServer:
+    """One more server of ``kind``, which runs; ``follows``: as a standby of that one."""
     binaries = _KINDS[kind]()
     if binaries is None:
         pytest.skip(f"the PostgreSQL of {kind} is not installed")
-    made = PostgresServer(binaries, durable=durable)
+    made = PostgresServer(binaries, durable=durable, follows=follows)
     _running.append(made)
     made.start()
     return made
+
+
+def copy_data(data: Path, target: Path) -> None:
+    """Copies the data of a server that stands still to ``target``, in place of what is there."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(data, target)
+    owner = data.stat()
+    for path in (target, *target.rglob("*")):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 @atexit.register

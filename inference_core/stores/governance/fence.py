@@ -35,6 +35,7 @@ _NEVER: Final = -1
 _SKEW_S: Final = 60.0
 """How far the clocks of two machines may differ: a write is later than an erasure if it began this long after it."""
 _MOST_KNOWN: Final = 10_000
+_JUMP: Final = 1 << 32
 _MAKING: Final = threading.Lock()
 _NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
 
@@ -66,16 +67,18 @@ class Fences:
 
     def scope(self, root: str) -> Namespace:
         """The namespace whose head changes with each erasure of the user, as far as this process knows."""
-        return (ERASED,) if self._key is None else self._place(root)[0]
+        key = self._key
+        return (ERASED,) if key is None else _place(key, root)[0]
 
     def checks(self, roots: Iterable[str]) -> list[Check]:
         """The writes that refuse a batch if one of these users was erased since, or is being erased.
 
         They follow from what this process knows; the database is not read.
         """
-        if self._key is None:
+        key = self._key  # another thread may read it anew
+        if key is None:
             return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
-        named = [(self._place(root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
+        named = [(_place(key, root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
         return [
             Check(namespace=namespace, key=key, expected=_NEVER if fence.is_up else fence.version)
             for (namespace, key), fence in named
@@ -90,8 +93,8 @@ class Fences:
         if self._key is None or anew:
             (row,) = self._backend.get([_KEY_ROW])
             self._epoch, self._key = (row.epoch, bytes.fromhex(row.value["key"])) if row else (NO_EPOCH, None)
-        if self._key is not None:
-            rows = self._backend.get([self._place(root) for root in roots])
+        if (key := self._key) is not None:
+            rows = self._backend.get([_place(key, root) for root in roots])
             with self._lock:
                 if len(self._known) + len(roots) > _MOST_KNOWN:
                     self._known.clear()
@@ -117,6 +120,7 @@ class Fences:
             key = {"key": secrets.token_hex(32)}
             # Another process may make one at the same time: then that one counts.
             self._apply(_put(_KEY_ROW, key, expected=0))
+        self.read([root], anew=True)
         self._set(root, is_up=True)
 
     def take_down(self, root: str) -> None:
@@ -134,17 +138,15 @@ class Fences:
 
     def _set(self, root: str, *, is_up: bool) -> None:
         self.read([root])
-        self._apply(_put(self._place(root), {"up": is_up, "at": time.time()}))
+        # The database may lose this version, and get another erasure's: a write that knows this one must not fit that.
+        above = self._known.get(root, Fence()).version + secrets.randbelow(_JUMP)
+        self._apply(_put(_place(self._key or b"", root), {"up": is_up, "at": time.time()}, above=above))
         self.read([root])
 
     def _apply(self, write: Write) -> None:
         (outcome,) = self._backend.apply([[write]])
         if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):
             raise outcome
-
-    def _place(self, root: str) -> Key:
-        name = hmac.digest(self._key or b"", root.encode(errors="surrogatepass"), "sha256").hex()[:32]
-        return (ERASED, name), _STATE
 
 
 _FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDictionary()
@@ -159,9 +161,14 @@ def fences_of(backend: Backend) -> Fences:
         return found
 
 
-def _put(key: Key, value: dict[str, Any], expected: int | None = None) -> Put:
+def _place(key: bytes, root: str) -> Key:
+    name = hmac.digest(key, root.encode(errors="surrogatepass"), "sha256").hex()[:32]
+    return (ERASED, name), _STATE
+
+
+def _put(key: Key, value: dict[str, Any], expected: int | None = None, above: int = 0) -> Put:
     text = encode_json(value, what="fence")
-    return Put(namespace=key[0], key=key[1], value=text, updated_at=datetime.now(UTC), expected=expected)
+    return Put(namespace=key[0], key=key[1], value=text, updated_at=datetime.now(UTC), expected=expected, above=above)
 
 
 def roots_of(batch: Iterable[Write]) -> list[str]:
