@@ -79,6 +79,12 @@ class RedisBackend:
                 self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
             if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
                 _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
+            if not self._server.may_inform:
+                _LOG.warning(
+                    "%s does not answer INFO to this login, so a restart that lost writes goes unnoticed: restart this "
+                    "process, too",
+                    self.name,
+                )
             # A confirmed write is on disk if the server flushes its log after each one.
             durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
             self.capabilities = Capabilities(

@@ -125,7 +125,7 @@ class Server:
             raise ConfigurationError(str(self._failure(error))) from None
         except exceptions.RedisError as error:
             raise self._failure(error) from error
-        self._may_inform = isinstance(facts, bytes)
+        self.may_inform = isinstance(facts, bytes)
         if isinstance(facts, bytes) and b"cluster_enabled:1" in facts:
             self.close()
             raise ConfigurationError(f"{self.name} cannot be opened: {_NO_CLUSTER}")
@@ -140,7 +140,7 @@ class Server:
 
     def ask_in_epoch(self, commands: Sequence[Command], *, together: bool = False) -> tuple[list[Any], Epoch]:
         """Like `ask`, and the epoch of the server that has answered; none if the user may not ask for it."""
-        if not self._may_inform:
+        if not self.may_inform:
             return self.ask(commands, together=together), NO_EPOCH
         *answers, facts = self.ask([*commands, ("INFO", "replication")], together=together)
         found = _HISTORY.search(facts)
