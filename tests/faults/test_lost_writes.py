@@ -28,9 +28,10 @@ from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import encode_label
-from inference_core.retrieval.documents import Document, Epoch
+from inference_core.retrieval.documents import NO_EPOCH, Document, Epoch
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.backend import Put
+from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.testing import FrozenClock
 
 LOST = 5
@@ -125,6 +126,8 @@ def test_regression_a_standby_that_was_promoted_without_the_last_writes() -> Non
         def remember() -> None:
             ((at,),) = primary.execute("SELECT pg_current_wal_lsn()")
             wait(lambda: standby.execute(f"SELECT pg_last_wal_replay_lsn() >= '{at}'") == [(True,)])
+            with closing(PostgresBackend(standby.url())) as replica:
+                assert replica.heads([("more", "semantic")])[0].epoch != NO_EPOCH, "a standby says it, too"
             standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
             standby.execute("SELECT pg_reload_conf()")
             wait(lambda: standby.execute("SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)])
@@ -226,3 +229,19 @@ def test_regression_an_erasure_that_was_lost_and_repeated(tmp_path: Path, *, is_
             other.engine.backend.apply([[new]])
         (view,) = one.engine._indexes.views([scope])
         assert sorted(view.keys[: view.slots]) == ["0", "1", "2"]
+
+
+def test_regression_a_key_of_a_user_that_was_lost_is_not_used_again() -> None:
+    """A process went on with it, so the audit trail could not be compared with what it recorded."""
+    with redis_of_snapshots() as (url, remember, lose), ExitStack() as opened:
+        one = opened.enter_context(open_store(url, embeddings=None))
+        save(one, "bob", "kept", 1)  # with the keys of the store itself
+        remember()
+        save(one, "ada", "lost", 2)
+        lose()
+        other = opened.enter_context(open_store(url, embeddings=None))
+        retried(partial(save, other, "ada", "new", 2))
+        retried(partial(save, one, "ada", "later", 1))
+        stored = other.engine.journal.key_of("ada")
+        assert stored is not None
+        assert one.engine.journal._keys["ada"].secret == stored
