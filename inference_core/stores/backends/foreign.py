@@ -35,6 +35,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import (
     Capabilities,
+    Head,
     Key,
     Outcome,
     Row,
@@ -193,7 +194,7 @@ class ForeignBackend:
             if len(page) < _PAGE or not fresh:
                 return sorted(name for name in names if name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         """Reads the scopes and numbers what has changed since the last reading."""
         with self._lock:
             for scope in set(scopes):
@@ -202,7 +203,7 @@ class ForeignBackend:
                     what = f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows"
                     raise ScopeTooLarge(f"{what}, too many to search; use open_store")
                 self._mirrors.setdefault(scope, Mirror()).note(rows)
-            return [self._mirrors[scope].head for scope in scopes]
+            return [Head(self._mirrors[scope].head) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The changes after ``since`` that the last call of `heads` has found."""

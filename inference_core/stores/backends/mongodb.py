@@ -31,6 +31,7 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import (
     Capabilities,
     Check,
+    Head,
     Key,
     Outcome,
     Remove,
@@ -180,11 +181,11 @@ class MongoBackend:
             names = map(namespace_of, self._rows.distinct("scope", of_root | is_alive(self._now())))
             return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         names = [pack_namespace(scope) for scope in scopes]
         with self._open():
             heads = self._scopes.heads(names)
-        return [heads.get(name, 0) for name in names]
+        return [Head(heads.get(name, 0)) for name in names]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         (head,) = self.heads([scope])

@@ -10,6 +10,7 @@ from typing import Final
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.observing import brief_step, record, step
+from inference_core.retrieval.documents import Epoch
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import (
@@ -249,10 +250,10 @@ class Snapshot:
 
     def _rows(self, places: Sequence[tuple[Namespace, int]]) -> list[Row | None]:
         """The rows in slots; None for one that has expired, or was removed since."""
-        wanted: list[tuple[Key, int, int]] = []
+        wanted: list[tuple[Key, int, int, Epoch]] = []
         for scope, slot in places:
             view = self._views[scope]
-            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq))
+            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq, view.epoch))
         return self._indexes.rows.get(wanted) if wanted else []
 
 
