@@ -20,6 +20,8 @@ from inference_core.stores.backends.sql.postgres_connections import Connection, 
 from inference_core.stores.urls import shown_url
 
 _CONNECT_TIMEOUT_S: Final = 10.0
+_RECONNECT_S: Final = 5.0
+"""The pool doubles its pause after each try; without this limit, the pause would outlast the outage."""
 _CHECK_S: Final = 2.0
 """A connection that takes longer to answer is replaced before a turn uses it."""
 _SETUP_LOCK: Final = 0x696E666572656E63
@@ -39,7 +41,8 @@ class _Setup(PostgresSaver):
 class PostgresCheckpointer(OnWorkers, PostgresSaver):
     """LangGraph's PostgresSaver for sync and async runs, on any number of event loops.
 
-    It waits at most ``silence_s`` seconds for an answer of the server. Raises ConfigurationError if the database cannot be opened.
+    It waits at most ``silence_s`` seconds for an answer of the server. Raises ConfigurationError if the database cannot
+    be opened.
     """
 
     writes_table = "checkpoint_writes"
@@ -56,6 +59,7 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
             max_size=self.workers,
             open=False,
             timeout=_CONNECT_TIMEOUT_S,
+            reconnect_timeout=_RECONNECT_S,
             configure=configure,
             check=_check,
         )

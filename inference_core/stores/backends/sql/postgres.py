@@ -269,7 +269,7 @@ class PostgresBackend(SqlBackend):
         def apply(connection: Connection) -> list[Outcome]:
             is_sent = False
             try:
-                with connection.pipeline():
+                with connection.pipeline() as pipeline:
                     while True:
                         connection.begin()
                         if made:
@@ -281,6 +281,7 @@ class PostgresBackend(SqlBackend):
                         scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
                         wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
                         rows = connection.execute(_FIND, wanted, binary=True)
+                        pipeline.sync()  # the server ends an idle transaction only after this
                         heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
                         states = {(unpack_namespace(name), key): state_of(row) for name, key, *row in rows.fetchall()}
                         if made.union(namespace for namespace, _ in states) <= heads.keys():

@@ -50,8 +50,12 @@ SELECT set_config('statement_timeout', '5s', true), set_config('jit', 'off', tru
 _WRITING: Final = f"""
 {READING}, set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', CASE
     WHEN NOT %s THEN 'off' WHEN current_setting('synchronous_commit') = 'off' THEN 'on'
-    ELSE current_setting('synchronous_commit') END, true)
+    ELSE current_setting('synchronous_commit') END, true),
+    CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+        THEN set_config('transaction_timeout', '30s', true) END
 """
+"""Settings of a transaction that writes. From PostgreSQL 17 on, one whose client was cut off in the midst of a pipeline
+ends, and with it its locks; to the server it is not idle."""
 _UNLIMITED: Final = """
 SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)
 """
