@@ -320,6 +320,15 @@ def test_a_commit_waits_for_the_disk_unless_told_otherwise(url: str, durable: bo
         assert backend.connections.read("SHOW statement_timeout") == [("5s",)]
 
 
+@pytest.mark.parametrize(("asked", "prepared"), [("", 0), ("prepare_threshold=1&", 1)])
+def test_statements_are_prepared_only_if_the_url_asks_for_it(url: str, asked: str, prepared: int):
+    with closing(PostgresBackend(url.replace("?", f"?{asked}"))) as backend:
+        for _ in range(3):
+            backend.count([USER])
+        (row,) = backend.connections.read("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%count(%'")
+        assert min(1, row[0]) == prepared
+
+
 def test_without_the_extra_its_line_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(sql, "postgres", raising=False)
     for name in [name for name in sys.modules if name.startswith("inference_core.stores.backends.sql.postgres")]:
