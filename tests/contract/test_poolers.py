@@ -50,7 +50,7 @@ def left_behind(url: str) -> list[Any]:
 
 def test_callers_of_a_store_share_the_sessions_of_a_pooler(url: str, full: bool):
     """Statements were prepared, and settings made, in sessions that then served others: calls failed, or ran theirs."""
-    turns = (1_000 if full else 120) // CALLERS // 4
+    turns = (1_008 if full else 120) // CALLERS // 4
 
     def work(service: AgentMemoryStoreService, caller: int) -> None:
         face, user = service.sync, f"user{caller}"

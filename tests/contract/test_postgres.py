@@ -210,6 +210,7 @@ def test_reads_never_write(url: str, backend: PostgresBackend):
         assert list(reader.changes(USER, 0)) == list(backend.changes(USER, 0))
         assert [change.key for change in reader.holding(USER, ["tea"], 9)] == ["a"]
         assert (len(reader.pending("m", 9)), reader.expired(9), reader.get_meta("x")) == (1, [], None)
+        assert reader.apply([[]]) == [[]]
         with pytest.raises(StoreUnavailable, match="read-only transaction"):
             reader.apply([[put("c")]])
 
