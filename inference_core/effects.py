@@ -6,7 +6,8 @@ owns, never on the loop's default executor.
 
 A caller that went away, a caller whose time is up and a database that does not answer are three different things. In
 the first two cases, a call that is still queued is dropped and one that runs goes on; neither says anything about the
-database. A call counts as hung once it has been *running* for `HANG_S`, whether or not anyone still waits for it.
+database. A call counts as hung once it has been *running* for `HANG_S`, whether or not anyone still waits for it. Only
+time in which this process could run counts (`awake_s`): a stopped process has not heard from the database either.
 
 Nor is a queue a database that does not answer: many callers at once wait for their turn, each with its whole `Patience`
 still before it, for as long as the others are answered.
@@ -36,6 +37,7 @@ P = ParamSpec("P")
 HANG_S: Final = 10.0
 """A call that has been running for this long counts as hung. A healthy database answers within milliseconds, or within
 a second or two during a checkpoint or another process's large transaction. The usual deadline of callers is over."""
+_BEAT_S: Final = 0.2
 
 
 def any_thread() -> None:
@@ -133,6 +135,46 @@ def start_thread(thread: threading.Thread) -> None:
         raise StoreUnavailable(f"No thread could be started: {error}") from error
 
 
+class _Heart:
+    """Beats in a thread of its own while this process runs; each beat stands for `_BEAT_S` seconds.
+
+    A process that was stopped, on a machine that slept or was busy with others, has fewer beats than the time that went
+    by: no clock of the system tells this apart everywhere.
+    """
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self._process = 0
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Makes it beat in this process, which may be a fork: threads stay behind in the first one."""
+        if self._process == os.getpid() or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._process != os.getpid():
+                threading.Thread(target=self._beat, name="memory-heart", daemon=True).start()
+                self._process = os.getpid()
+        except RuntimeError:
+            pass  # the system allows no more threads; the next call tries again
+        finally:
+            self._lock.release()
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(_BEAT_S)
+            self.beats += 1
+
+
+_heart: Final = _Heart()
+
+
+def awake_s() -> float:
+    """Seconds in which this process could run, from any start. It tells how long a call has had to be answered."""
+    _heart.start()
+    return _heart.beats * _BEAT_S
+
+
 class Process:
     """The process that an object with threads was made in: a fork of it has the object without the threads."""
 
@@ -148,7 +190,8 @@ class Process:
 class WorkerPool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
-    It refuses further calls while every worker hangs, that is, has been busy with one call for ``hang_s`` seconds.
+    It refuses further calls while every worker hangs, that is, has been busy with one call for ``hang_s`` seconds in
+    which this process could run.
     ``may_block`` is called before a sync caller's thread waits for a worker.
     """
 
@@ -178,7 +221,7 @@ class WorkerPool:
     def hangs(self) -> bool:
         """Whether every worker has been busy with one call for ``hang_s`` seconds."""
         began = tuple(self._began.values())
-        return len(began) == self._workers and max(began) <= time.monotonic() - self._hang_s
+        return len(began) == self._workers and max(began) <= awake_s() - self._hang_s
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Runs ``call`` on a worker.
@@ -220,19 +263,19 @@ class WorkerPool:
     def _work(self, worker: int) -> None:
         while True:
             with self._wake:
-                if began := self._began.pop(worker, None):
-                    now = time.monotonic()
-                    self._last = now, now - began
+                self._began.pop(worker, None)
                 self._idle += 1
                 self._wake.wait_for(lambda: self._tasks or self._closed)
                 self._idle -= 1
                 if not self._tasks:
                     return
-                self._began[worker] = time.monotonic()
-                future, call = self._tasks.popleft()
-                future.began = self._began[worker]
-            settle(future, partial(_timed, future, call))
-            del future, call  # else an idle thread would keep the call's objects alive until its next call
+                self._began[worker] = awake_s()
+                turn, call = self._tasks.popleft()
+            turn.began = time.monotonic()
+            settle(turn, partial(_timed, turn, call))
+            if turn.ended is not None:  # else it was dropped, which says nothing about the others
+                self._last = turn.ended, turn.ended - turn.began
+            del turn, call  # else an idle thread would keep the call's objects alive until its next call
 
 
 def _timed(turn: Turn[T], call: Callable[[], T]) -> T:

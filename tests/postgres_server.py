@@ -60,7 +60,7 @@ class PostgresServer:
             with (self.data / "postgresql.auto.conf").open("a") as settings:
                 settings.write(f"primary_conninfo = 'host={follows.folder} user=postgres'\n")
             return
-        made = self._run(
+        made = self.run(
             "initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "-N"
         )
         if made.wait():
@@ -72,7 +72,7 @@ class PostgresServer:
         while not self._answers():
             if self._process is None or self._process.poll() is not None:
                 listening = ("-c", "listen_addresses=", "-k", str(self.folder), "-c", "max_connections=200")
-                self._process = self._run("postgres", "-D", str(self.data), *listening, *self._options)
+                self._process = self.run("postgres", "-D", str(self.data), *listening, *self._options)
             if time.monotonic() > end:
                 raise TimeoutError((self.folder / "log").read_text()[-500:])
             time.sleep(0.05)
@@ -167,7 +167,8 @@ class PostgresServer:
             return False
         return True
 
-    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts one of the server's programs, or that of a path, as the server's user, with its log."""
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [str(self._binaries / program), *arguments],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import weakref
@@ -44,6 +45,11 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
     It serves sync and async runs alike. Raises ConfigurationError for any other URL and for a database that cannot be
     opened, MissingExtra if a package is missing.
     """
+    return _opened(url)
+
+
+def _opened(url: str, **options: float) -> BaseCheckpointSaver[str]:
+    """Like `open_checkpointer`; ``options`` are those of a `PostgresCheckpointer`."""
     parsed = parse_url(url)
     if parsed.scheme == "sqlite" and parsed.path:
         return SqliteCheckpointer(parsed.path)
@@ -54,7 +60,7 @@ def open_checkpointer(url: str) -> BaseCheckpointSaver[str]:
             from inference_core.agents.postgres_checkpoints import PostgresCheckpointer  # noqa: PLC0415 - an extra
         except ImportError as error:
             raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
-        return PostgresCheckpointer(url)
+        return PostgresCheckpointer(url, **options)
     raise ConfigurationError(
         "The URL of checkpoints looks like 'sqlite:///checkpoints.db', 'postgresql://user:password@host/db' or 'memory://'"
     )
@@ -223,7 +229,7 @@ class CheckpointThreads:
 
     def __init__(self, url: str) -> None:
         self.name = f"checkpoints at {shown_url(url)}"
-        self._saver = open_checkpointer(url)
+        self._saver = _opened(url, silence_s=math.inf)  # it reads and removes much at once
         self._path = parse_url(url).path
 
     def there(self) -> dict[str, float]:

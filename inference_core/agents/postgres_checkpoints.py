@@ -2,56 +2,76 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from typing import Any, Final
+from typing import Any, ClassVar, Final, cast
 
 import psycopg
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from psycopg import IsolationLevel
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from inference_core.agents.checkpoints import OnWorkers, Seen
-from inference_core.effects import WorkerPool
+from inference_core.effects import HANG_S, WorkerPool
 from inference_core.errors import ConfigurationError
-from inference_core.stores.backends.sql.postgres_connections import parameters_of
+from inference_core.stores.backends.sql.postgres_connections import Connection, parameters_of
 from inference_core.stores.urls import shown_url
 
 _CONNECT_TIMEOUT_S: Final = 10.0
+_RECONNECT_S: Final = 5.0
+"""The pool doubles its pause after each try; without this limit, the pause would outlast the outage."""
+_CHECK_S: Final = 2.0
+"""A connection that takes longer to answer is replaced before a turn uses it."""
 _SETUP_LOCK: Final = 0x696E666572656E63
 """An advisory lock: processes that start together set up the tables one after the other."""
+
+
+class _Setup(PostgresSaver):
+    """LangGraph's set-up in one transaction, which lets a lock of the transaction guard it.
+
+    A lock of the session would be left behind in a session that a pooler lends to others, and CREATE INDEX CONCURRENTLY
+    waits for the others who wait for this lock.
+    """
+
+    MIGRATIONS: ClassVar = [step.replace(" CONCURRENTLY", "") for step in PostgresSaver.MIGRATIONS]
 
 
 class PostgresCheckpointer(OnWorkers, PostgresSaver):
     """LangGraph's PostgresSaver for sync and async runs, on any number of event loops.
 
-    Raises ConfigurationError if the database cannot be opened.
+    It waits at most ``silence_s`` seconds for an answer of the server. Raises ConfigurationError if the database cannot
+    be opened.
     """
 
     writes_table = "checkpoint_writes"
 
-    def __init__(self, url: str) -> None:
-        settings = {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0}
+    def __init__(self, url: str, *, silence_s: float = HANG_S) -> None:
+        def configure(connection: Connection) -> None:
+            connection.silence_s = silence_s
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
+
         connections = ConnectionPool(
-            connection_class=psycopg.Connection[DictRow],
-            kwargs={**parameters_of(url), **settings},
+            connection_class=Connection,
+            kwargs={**parameters_of(url), "autocommit": True, "row_factory": dict_row},
             min_size=0,
             max_size=self.workers,
             open=False,
             timeout=_CONNECT_TIMEOUT_S,
+            reconnect_timeout=_RECONNECT_S,
+            configure=configure,
             check=_check,
         )
-        super().__init__(connections, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+        pool = cast("ConnectionPool[psycopg.Connection[DictRow]]", connections)
+        super().__init__(pool, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
         self.pool, self._seen = WorkerPool(self.workers, "checkpoints"), Seen()
         self._disconnect = weakref.finalize(self.pool, connections.close)
         try:
             connections.open()
-            with connections.connection() as connection:
-                connection.execute("SELECT pg_advisory_lock(%s)", (_SETUP_LOCK,))
-                try:
-                    self.setup()
-                finally:
-                    connection.execute("SELECT pg_advisory_unlock(%s)", (_SETUP_LOCK,))
+            with connections.connection() as connection, connection.waiting(math.inf), connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+                _Setup(connection).setup()
         except (psycopg.Error, PoolTimeout) as error:
             self._disconnect()
             raise ConfigurationError(
@@ -69,6 +89,7 @@ class PostgresCheckpointer(OnWorkers, PostgresSaver):
             return [tuple(row.values()) for row in cursor.execute(query.replace("?", "%s").encode(), given)]
 
 
-def _check(connection: psycopg.Connection[DictRow]) -> None:
+def _check(connection: Connection) -> None:
     """Raises psycopg.Error if the connection is broken, so that the pool makes another one."""
-    connection.execute("SELECT 1")
+    with connection.waiting(_CHECK_S):
+        connection.execute("SELECT 1")

@@ -15,6 +15,7 @@ from procrastinate.exceptions import AlreadyEnqueued
 
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.partitions import Partition
+from inference_core.stores.backends.sql.postgres_connections import parameters_of
 
 QUEUE: Final = "inference_core"
 """Procrastinate's queue of these jobs; others may share the tables."""
@@ -30,8 +31,9 @@ class Dispatcher:
     """
 
     def __init__(self, url: str) -> None:
-        self._app = App(connector=PsycopgConnector(conninfo=url))
-        self._caller = App(connector=SyncPsycopgConnector(conninfo=url)).open()
+        parameters = parameters_of(url)
+        self._app = App(connector=PsycopgConnector(kwargs=parameters))
+        self._caller = App(connector=SyncPsycopgConnector(kwargs=parameters)).open()
 
     def set_up(self) -> None:
         """Creates Procrastinate's tables if they are missing. Do not call it from several processes at once."""

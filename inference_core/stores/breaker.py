@@ -36,6 +36,11 @@ class Breaker:
         """Whether calls are refused, except for one after each pause."""
         return self._failures >= PATIENCE
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last call failed."""
+        return self._failures > 0
+
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls ``function``, which asks the database, and returns what it returns.
 

@@ -99,6 +99,9 @@ class EngineParts:
         self.backend.close()
 
 
+def _nothing() -> None: ...
+
+
 class StoreEngine(StoreReader):
     """The one way from operations to a database. Raises EmbeddingMismatch if ``embedder`` is not the store's.
 
@@ -181,6 +184,14 @@ class StoreEngine(StoreReader):
     def refuses(self) -> dict[str, bool]:
         """Whether the circuit breaker refuses calls at the moment, by ``read`` and ``write``."""
         return {"read": self._reading.is_open, "write": self._writing.is_open}
+
+    def check_writer(self) -> Operation[None]:
+        """If the last write failed, or one takes long, waits for an empty one. Raises StoreUnavailable if that fails.
+
+        Where writes have failed and none comes any more, it also lets the circuit breaker close.
+        """
+        if self._writing.has_failed or self._writer.is_slow:
+            yield from self._written(_nothing, [], _nothing)
 
     def write(
         self,

@@ -23,7 +23,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from inference_core.effects import HANG_S, Process, start_thread
+from inference_core.effects import HANG_S, Process, awake_s, start_thread
 from inference_core.errors import StoreUnavailable
 from inference_core.stores.backend import Backend, Outcome, Write
 from inference_core.stores.breaker import Breaker
@@ -82,8 +82,7 @@ class GroupWriter:
         with self._turn:
             if self._closed:
                 raise StoreUnavailable("The store is closed")
-            began = self._began  # read once: the writer's thread changes it at any time
-            if began is not None and time.monotonic() - began >= self._hang_s:
+            if self._busy_s() >= self._hang_s:
                 raise StoreUnavailable("The store hangs in an earlier write")
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="memory-writer", daemon=True)
@@ -91,6 +90,15 @@ class GroupWriter:
                 self._thread = thread
             self._waiting.put((batch, future))
         return future
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a transaction has been running for half the time after which it counts as hung."""
+        return self._busy_s() >= self._hang_s / 2
+
+    def _busy_s(self) -> float:
+        began = self._began  # read once: the writer's thread changes it at any time
+        return 0.0 if began is None else awake_s() - began
 
     def close(self, timeout: float = 10.0) -> None:
         """Refuses further writes and waits at most ``timeout`` seconds for those that were accepted."""
@@ -106,7 +114,7 @@ class GroupWriter:
             if not running:
                 continue
             outcomes: Sequence[Outcome]
-            self._began = time.monotonic()
+            self._began = awake_s()
             try:
                 outcomes = self._breaker.call(self._backend.apply, [batch for batch, _ in running])
             except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction

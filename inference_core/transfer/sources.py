@@ -192,7 +192,7 @@ class PostgresTable:
             self._connection = psycopg.connect(**parameters_of(url), autocommit=True)
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {type(error).__name__}") from error
-        self._ask("SET default_transaction_read_only = on")
+        self._connection.read_only = True
         query = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('store') AND attnum > 0"
         self._expiry = _expiry_column(column for (column,) in self._ask(query))
 
@@ -223,7 +223,7 @@ class PostgresTable:
                 yield _item_of(row, space.fault)
 
     def _ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with self._translated(self._connection):
+        with self._translated(self._connection), self._connection.transaction():
             cursor = self._connection.execute(query, parameters)  # pyright: ignore[reportArgumentType, reportCallIssue] - built of constants
             return cursor.fetchall() if cursor.description else []
 

@@ -1067,7 +1067,8 @@ def test_a_transaction_that_hangs_refuses_later_writes_until_it_ends():
     with backend._lock:
         hanging = writer.submit([put("a")])
         queued = writer.submit([put("b")])
-        time.sleep(0.6)
+        while writer._busy_s() < 0.5:
+            time.sleep(0.01)
         with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
             writer.submit([put("c")])
     assert (hanging.result(5), queued.result(5)) == ([1], [1])

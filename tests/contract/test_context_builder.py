@@ -241,11 +241,10 @@ class TestFaults:
         builder = ContextBuilder(service, sources, deadline=0.01)
         reasons = [builder.sync.build(USER).left_out["hangs"] for _ in range(8)]
         assert reasons == ["late"] * 8
-        time.sleep(0.3)
-        # On a busy machine, to be refused may take longer than the deadline, too.
-        reasons = [builder.sync.build(USER).left_out["hangs"] for _ in range(20)]
+        end = time.monotonic() + 15
+        while not builder.sync.build(USER).left_out["hangs"].startswith("StoreUnavailable: context-hangs"):
+            assert time.monotonic() < end
         over.set()
-        assert any(reason.startswith("StoreUnavailable: context-hangs") for reason in reasons)
 
     async def test_the_loop_is_free_and_a_cancelled_build_waits_for_nothing(self, service: AgentMemoryStoreService):
         over = threading.Event()

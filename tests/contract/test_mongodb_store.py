@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import importlib
 import json
+import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
+from bson import encode
 from mongo_support import mongodb
+from pymongo import MongoClient
 
 from inference_core import AgentMemoryStoreService, MemoryStore
 from inference_core.errors import (
@@ -174,3 +179,34 @@ def test_a_missing_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "inference_core.stores.backends.mongodb")
     with pytest.raises(MissingExtra, match=r"\[mongodb\]"):
         importlib.import_module("inference_core.stores.backends.mongodb")
+
+
+class GreetingServer(StreamRequestHandler):
+    """Answers the greeting of a client and nothing else."""
+
+    def handle(self) -> None:
+        """Reads messages until the client closes the connection."""
+        hello = {"ok": 1, "isWritablePrimary": True, "maxWireVersion": 21, "minWireVersion": 0, "setName": "r"}
+        while header := self.rfile.read(16):
+            length, number, _, code = struct.unpack("<4i", header)
+            asked = self.rfile.read(length - 16)
+            if b"hello" in asked or b"ismaster" in asked:
+                host, port = self.connection.getsockname()
+                place = f"{host}:{port}"
+                body = encode(hello | {"hosts": [place], "me": place})
+                # To an old kind of question, an old kind of answer.
+                start = struct.pack("<iqii", 8, 0, 0, 1) if code == 2004 else struct.pack("<ib", 0, 0)
+                kind = 1 if code == 2004 else 2013
+                self.wfile.write(struct.pack("<4i", 16 + len(start) + len(body), 0, number, kind) + start + body)
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    """A call waited for it forever, and with it a thread of the store."""
+    monkeypatch.setattr(mongodb_module, "MongoClient", MongoClient)
+    monkeypatch.setattr(mongodb_module, "_SILENCE_MS", 300)
+    with ThreadingTCPServer(("127.0.0.1", 0), GreetingServer) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(ConfigurationError, match="NetworkTimeout"):
+            MongoBackend(f"mongodb://127.0.0.1:{server.server_address[1]}/?directConnection=true")
+        server.shutdown()

@@ -34,7 +34,7 @@ from inference_core.stores.backend import Put, Remove, Write
 from inference_core.stores.backends import sql
 from inference_core.stores.backends.sql import postgres_connections
 from inference_core.stores.backends.sql.postgres import PostgresBackend
-from inference_core.stores.backends.sql.postgres_connections import VERSION, WANTED
+from inference_core.stores.backends.sql.postgres_connections import VERSION, WANTED, Connection
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.opening import open_backend
 
@@ -136,11 +136,13 @@ def test_a_broken_connection_is_replaced(url: str, backend: PostgresBackend):
         assert list(pool.map(backend.count, [[USER]] * 40)) == [1] * 40
 
 
-def test_a_connection_that_cannot_be_set_up_is_closed(url: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("settings", ["READING", "_WRITING"])
+def test_a_connection_that_cannot_be_set_up_is_closed(url: str, monkeypatch: pytest.MonkeyPatch, settings: str):
     """Regression: it was left to the garbage collector, of which psycopg warns."""
-    monkeypatch.setattr(postgres_connections, "_SETTINGS", "SELECT no_such_function(%s)")
-    with pytest.raises(StoreUnavailable) as raised:
-        open_backend(url)
+    given = "%s" if settings == "_WRITING" else ""
+    monkeypatch.setattr(postgres_connections, settings, f"SELECT no_such_function({given})")
+    with closing(PostgresBackend(url)) as backend, pytest.raises(StoreUnavailable) as raised:
+        backend.count([USER]) if settings == "READING" else backend.set_meta("a", "b")
     asked = "SELECT FROM pg_stat_activity WHERE application_name = 'inference_core' AND query LIKE '%no_such_function%'"
     for _ in range(200):  # the server ends a moment after the connection
         if not execute(url, asked):
@@ -208,6 +210,7 @@ def test_reads_never_write(url: str, backend: PostgresBackend):
         assert list(reader.changes(USER, 0)) == list(backend.changes(USER, 0))
         assert [change.key for change in reader.holding(USER, ["tea"], 9)] == ["a"]
         assert (len(reader.pending("m", 9)), reader.expired(9), reader.get_meta("x")) == (1, [], None)
+        assert reader.apply([[]]) == [[]]
         with pytest.raises(StoreUnavailable, match="read-only transaction"):
             reader.apply([[put("c")]])
 
@@ -303,9 +306,28 @@ def test_the_name_keeps_the_password(url: str):
 
 @pytest.mark.parametrize(("durable", "commit"), [(True, "on"), (False, "off")])
 def test_a_commit_waits_for_the_disk_unless_told_otherwise(url: str, durable: bool, commit: str):
-    with closing(PostgresBackend(f"{url}%20-csynchronous_commit%3Doff", durable=durable)) as backend:
-        shown = backend.connections.read("SHOW synchronous_commit") + backend.connections.read("SHOW statement_timeout")
-    assert shown == [(commit,), ("5s",)]
+    def shown(connection: Connection) -> list[str]:
+        settings = ("synchronous_commit", "statement_timeout", "transaction_isolation")
+        return [connection.execute(f"SHOW {name}".encode()).fetchall()[0][0] for name in settings]
+
+    def written(connection: Connection) -> list[str]:
+        with connection.writing():
+            return shown(connection)
+
+    given = "%20-csynchronous_commit%3Doff%20-cdefault_transaction_isolation%3Dserializable"
+    with closing(PostgresBackend(url + given, durable=durable)) as backend:
+        assert backend.connections.attempt(written) == [commit, "5s", "read committed"]
+        assert backend.connections.attempt(shown) == ["off", "0", "serializable"]
+        assert backend.connections.read("SHOW statement_timeout") == [("5s",)]
+
+
+@pytest.mark.parametrize(("asked", "prepared"), [("", 0), ("prepare_threshold=1&", 1)])
+def test_statements_are_prepared_only_if_the_url_asks_for_it(url: str, asked: str, prepared: int):
+    with closing(PostgresBackend(url.replace("?", f"?{asked}"))) as backend:
+        for _ in range(3):
+            backend.count([USER])
+        (row,) = backend.connections.read("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%count(%'")
+        assert min(1, row[0]) == prepared
 
 
 def test_without_the_extra_its_line_is_told(monkeypatch: pytest.MonkeyPatch):

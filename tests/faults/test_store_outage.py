@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import stopped_process
 from flaky import FlakyBackend
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -127,3 +133,19 @@ async def test_a_tool_says_within_its_own_deadline_that_nothing_was_saved(
     result = await asyncio.wait_for(run, memory_tools.WRITE_TIMEOUT_S + 3)
     assert result["messages"][-1].text == "answered"
     assert [reply[0] for reply in tool_replies(result)] == ["✗"]
+
+
+def test_a_process_that_was_stopped_does_not_take_its_store_for_a_hanging_one():
+    """As on a busy machine or after a suspended laptop: by the clock, its calls had been running for too long."""
+    process = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("stopped_process.py")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        time.sleep(1.5 * stopped_process.HANG_S)
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert said.splitlines() == ["read", "written", "hangs"]

@@ -575,6 +575,19 @@ def test_a_slow_database_uses_up_the_patience_of_those_in_the_queue(drive: Drive
     pool.close()
 
 
+def test_a_call_that_was_dropped_counts_as_no_answer(pool: WorkerPool, gate: threading.Event):
+    """Those who have given up are no sign that the database answers."""
+    pool.submit(gate.wait)
+    pool.submit(gate.wait)
+    dropped = pool.submit(lambda: None)
+    assert dropped.cancel()
+    assert not pool.has_answered(LATE)
+    last = pool.submit(threading.Event().is_set)
+    gate.set()
+    last.result(LATE)
+    _wait_for(lambda: pool.has_answered(LATE))
+
+
 def test_calls_use_up_patience_together(drive: Driver, pool: WorkerPool, gate: threading.Event):
     def plan() -> Operation[str]:
         yield from pool.call(lambda: gate.wait(2 * SOON))

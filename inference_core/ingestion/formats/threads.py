@@ -87,11 +87,18 @@ def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]
         from inference_core.stores.backends.sql.postgres_connections import parameters_of  # noqa: PLC0415 - the same extra
     except ImportError as error:
         raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
+
+    class Reader(PostgresSaver):
+        @contextmanager
+        def _cursor(self, *, pipeline: bool = False) -> Generator[Any]:
+            with cast("Any", self.conn).transaction(), super()._cursor(pipeline=pipeline) as cursor:
+                yield cursor
+
     try:
         with psycopg.connect(**parameters_of(place), autocommit=True) as connection:
-            connection.execute("SET default_transaction_read_only = on")
+            connection.read_only = True  # each transaction, not the session, which a pooler lends to others
             threads = [str(thread) for (thread,) in connection.execute(_THREADS)]
             connection.row_factory = cast("Any", dict_row)
-            yield PostgresSaver(cast("Any", connection), serde=serde), threads
+            yield Reader(cast("Any", connection), serde=serde), threads
     except psycopg.Error as error:
         raise StoreUnavailable(f"PostgreSQL: {without_quotes(error)}") from error

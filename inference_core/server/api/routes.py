@@ -194,10 +194,16 @@ async def get_health() -> wire.Status:
 
 @route("GET", "/readyz", None)
 async def get_readiness(request: Request) -> wire.Status:
-    """Says that the store answers within a second."""
+    """Says that the store answers within a second, and takes writes as far as the last one tells."""
     service: AgentMemoryStoreService = request.app.state.service
+    engine = service.scope.engine
+
+    def look() -> Operation[None]:
+        yield from engine.get([(KEYS, "ready")])
+        yield from engine.check_writer()
+
     try:
-        await arun(service.scope.engine.get([(KEYS, "ready")]), READY_S)
+        await arun(look(), READY_S)
     except StoreUnavailable as error:
         raise Refusal(503, "not-ready", "The store does not answer", {"Retry-After": "1"}) from error
     return wire.Status()

@@ -66,6 +66,8 @@ from inference_core.stores.backends.mongodb_documents import (
 
 VERSION: Final = 1
 _CONNECT_MS: Final = 5_000
+_SILENCE_MS: Final = 30_000
+"""A server that does not answer for so long is gone; to list all of a large database takes a while."""
 _DATABASE: Final = "memory"
 _VERSION: Final = "schema_version"
 _INDEXES: Final = (
@@ -91,7 +93,8 @@ class MongoBackend:
         try:
             with ExitStack() as opened:
                 if is_ours := client is None:
-                    client = MongoClient[Any](url, w="majority", journal=True, serverSelectionTimeoutMS=_CONNECT_MS)
+                    limits: dict[str, Any] = {"serverSelectionTimeoutMS": _CONNECT_MS, "socketTimeoutMS": _SILENCE_MS}
+                    client = MongoClient[Any](url, w="majority", journal=True, **limits)
                 self._client: Any = opened.enter_context(closing(client))
                 hello: dict[str, Any] = client.admin.command("hello") if is_ours else {}
                 # A replica set or the router of a cluster has transactions, a single server none.

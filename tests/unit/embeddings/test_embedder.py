@@ -427,7 +427,8 @@ def test_a_model_that_hangs_is_asked_for_no_more_until_it_answers():
     joined = JoinedCalls(pool, model)
     hanging = joined.submit([Passage("a")])
     assert model.started.wait(10)
-    time.sleep(0.1)
+    while not pool.hangs:
+        time.sleep(0.001)
     with pytest.raises(StoreUnavailable, match="all 1 workers"):
         joined.submit([Passage("c")])
     model.gate.set()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import flaky
 import pytest
+from flaky import FlakyBackend
 from server_support import Served, served
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from inference_core import AgentMemoryStoreService, open_store
-from inference_core.errors import ConfigurationError
+from inference_core import AgentMemoryStoreService, MemoryStore, open_store
+from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.server.api import routes
 from inference_core.server.api.routes import QuickRoute, Route
 from inference_core.server.app import check_routes, create_app
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.gate import Access
+from inference_core.stores.breaker import PATIENCE
+from inference_core.stores.engine import StoreEngine
 
 
 async def forgotten() -> int:
@@ -58,6 +64,32 @@ async def test_a_store_that_does_not_answer_is_not_ready():
             assert (await client.get("/readyz")).status_code == 503
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/version")).json()["version"]
+
+
+@pytest.mark.parametrize("fault", ["hang", "down"])
+async def test_a_store_whose_writes_hang_or_fail_is_not_ready(monkeypatch: pytest.MonkeyPatch, fault: str):
+    """It looked at reads alone. Once the database is back it is ready again, though nobody writes until then."""
+    monkeypatch.setattr(flaky, "CALLS", ("apply",))
+    monkeypatch.setattr(routes, "READY_S", 0.5)
+    backend = FlakyBackend()
+    with MemoryStore(StoreEngine(backend)) as store:
+        store.engine._writer._hang_s = 0.6
+        service = AgentMemoryStoreService(store, timeout=0.1)
+        async with served(service).client() as client:
+
+            async def becomes(status: int) -> None:
+                async with asyncio.timeout(30):
+                    while (await client.get("/readyz")).status_code != status:  # noqa: ASYNC110 - asks
+                        await asyncio.sleep(0.05)
+
+            await becomes(200)
+            backend.fault = fault
+            for _ in range(PATIENCE):
+                with pytest.raises(StoreUnavailable):
+                    await service.save_memory("ada", "likes tea")
+            await becomes(503)
+            backend.heal()
+            await becomes(200)
 
 
 REQUESTS: tuple[tuple[str, str, dict[str, Any]], ...] = (

@@ -7,6 +7,7 @@ ranked in this process. Reads never write, so a read-only replica serves them.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -40,6 +41,7 @@ from inference_core.stores.backends.sql.rows import (
     ROWS,
     STATE,
     WRITTEN,
+    BatchDecision,
     cursor_of,
     decide,
     inspected,
@@ -180,7 +182,12 @@ class PostgresBackend(SqlBackend):
 
     def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         query = ADD_META if is_first else SET_META
-        self.connections.attempt(lambda connection: connection.execute(query, (name, value)))
+
+        def set_meta(connection: Connection) -> None:
+            with connection.writing():
+                connection.execute(query, (name, value))
+
+        self.connections.attempt(set_meta)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         of_root = "" if root is None else "AND s.root = :root"
@@ -198,7 +205,7 @@ class PostgresBackend(SqlBackend):
     def discard(self, found: Sequence[Unreadable]) -> int:
 
         def discard(connection: Connection) -> int:
-            with connection.transaction():
+            with connection.writing():
                 return sum(connection.execute(_DISCARD, one.place._asdict()).rowcount for one in found)
 
         return self.connections.attempt(discard)
@@ -213,7 +220,7 @@ class PostgresBackend(SqlBackend):
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         def portion(connection: Connection) -> bool:
-            with connection.transaction():
+            with connection.writing():
                 label = {"root": pack_namespace((root,)), "limit": self.page_size}
                 if connection.execute(_ERASE, label).rowcount == self.page_size:
                     return True
@@ -223,7 +230,7 @@ class PostgresBackend(SqlBackend):
                 return False
 
         def drain(connection: Connection) -> None:
-            with connection.transaction():  # waits for all that began before the user's fence was put up
+            with connection.writing():  # waits for all that began before the user's fence was put up
                 connection.execute("LOCK TABLE memory_scopes IN EXCLUSIVE MODE")
 
         self.connections.attempt(drain)
@@ -234,11 +241,8 @@ class PostgresBackend(SqlBackend):
         """``fully``: with VACUUM FULL, which blocks all readers and writers. Tables of another role are left out."""
 
         def vacuum(connection: Connection) -> None:
-            connection.execute("SET statement_timeout = 0")
-            try:
+            with connection.waiting(math.inf):  # VACUUM runs in no transaction: the server's own limit holds for it
                 connection.execute(f"VACUUM {'(FULL) ' if fully else ''}memory_rows, memory_scopes, memory_meta")
-            finally:
-                connection.execute("SET statement_timeout = '5s'")
 
         self.connections.attempt(vacuum)
         freed = [] if fully else ["freed pages of PostgreSQL's tables, until they are used again or VACUUM FULL is run"]
@@ -276,15 +280,19 @@ class PostgresBackend(SqlBackend):
         def apply(connection: Connection) -> list[Outcome]:
             is_sent = False
             try:
-                with connection.pipeline():
+                with connection.pipeline() as pipeline:
                     while True:
-                        connection.execute("BEGIN")
+                        connection.begin()
                         if made:
                             roots = [pack_namespace(scope[:1]) for scope in made]
                             connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
+                        if not keys:  # nobody asks for more than a commit, which a read-only replica has too
+                            connection.execute("COMMIT")
+                            return [[] for _ in batches]
                         scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
                         wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
                         rows = connection.execute(_FIND, wanted, binary=True)
+                        pipeline.sync()  # the server ends an idle transaction only after this
                         heads = {unpack_namespace(name): (scope, seq) for name, scope, seq in scopes.fetchall()}
                         states = {(unpack_namespace(name), key): state_of(row) for name, key, *row in rows.fetchall()}
                         if made.union(namespace for namespace, _ in states) <= heads.keys():
@@ -293,14 +301,7 @@ class PostgresBackend(SqlBackend):
                         connection.execute("ROLLBACK")
                     decision = decide(batches, heads, states, self._clock.now())
                     unused = [scope for scope, seq in heads.values() if not seq and scope not in decision.heads]
-                    with connection.cursor() as cursor:
-                        if unused:  # it was made for a batch that was refused, and may name a user who was erased
-                            cursor.execute(_DROP_SCOPES, (unused,))
-                        if decision.changed:
-                            cursor.executemany(_UPSERT, decision.changed)
-                            cursor.execute(_NEW_SEQS, ([*decision.heads], [*decision.heads.values()]))
-                        if decision.touched:
-                            cursor.executemany(_TOUCH, decision.touched)
+                    _store(connection, decision, unused)
                     is_sent = True
                     connection.execute("COMMIT")
             except psycopg.Error as error:
@@ -312,6 +313,17 @@ class PostgresBackend(SqlBackend):
             return decision.outcomes
 
         return self.connections.attempt(apply)
+
+
+def _store(connection: Connection, decision: BatchDecision, unused: Sequence[int]) -> None:
+    with connection.cursor() as cursor:
+        if unused:  # it was made for a batch that was refused, and may name a user who was erased
+            cursor.execute(_DROP_SCOPES, (unused,))
+        if decision.changed:
+            cursor.executemany(_UPSERT, decision.changed)
+            cursor.execute(_NEW_SEQS, ([*decision.heads], [*decision.heads.values()]))
+        if decision.touched:
+            cursor.executemany(_TOUCH, decision.touched)
 
 
 def has_store(url: str) -> bool:

@@ -2,30 +2,37 @@
 
 Connections are opened when needed, kept, and replaced when they break. The tables lie in the first schema of the
 connection's search_path.
+
+A pooler such as PgBouncer may give each transaction of a connection to another of the server's sessions, which serve
+other applications too. So nothing here outlives a transaction: no prepared statement, no setting of the session, no
+lock, cursor or temporary table of the session.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
-from psycopg import errors
+from psycopg import IsolationLevel, errors
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
+from inference_core.effects import HANG_S, awake_s
 from inference_core.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from inference_core.stores.backends.sql.base import Refused
 from inference_core.stores.codec import check_schema
 
 T = TypeVar("T")
-Connection = psycopg.Connection[Any]
 MAX_CONNECTIONS: Final = 10
 TIMEOUT_S: Final = 5
-"""For connecting, and for waiting for a free connection. `_SETTINGS` limits statements and idle transactions."""
+"""For connecting, and for waiting for a free connection. The settings limit statements and idle transactions."""
+_THRESHOLD: Final = re.compile(r"(?<=[?&])prepare_threshold=(\d+)(?:&|$)")
 _SCHEME: Final = re.compile(r"postgres(?:ql)?(?:\+\w+)?://")
 _DEFAULTS: Final = {
     "connect_timeout": TIMEOUT_S,
@@ -35,15 +42,22 @@ _DEFAULTS: Final = {
     "tcp_user_timeout": 15_000,
     "application_name": "inference_core",
 }
-_SETTINGS: Final = """
-SELECT set_config('statement_timeout', '5s', false),
-    set_config('idle_in_transaction_session_timeout', '5s', false),
-    set_config('default_transaction_isolation', 'read committed', false),
-    set_config('jit', 'off', false),
-    set_config('enable_seqscan', 'off', false),
-    set_config('synchronous_commit', CASE WHEN NOT %s THEN 'off'
-        WHEN current_setting('synchronous_commit') = 'off' THEN 'on'
-        ELSE current_setting('synchronous_commit') END, false)
+READING: Final = """
+SELECT set_config('statement_timeout', '5s', true), set_config('jit', 'off', true),
+    set_config('enable_seqscan', 'off', true)
+"""
+"""Settings of a transaction that only reads."""
+_WRITING: Final = f"""
+{READING}, set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', CASE
+    WHEN NOT %s THEN 'off' WHEN current_setting('synchronous_commit') = 'off' THEN 'on'
+    ELSE current_setting('synchronous_commit') END, true),
+    CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+        THEN set_config('transaction_timeout', '30s', true) END
+"""
+"""Settings of a transaction that writes. From PostgreSQL 17 on, one whose client was cut off in the midst of a pipeline
+ends, and with it its locks; to the server it is not idle."""
+_UNLIMITED: Final = """
+SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)
 """
 _REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded)
 VERSION: Final = 2
@@ -107,10 +121,65 @@ class Interrupted(StoreUnavailable):
     """Nothing was changed and a retry may succeed: the connection was lost, or another transaction won."""
 
 
+class Unanswered(psycopg.OperationalError):
+    """The server, or what stands between, has not answered for too long; the connection was closed from this side."""
+
+
+class Connection(psycopg.Connection[Any]):
+    """A connection that never waits forever: after `silence_s` without a sign of the server it raises Unanswered.
+
+    TCP notices that a machine is gone, but not that a proxy in between answers for a server that does not.
+    """
+
+    silence_s: float = HANG_S
+    """Seconds in which this process could run; longer than `READING` lets a statement take."""
+    is_durable = True
+
+    def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+        """What psycopg calls for all that it waits for. Raises Unanswered."""
+        return super().wait(self._heard(gen), *args, **kwargs)
+
+    def _heard(self, gen: PQGen[T]) -> PQGen[T]:
+        heard = awake_s()
+        try:
+            ready = yield next(gen)
+            while True:
+                if ready:
+                    heard = awake_s()
+                elif awake_s() - heard >= self.silence_s:
+                    self.pgconn.finish()
+                    raise Unanswered(f"no answer for {self.silence_s:g} s")
+                ready = yield gen.send(ready)
+        except StopIteration as done:
+            return done.value
+
+    @contextmanager
+    def waiting(self, silence_s: float) -> Generator[None]:
+        """Another limit for what is asked in it."""
+        before, self.silence_s = self.silence_s, silence_s
+        try:
+            yield
+        finally:
+            self.silence_s = before
+
+    def begin(self) -> None:
+        """Begins a transaction with the settings of the store's writes; in a pipeline, without waiting."""
+        self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        self.execute(_WRITING, (self.is_durable,))
+
+    @contextmanager
+    def writing(self) -> Generator[None]:
+        """A transaction with the settings of the store's writes."""
+        with self.transaction():
+            self.execute(_WRITING, (self.is_durable,))
+            yield
+
+
 class PostgresConnections:
     """At most ``MAX_CONNECTIONS`` connections to the database at ``url``; safe for threads.
 
-    ``durable``: a commit survives a crash of the server. Raises ConfigurationError for a URL that cannot be parsed.
+    None of them waits longer than `Connection.silence_s` for an answer. ``durable``: a commit survives a crash of the
+    server. Raises ConfigurationError for a URL that cannot be parsed.
     """
 
     # Not psycopg_pool, which connects in threads of its own. While a server is down, each caller would wait for the
@@ -133,22 +202,29 @@ class PostgresConnections:
             with self._connection() as connection:
                 return work(connection)
         except Interrupted:
-            self._drop_idle()  # a restarted server has broken those, too
+            pass
         with self._connection() as connection:
             return work(connection)
 
     def read(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
         """All rows that ``query`` finds."""
-        return self.attempt(lambda connection: connection.execute(query, parameters, binary=True).fetchall())
+
+        def ask(connection: Connection) -> list[tuple[Any, ...]]:
+            with connection.pipeline():  # one round trip, and one transaction, as nothing in it ends one
+                connection.execute(READING)
+                found = connection.execute(query, parameters, binary=True)
+            return found.fetchall()
+
+        return self.attempt(ask)
 
     @contextmanager
     def frozen(self) -> Generator[PostgresConnections]:
         """Connections that all read what was committed now."""
-        with self._connection() as connection:
+        with self._connection() as connection, connection.waiting(math.inf):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                connection.execute("SET LOCAL statement_timeout = 0")
-                connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+                connection.execute(READING)
+                connection.execute(_UNLIMITED)
                 yield _Frozen(connection)
             finally:
                 connection.execute("ROLLBACK")
@@ -173,24 +249,24 @@ class PostgresConnections:
                 with translated(connection):
                     yield connection
             finally:
+                # What broke one connection, such as a restart of the server, has broken the others too.
+                drops = connection.broken or self._closed  # in the meantime
                 if connection.info.transaction_status is TransactionStatus.IDLE:
                     self._idle.append(connection)
                 else:
                     connection.close()
-                if self._closed:  # in the meantime
+                if drops:
                     self._drop_idle()
         finally:
             self._slots.release()
 
     def _connect(self) -> Connection:
         try:
-            connection = psycopg.Connection[Any].connect(**self._parameters, autocommit=True)
+            connection = Connection.connect(**self._parameters, autocommit=True)
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {_said(error)}") from error
-        with ExitStack() as opened, translated(connection):
-            opened.callback(connection.close)
-            connection.execute(_SETTINGS, (self._durable,))
-            opened.pop_all()
+        connection.isolation_level = IsolationLevel.READ_COMMITTED
+        connection.is_durable = self._durable
         return connection
 
     def _drop_idle(self) -> None:
@@ -205,13 +281,17 @@ class _Frozen(PostgresConnections):
     def __init__(self, connection: Connection) -> None:  # pyright: ignore[reportMissingSuperCall] - it has no pool
         self._one = connection
 
+    def read(self, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+        with translated(self._one):
+            return self._one.execute(query, parameters, binary=True).fetchall()
+
     def attempt(self, work: Callable[[Connection], T]) -> T:
         with translated(self._one):
             return work(self._one)
 
 
 @contextmanager
-def translated(connection: Connection) -> Generator[None]:
+def translated(connection: psycopg.Connection[Any]) -> Generator[None]:
     """Turns psycopg's errors into StoreErrors, whose messages hold no stored data."""
     try:
         yield
@@ -220,7 +300,8 @@ def translated(connection: Connection) -> Generator[None]:
     except (*_REFUSALS, UnicodeEncodeError, OverflowError) as error:
         raise Refused(f"PostgreSQL cannot hold this: {_said(error)}") from error
     except psycopg.Error as error:
-        kind = Interrupted if connection.broken else StoreUnavailable
+        is_silent = isinstance(error, Unanswered)  # to ask once more would take as long
+        kind = Interrupted if connection.broken and not is_silent else StoreUnavailable
         raise kind(f"PostgreSQL: {_said(error)}") from error
 
 
@@ -230,7 +311,12 @@ def _said(error: Exception) -> str:
 
 
 def parameters_of(url: str) -> dict[str, Any]:
-    """The connection parameters in ``url``. Raises ConfigurationError, never quoting the URL as libpq does."""
+    """The connection parameters in ``url``: libpq's, and psycopg's prepare_threshold; without it nothing is prepared.
+
+    Raises ConfigurationError, never quoting the URL as libpq does.
+    """
+    asked = _THRESHOLD.search(url)
+    url = _THRESHOLD.sub("", url)
     place = url.partition("://")[2].partition("?")[0]
     try:
         if "@" in place.partition("@")[2] + place.partition("/")[2]:
@@ -241,10 +327,11 @@ def parameters_of(url: str) -> dict[str, Any]:
             "The URL of the PostgreSQL store cannot be read. It looks like 'postgresql://user:password@host:5432/db'; "
             "special characters are written as %40 and the like, and parameters are those of libpq"
         ) from None
-    return {**_DEFAULTS, **given, "client_encoding": "utf8"}
+    threshold = int(asked[1]) if asked else None
+    return {**_DEFAULTS, **given, "client_encoding": "utf8", "prepare_threshold": threshold}
 
 
-def migrate(connection: psycopg.Connection[Any]) -> None:
+def migrate(connection: Connection) -> None:
     """Creates or updates the tables in one transaction; processes that start together take turns.
 
     Raises UnsupportedSchema if a newer version of the package wrote them, ConfigurationError if the database's encoding
@@ -255,8 +342,8 @@ def migrate(connection: psycopg.Connection[Any]) -> None:
     if _version(connection) == VERSION:
         return
     try:
-        with connection.transaction():
-            connection.execute("SET LOCAL statement_timeout = 0")
+        with connection.waiting(math.inf), connection.transaction():
+            connection.execute(_UNLIMITED)
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             for step in range(_version(connection) + 1, VERSION + 1):
                 connection.execute(_MIGRATIONS[step])
