@@ -2,17 +2,25 @@
 
 It only notifies: the outbox stays the record, and its leases keep workers apart. A lost job matters for at most a
 minute, until workers are notified again of all that waits; a duplicate does nothing. Needs the extra ``procrastinate``.
+
+Procrastinate's worker ends when its server restarts or fails over, as it does when it is asked to: so it is started
+again, on new connections, until it is asked to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
+import psycopg
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
-from procrastinate.exceptions import AlreadyEnqueued
+from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+from procrastinate.signals import on_stop
 
+from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.partitions import Partition
 from inference_core.stores.backends.sql.postgres_connections import parameters_of
@@ -21,6 +29,14 @@ QUEUE: Final = "inference_core"
 """Procrastinate's queue of these jobs; others may share the tables."""
 _PROCESS: Final = "inference_core.process"
 _EACH_MINUTE: Final = "* * * * *"
+_PAUSE_S: Final = 1.0
+_OUTAGES: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,  # the server of before a failover
+    StoreUnavailable,
+)
+_LOG = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -48,9 +64,10 @@ class Dispatcher:
             job.defer(**partition.to_value())
 
     async def work(self, worker: Worker, **options: Any) -> None:
-        """Runs ``worker`` on the notified partitions, one at a time, until cancelled; run one process per core.
+        """Runs ``worker`` on the notified partitions, one at a time, until cancelled, or until SIGTERM or SIGINT.
 
-        ``options`` are those of Procrastinate's ``run_worker_async``.
+        Run one process per core. While the server is away, it waits. ``options`` are those of Procrastinate's
+        ``run_worker_async``. Raises ConnectorException if it cannot go on, since its tables are missing, for example.
         """
 
         def process(**value: Any) -> None:
@@ -63,10 +80,40 @@ class Dispatcher:
 
         self._app.task(name=_PROCESS, queue=QUEUE)(process)
         self._app.periodic(cron=_EACH_MINUTE)(self._app.task(name=f"{QUEUE}.call", queue=QUEUE)(call))
-        async with self._app.open_async():
-            await asyncio.to_thread(call, 0)
-            given: dict[str, Any] = {"queues": [QUEUE], "concurrency": 1, "delete_jobs": "successful", **options}
-            await self._app.run_worker_async(**given)
+        given: dict[str, Any] = {"queues": [QUEUE], "concurrency": 1, "delete_jobs": "successful", **options}
+        heeds_signals = given.pop("install_signal_handlers", True)
+        working = asyncio.create_task(self._rounds(lambda: call(0), given))
+        is_asked = False
+
+        def stop() -> None:
+            nonlocal is_asked
+            is_asked = True
+            working.cancel()  # Procrastinate then ends after the current batches
+
+        with on_stop(stop) if heeds_signals else nullcontext():
+            try:
+                await working
+            except asyncio.CancelledError:
+                if not is_asked:
+                    raise
+
+    async def _rounds(self, call: Callable[[], None], options: dict[str, Any]) -> None:
+        """Runs Procrastinate's worker again and again; ``call`` notifies it first of all that waits."""
+        while True:
+            try:
+                async with self._app.open_async():
+                    await asyncio.to_thread(call)
+                    await self._app.run_worker_async(**options, install_signal_handlers=False)
+                if not options.get("wait", True):
+                    return
+                why = "its connection was lost"  # which Procrastinate has logged
+            except (ConnectorException, psycopg.Error, StoreUnavailable) as error:
+                cause = (error.__cause__ if isinstance(error, ConnectorException) else None) or error
+                if not isinstance(cause, _OUTAGES):
+                    raise
+                why = type(cause).__name__
+            _LOG.warning("The worker has stopped (%s); it goes on in %g s", why, _PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """Closes the connections of ``dispatch``."""

@@ -189,11 +189,12 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
 
     A memory is an episodic interaction of the message's session, dated when it was said; a message beyond the content
     limit becomes several. A caller that stops early keeps what was written, and the next run continues from there. If a
-    message cannot be read, what came before it is written first. Raises InvalidInput, StoreError.
+    message cannot be read, what came before it is written first. Raises InvalidInput, StoreError; UserErased if the
+    user is erased meanwhile.
     """
     started = perf_counter()
     report = IngestReport(skipped=transcript.skipped)
-    drafts = Drafts(scope, user_id)
+    drafts = Drafts(replace(scope, since=run(scope.engine.all_fences())), user_id)
     embedder = _Embedder(scope.engine)
     for batch in _batches(transcript, drafts, report):
         fresh, puts = run(retried(partial(drafts.write, batch, embedder.embedded)))
@@ -222,8 +223,9 @@ def hand_over(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> It
     report = IngestReport(skipped=transcript.skipped)
     partition = Partition.of(user_id, scope.namespaces)
     outbox, messages = Outbox(scope.engine, scope.clock), iter(transcript.messages)
+    since = run(scope.engine.all_fences())
     while batch := list(islice(messages, _HANDED_OVER_AT_ONCE)):
-        fresh = run(outbox.put(partition, batch, str(scope.zone)))
+        fresh = run(outbox.put(partition, batch, str(scope.zone), since=since))
         report.messages += len(batch)
         report.written += fresh
         report.already_there += len(batch) - fresh

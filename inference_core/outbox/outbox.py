@@ -27,6 +27,7 @@ from inference_core.outbox.messages import ConversationMessage, mended
 from inference_core.outbox.partitions import CLOSING, DEAD_LIST, OUTBOX, Partition, Waiting, marks_of, places
 from inference_core.stores.backend import Check, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.governance.fence import AllFences
 
 TASK_LEASES: Final = 10
 """A lease of periodic work is this many times longer, as the work may take many calls of a model."""
@@ -132,10 +133,12 @@ class Outbox:
         zone: str | None = None,
         *,
         keeps: bool = False,
+        since: AllFences | None = None,
     ) -> Operation[int]:
         """Puts in those of ``messages`` that were never in before, durably, in one commit; returns how many.
 
         ``zone`` names the user's time zone. ``keeps``: copies are kept for prompts, which stay when messages leave.
+        ``since`` is that of `StoreEngine.write`.
         """
         now, trace = self._clock.now(), traceparent()
         marks, waiting = marks_of(partition.user_id), partition.messages
@@ -159,7 +162,7 @@ class Outbox:
                 *(one.put(partition.kept, now + at * _TICK) for at, one in enumerate(fresh.values()) if keeps),
             ]
             try:
-                versions = yield from self.engine.write(writes)
+                versions = yield from self.engine.write(writes, since=since)
             except VersionConflict:
                 # Some are waiting or marked already, or the partition's listing is not at the remembered version.
                 keys = [partition.place, *((scope, key) for scope in (marks, waiting) for key in fresh)]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
-from inference_core.errors import VersionConflict
+from inference_core.errors import StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.quota import Changed, Counts, Quota, counted
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
@@ -197,6 +197,14 @@ class Measure:
 Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check | Measure
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error because of which none was applied."""
+
+
+def answered(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """``outcomes``, whose errors are of their own batches. If the database answered none of them, raises that."""
+    kinds = {type(one) for one in outcomes}
+    if outcomes and len(kinds) == 1 and isinstance(outcomes[0], StoreUnavailable):
+        raise outcomes[0]
+    return list(outcomes)
 
 
 @dataclass(frozen=True, slots=True)

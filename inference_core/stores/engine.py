@@ -22,7 +22,7 @@ from langchain_core.documents import BaseDocumentCompressor
 
 from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import DeadlineExceeded, StoreError, VersionConflict, WriteUnknown
+from inference_core.errors import DeadlineExceeded, StoreError, StoreUnavailable, VersionConflict, WriteUnknown
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.quota import Quota, Quotas, counted, counts_of, counts_place
@@ -42,7 +42,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.breaker import Breaker
-from inference_core.stores.governance.fence import fences_of, roots_of
+from inference_core.stores.governance.fence import AllFences, fences_of, roots_of
 from inference_core.stores.governance.holds import Holding
 from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal
 from inference_core.stores.governance.quotas import limited
@@ -201,6 +201,7 @@ class StoreEngine(StoreReader):
         embeds: bool = True,
         ages: bool = True,
         is_clean: bool = False,
+        since: AllFences | None = None,
     ) -> Operation[list[int]]:
         """Applies ``batch`` as a whole, durably, and returns the version after each of its writes.
 
@@ -210,13 +211,14 @@ class StoreEngine(StoreReader):
 
         ``embeds``: the texts get their vectors first, if the model answers in time. Pass False to embed them yourself;
         a text without a vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
-        memories get the store's time to live.
+        memories get the store's time to live. ``since``: the fences when the work began that this write is part of, if
+        that was before this call.
 
         Raises VersionConflict, UserErased, Held, QuotaExceeded, StoreUnavailable; DeadlineExceeded if the database did
         not get the batch in time; WriteUnknown if it did, and did not confirm.
         """
-        began, roots = time.time(), roots_of(batch)
-        fence = self.fences.checks(roots) if roots else []
+        began, roots = time.monotonic(), roots_of(batch)
+        fence = (yield from self._fence_at(began, roots, since)) if roots else []
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         if not is_clean:
             size = sum(len(one.value) for one in lasting if isinstance(one, Put))
@@ -238,7 +240,7 @@ class StoreEngine(StoreReader):
                     [*writes, *fence], why, self._read, partial(self._written, landed)
                 )
             except VersionConflict:
-                renewed = (yield from self._read(self.fences.renewed, fence, roots, began)) if fence else None
+                renewed = (yield from self._read(self.fences.renewed, fence, roots)) if fence else None
                 # A batch that only its fence refused is tried again with the present fence, which uses up no try.
                 tries -= renewed is None
                 if not tries:
@@ -246,6 +248,8 @@ class StoreEngine(StoreReader):
                 fence = fence if renewed is None else renewed
             else:
                 break
+        if fence:
+            self.fences.note_passed(fence, roots, began)
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:
@@ -265,6 +269,10 @@ class StoreEngine(StoreReader):
     def fenced(self, roots: Sequence[str]) -> Operation[list[Check]]:
         """The checks that make a batch fail if one of the users with these labels is erased after this call."""
         return self._read(self.fences.read, roots)
+
+    def all_fences(self) -> Operation[AllFences]:
+        """The fences now, for work of which later writes are part: see `write`."""
+        return self._read(self.fences.all)
 
     def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
         """Queues ``batch`` as it is, without vectors, for callers that write many at once. Raises StoreUnavailable."""
@@ -326,6 +334,18 @@ class StoreEngine(StoreReader):
     def close(self) -> None:
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
         self.parts.close()
+
+    def _fence_at(self, began: float, roots: Sequence[str], since: AllFences | None) -> Operation[list[Check]]:
+        """The checks of a write that began at ``began``: now, by the monotonic clock, or with ``since``."""
+        if since is not None:
+            return self.fences.checks_since(since, roots)
+        known = self.fences.checks(roots)
+        if self.fences.is_fresh(roots):
+            return known
+        try:
+            return (yield from self._read(self.fences.begun, known, roots, began))
+        except StoreUnavailable:
+            return known  # which may refuse the write needlessly, and lets nothing back in
 
     def _written(
         self, landed: Callable[[], None], batch: Sequence[Write], noted: Callable[[], None]

@@ -13,12 +13,20 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
+
+from inference_core.errors import ConfigurationError
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+
+OTHER_NAME: Final = (
+    "{} has another name, a hard link. SQLite has a journal for each name, so programs that use different names lose "
+    "each other's saves. Remove the other name, or make a copy instead"
+)
 
 
 class FileLock:
@@ -58,6 +66,12 @@ class FileLock:
     def close(self) -> None:
         """Closes the file, which releases the lock."""
         self._file.close()
+
+
+def check_names(path: Path) -> None:
+    """Raises ConfigurationError if ``path`` is a file of SQLite with a second name; OSError."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise ConfigurationError(OTHER_NAME.format(path))
 
 
 def make_private(path: Path) -> None:

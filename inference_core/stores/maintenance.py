@@ -206,10 +206,9 @@ class DeferredWriter:
     def put(self, *writes: Put | Remove | Touch) -> None:
         """Has ``writes`` written soon, unless the store is read-only; never waits and never raises."""
         if writes and self._writer.writable:
-            now = time.time()
             for one in writes:
                 roots = roots_of([one])
-                self._waiting.append(_Deferred(one, self._fences.checks(roots) if roots else [], now))
+                self._waiting.append(_Deferred(one, self._fences.checks(roots) if roots else []))
             self._wake()
 
     def flush(self) -> None:
@@ -223,25 +222,32 @@ class DeferredWriter:
         with self._flushing:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
             for _, some in groupby(portion, lambda one: one.fence):  # one user's, once anybody was erased
-                group = list(some)
-                batch, fence = [one.write for one in group], group[0].fence
-                try:
-                    try:
-                        self._writer.submit([*batch, *fence]).result(_TIMEOUT_S)
-                    except VersionConflict:
-                        renewed = self._fences.renewed(fence, roots_of(batch), min(one.since for one in group))
-                        if renewed is None:
-                            raise
-                        self._writer.submit([*batch, *renewed]).result(_TIMEOUT_S)
-                except (InferenceCoreError, TimeoutError) as error:
-                    why = str(error) or f"not written within {_TIMEOUT_S:g} s"
-                    _LOG.warning("%d notes on what was told are lost: %s", len(group), why)
+                self._write(list(some))
             return bool(self._waiting)
+
+    def _write(self, group: Sequence[_Deferred]) -> None:
+        """Writes ``group``, whose checks are the same; if one user was erased meanwhile, those of the others."""
+        batch, fence = [one.write for one in group], group[0].fence
+        roots = roots_of(batch)
+        try:
+            try:
+                self._writer.submit([*batch, *fence]).result(_TIMEOUT_S)
+            except VersionConflict:
+                if len(roots) > 1:
+                    for root in roots:
+                        self._write([one for one in group if one.write.namespace[0] == root])
+                    return
+                renewed = self._fences.renewed(fence, roots) if fence else None
+                if renewed is None:
+                    raise
+                self._writer.submit([*batch, *renewed]).result(_TIMEOUT_S)
+        except (InferenceCoreError, TimeoutError) as error:
+            why = str(error) or f"not written within {_TIMEOUT_S:g} s"
+            _LOG.warning("%d notes on what was told are lost: %s", len(group), why)
 
 
 class _Deferred(NamedTuple):
-    """A write, the fence checks to write with it, and when it was put, in seconds since 1970."""
+    """A write, and the fence checks to write with it, as they were known when it was put."""
 
     write: Write
     fence: list[Check]
-    since: float

@@ -46,7 +46,6 @@ from inference_core.stores.backend import (
     CONTENT_KEY_META,
     EMBEDDING_META,
     Backend,
-    Check,
     Put,
     Row,
     Unreadable,
@@ -121,7 +120,7 @@ class Writer:
         self._journal, self._operation = Journal(backend), operation
         self._model = backend.get_meta(EMBEDDING_META)
         self._fences = fences_of(backend)
-        self._began: dict[str, list[Check]] = {}
+        self._began = self._fences.all()
 
     def adopt_model(self, model: str | None) -> None:
         """Makes ``model`` the store's embedding model, if it has none yet."""
@@ -133,8 +132,8 @@ class Writer:
         """Writes what the policy lets in, without secrets.
 
         Raises InvalidInput for a conflict if the policy is ``FAIL``, SecretFound if secrets are rejected, UserErased
-        if a user of ``puts`` was erased since the first rows of this user were written, VersionConflict if a row there
-        is damaged or keeps changing, StoreError.
+        if a user of ``puts`` was erased since this writer was made, VersionConflict if a row there is damaged or keeps
+        changing, StoreError.
         """
         self._report.read += len(puts)
         puts = [self._clean(put) for put in puts if put.namespace[0] != ERASED]
@@ -144,9 +143,8 @@ class Writer:
             rows = self._backend.get([(put.namespace, put.key) for put in puts])
             decided = [self._decided(put, row) for put, row in zip(puts, rows, strict=True)]
             chosen = [put for put in decided if put]
-            for root in set(roots_of(chosen)) - self._began.keys():
-                self._began[root] = self._fences.read([root])
-            batches = [[put, *self._began.get(put.namespace[0], ())] for put in chosen]
+            fences = {root: self._fences.checks_since(self._began, [root]) for root in roots_of(chosen)}
+            batches = [[put, *fences.get(put.namespace[0], ())] for put in chosen]
             cause = Cause(at=datetime.now(UTC), operation=self._operation)
             outcomes = self._journal.apply(batches, cause) if chosen else []
             failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
@@ -157,9 +155,8 @@ class Writer:
                 if not isinstance(error, VersionConflict):
                     raise error if isinstance(error, StoreError) else StoreError(str(error))
             puts = [put for put, _ in failed]  # others changed these rows meanwhile: decide again
-            for root in roots_of(puts):
-                if self._fences.read([root]) != self._began[root]:
-                    raise UserErased
+            if self._fences.erased_since(self._began, roots_of(puts)):
+                raise UserErased
         if puts:  # or they cannot be read there, and so cannot be compared
             raise VersionConflict(
                 f"The row {puts[0].key!r} cannot be written to {self._backend.name}: others keep changing it, or it is "
@@ -179,20 +176,20 @@ class Writer:
         )
         homes = [(record.namespace[0], category) for category in MEMORY_CATEGORIES]
         root = record.namespace[0]
-        fence = self._began.setdefault(root, self._fences.read([root]))
         for tries in reversed(range(_TRIES)):  # a row that cannot be read is in the way each time
             decision, _, writes = proposed_on(record, homes, now, (), self._backend)
             if not writes:
                 self._report.kept += decision is Decision.NO
                 self._report.already_there += decision is not Decision.NO
                 return
+            fence = self._fences.checks_since(self._began, [root])
             (outcome,) = self._journal.apply([[*writes, *fence]], Cause(at=now, operation=self._operation))
             if not isinstance(outcome, Exception):
                 self._report.waiting += 1
                 return
             if not tries or not isinstance(outcome, VersionConflict):
                 raise outcome if isinstance(outcome, StoreError) else StoreError(str(outcome))
-            if self._fences.read([root]) != fence:
+            if self._fences.erased_since(self._began, [root]):
                 raise UserErased
 
     def _clean(self, put: Put) -> Put:

@@ -6,9 +6,8 @@ the memory, and a purge of its user, so that a later run neither reverts a chang
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -225,7 +224,8 @@ class Migration:
         self._confirm = frozenset(confirm)
         self._guard = engine.guard if engine else Guard.of(secrets)
         self._apply = partial(_apply, engine) if engine else backend.apply
-        self._fences, self._began = engine.fences if engine else fences_of(backend), time.time()
+        self._fences = engine.fences if engine else fences_of(backend)
+        self._began = self._fences.all()
         self._journal = Journal(backend)
         self._namespaces = namespaces
         self._report = report
@@ -373,14 +373,8 @@ class Migration:
 
     def _checks(self, roots: Sequence[str]) -> dict[str, list[Check] | None]:
         """By user, the checks that fail once the user is erased; None: that has happened since this migration began."""
-        with suppress(UserErased):
-            self._fences.renewed([], roots, self._began)
-            return {root: self._fences.checks([root]) for root in roots}
-        found: dict[str, list[Check] | None] = dict.fromkeys(roots)
-        for root in roots:
-            with suppress(UserErased):
-                found[root] = self._fences.renewed([], [root], self._began)
-        return found
+        erased = self._fences.erased_since(self._began, roots)
+        return {root: None if root in erased else self._fences.checks_since(self._began, [root]) for root in roots}
 
 
 def _mark(record: MemoryRecord, origin: str) -> Put:

@@ -34,6 +34,7 @@ from inference_core.memory.types import MemoryCategory, MemoryType, get_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Put, Row, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.governance.fence import AllFences
 
 T = TypeVar("T")
 UserId = Owner
@@ -51,8 +52,9 @@ class MemoryScope:
     restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
     for the user. ``spares_pins``: saving the words of a pinned memory again does not change it. ``spaces`` None: no
     spaces are read. ``store`` is here to be kept alive, as an engine does not do so. ``beside`` is written with each
-    batch, in its transaction. ``cold_seconds`` is how long a direct recall waits for a model that is being loaded, and
-    for an index that is not there yet.
+    batch, in its transaction. ``since``: the fences when the work began that all writes are part of, such as an import.
+    ``cold_seconds`` is how long a direct recall waits for a model that is being loaded, and for an index that is not
+    there yet.
     """
 
     engine: StoreEngine
@@ -69,6 +71,7 @@ class MemoryScope:
     store: BaseStore | None = None
     spaces: Spaces | None = None
     beside: tuple[Write, ...] = ()
+    since: AllFences | None = None
     cold_seconds: float = DEFAULT_COLD_SECONDS
 
     @property
@@ -94,7 +97,9 @@ class MemoryScope:
         if source is not None and actor == Actor():
             actor = actor_of(source, self.namespaces.agent_name)
         cause = Cause(at=self.clock.now(), operation=operation, actor=actor, keep_until=self.kept_until, job=job)
-        return self.engine.write([*batch, *self.beside], cause=cause, embeds=embeds, is_clean=is_clean)
+        return self.engine.write(
+            [*batch, *self.beside], cause=cause, embeds=embeds, is_clean=is_clean, since=self.since
+        )
 
     def spend(self, user_id: UserId) -> None:
         """Counts a write of the user by this agent. Raises QuotaExceeded if there were too many in the last minute."""

@@ -11,7 +11,7 @@ writer left above the head appear with the scope's next write.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -136,7 +136,7 @@ class MongoBackend:
                     is_unsent = isinstance(error.__cause__, ServerSelectionTimeoutError) or error.__cause__ is None
                     outcomes.append(error if is_unsent else WriteUnknown(f"{error}; retry it under the same id"))
                 except StoreError as error:
-                    with self._open():
+                    with suppress(StoreUnavailable), self._open():  # batches before this one are stored
                         self._scopes.drop_unused(names)
                     outcomes.append(error)
         return outcomes

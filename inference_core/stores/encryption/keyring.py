@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypedDict
 from inference_core.errors import ConfigurationError, MissingExtra, SealError, StoreUnavailable, in_one_line
 from inference_core.stores.backends.file_format import Signature, parse_key, signature_of, write_file
 from inference_core.stores.codec import UNREADABLE
-from inference_core.stores.locks import FileLock, sync_folder
+from inference_core.stores.locks import FileLock, check_names, sync_folder
 from inference_core.stores.urls import parse_url
 
 if TYPE_CHECKING:
@@ -231,6 +231,7 @@ class SqliteKeyRing(StoredKeyRing):
     def __init__(self, path: Path, master: str | bytes) -> None:
         try:
             path.touch(mode=0o600)
+            check_names(path)
             self._database = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             # A destroyed key must leave no bytes: not in the file, and not in a journal of earlier pages.
             self._database.execute("PRAGMA secure_delete = ON")

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from inference_core.errors import ConfigurationError, SealError, StoreError, in_one_line
+from inference_core.errors import ConfigurationError, SealError, StoreError, WriteUnknown, in_one_line
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, Term
 from inference_core.stores.backend import (
@@ -110,15 +110,18 @@ class SealedBackend:
         found = [refused.get(at) or next(outcomes) for at in range(len(batches))]
         if time.monotonic() - started < GRACE_S / 2:
             return found
-        lost = {
-            root
-            for root, sealer in sealers.items()
-            if not any(key.id == sealer.current and key.secret for key in self.keyring.get(root))
-        }
-        problem = StoreError("The key was replaced while this was being saved; save it again")
+        lost: dict[str, StoreError] = {}
+        for root, sealer in sealers.items():
+            try:
+                if not any(key.id == sealer.current and key.secret for key in self.keyring.get(root)):
+                    lost[root] = StoreError("The key was replaced while this was being saved; save it again")
+            except StoreError as error:
+                lost[root] = WriteUnknown(f"Whether its key was replaced is unknown: {error}; retry under the same id")
         return [
-            problem if any(write.namespace[0] in lost for write in batch if isinstance(write, Put)) else outcome
-            for batch, outcome in zip(batches, found, strict=True)
+            next(
+                (lost[root] for write in batch if isinstance(write, Put) and (root := write.namespace[0]) in lost), one
+            )
+            for batch, one in zip(batches, found, strict=True)
         ]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:

@@ -1,11 +1,18 @@
 """Fences: a write that began before a user was erased brings nothing back.
 
 A user that is being erased has a row, the fence, whose version changes when the erasure begins and when it ends. Each
-write checks, in its own transaction, that the fences of its users are at the versions that this process knows. A write
-that began before an erasure ended is refused with UserErased. What begins later is written: a user may come back.
+write checks, in its own transaction, that the fences of its users are at the versions that this process knew when the
+write began. If one has changed, the user was erased meanwhile, and the write is refused with UserErased. What begins
+later is written: a user may come back. No clock decides which came first, since clocks can be set back.
+
+So a write must know the present fences when it begins. It reads them, unless this process has just done so, or has just
+written with them (`Fences.is_fresh`). A fence stays up for longer than such a moment: so whatever began before an
+erasure cannot take the state after it for the state at its beginning. What cannot wait for a read, such as a note of
+what was told, takes what is known, and may be refused although it began after the erasure.
+
 A worker's write may begin later and still come from older messages. If the outbox is in this database, the write checks
 the worker's claim of the messages, which an erasure ends; otherwise the checks of the fences, which the worker takes
-before it reads the messages (`Pipeline.process`).
+before it reads the messages (`Pipeline.process`). An import takes those of all users when it begins (`Fences.all`).
 
 The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: without that key
 and the id, it reveals nothing. As long as nobody was ever erased there is no key, and all writes check just that.
@@ -18,7 +25,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -30,10 +37,13 @@ from inference_core.stores.backend import Backend, Check, Key, Put, Row, Write
 
 _KEY_ROW: Final[Key] = ((ERASED,), "key")
 _STATE: Final = "state"
+_LONG_AGO: Final = float("-inf")
 _NEVER: Final = -1
 """No row is at this version: a Check for it refuses the batch."""
-_SKEW_S: Final = 60.0
-"""How far the clocks of two machines may differ: a write is later than an erasure if it began this long after it."""
+_MOMENT_S: Final = 0.1
+"""What is known of fences is true of a write that begins, or began, within this time of it. By a monotonic clock."""
+_HELD_S: Final = 0.15
+"""How long a fence is up at least."""
 _MOST_KNOWN: Final = 10_000
 _JUMP: Final = 1 << 32
 _MAKING: Final = threading.Lock()
@@ -52,17 +62,28 @@ class Fence(NamedTuple):
         """What a row says; without one, the user was never erased."""
         return cls(row.version, bool(row.value["up"]), float(row.value["at"])) if row else cls()
 
+    @property
+    def expected(self) -> int:
+        """The version that a write must find; none while the user is being erased."""
+        return _NEVER if self.is_up else self.version
+
+
+_DOWN: Final = Fence()
+AllFences = Mapping[Namespace, Fence]
+"""The fences of all users at one moment, by their namespaces."""
+
 
 class Fences:
     """The fences of the database ``backend``, as far as this process knows them. Methods block; safe for threads."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = weakref.proxy(backend)
-        # Processes that share a file share a clock.
-        self._skew_s = 0.0 if backend.files() else _SKEW_S
         self._key: bytes | None = None
         self._epoch: Epoch = NO_EPOCH
         self._known: dict[str, Fence] = {}
+        self._seen: dict[str, float] = {}
+        """When the fence of a user was as it is known, by the monotonic clock; of ERASED: that nobody was erased."""
+        self._up: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def scope(self, root: str) -> Namespace:
@@ -75,44 +96,65 @@ class Fences:
 
         They follow from what this process knows; the database is not read.
         """
-        key = self._key  # another thread may read it anew
-        if key is None:
-            return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
-        named = [(_place(key, root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
-        return [
-            Check(namespace=namespace, key=key, expected=_NEVER if fence.is_up else fence.version)
-            for (namespace, key), fence in named
-        ]
+        return self._checks(roots, self._known)
 
     def is_outlived(self, epoch: Epoch) -> bool:
         """Whether the key, and with it all that is known, may have been lost, as the database is of ``epoch`` now."""
         return self._key is not None and epoch not in (NO_EPOCH, self._epoch)
 
+    def is_fresh(self, roots: Iterable[str]) -> bool:
+        """Whether `checks` gives what the database had a moment ago, so that a write that begins now need not read."""
+        names, least = [ERASED] if self._key is None else roots, time.monotonic() - _MOMENT_S
+        known = self._known
+        return all(self._seen.get(name, _LONG_AGO) > least and not known.get(name, _DOWN).is_up for name in names)
+
+    def begun(self, known: Sequence[Check], roots: Sequence[str], began: float) -> list[Check]:
+        """Like `read`, for a write that began at ``began`` by the monotonic clock, when ``known`` were the `checks`.
+
+        Raises UserErased if a user is being erased, or may have been erased since then; StoreError.
+        """
+        found = self._read(roots)
+        if time.monotonic() - began > _MOMENT_S:  # this process is busy, or the database
+            self._compare(known, found)
+        return self._checks(roots, found)
+
     def read(self, roots: Sequence[str], *, anew: bool = False) -> list[Check]:
         """Like `checks`, after reading the fences from the database, and with ``anew`` the key. Raises StoreError."""
-        if self._key is None or anew:
-            (row,) = self._backend.get([_KEY_ROW])
-            self._epoch, self._key = (row.epoch, bytes.fromhex(row.value["key"])) if row else (NO_EPOCH, None)
-        if (key := self._key) is not None:
-            rows = self._backend.get([_place(key, root) for root in roots])
-            with self._lock:
-                if len(self._known) + len(roots) > _MOST_KNOWN:
-                    self._known.clear()
-                self._known |= {root: Fence.of(row) for root, row in zip(roots, rows, strict=True)}
-        return self.checks(roots)
+        return self._checks(roots, self._read(roots, anew=anew))
 
-    def renewed(self, checks: Sequence[Check], roots: Sequence[str], began: float) -> list[Check] | None:
+    def note_passed(self, checks: Sequence[Check], roots: Iterable[str], began: float) -> None:
+        """Notes that a batch with ``checks`` of these users, begun at ``began`` by the monotonic clock, was written."""
+        with self._lock:
+            if checks == self._checks(roots, self._known):
+                for name in [ERASED] if self._key is None else roots:
+                    self._seen[name] = max(began, self._seen.get(name, _LONG_AGO))
+
+    def renewed(self, checks: Sequence[Check], roots: Sequence[str]) -> list[Check] | None:
         """The checks for another try of a batch that was refused; None if its fences were not the reason.
 
-        ``began``: when the write began, in seconds since 1970. Raises UserErased if that was before the end of an
-        erasure, StoreError.
+        Raises UserErased if a user was erased since ``checks`` were taken, or is being erased; StoreError.
         """
-        fresh = self.read(roots)
-        fences = [self._known.get(root, Fence()) for root in roots]
-        is_changed = fresh != checks
-        if any(fence.is_up or (is_changed and began < fence.since + self._skew_s) for fence in fences):
-            raise UserErased
-        return fresh if is_changed else None
+        found = self._read(roots)
+        self._compare(checks, found)
+        fresh = self._checks(roots, found)  # others: somebody else was the first to be erased from this database
+        return fresh if fresh != checks else None
+
+    def all(self) -> AllFences:
+        """The fences of all users now, for `checks_since` and `erased_since`. Raises StoreError."""
+        return {
+            row.namespace: Fence.of(row)
+            for row in self._backend.inspect(ERASED)
+            if isinstance(row, Row) and row.key == _STATE
+        }
+
+    def checks_since(self, then: AllFences, roots: Iterable[str]) -> list[Check]:
+        """The writes that refuse a batch if one of these users was erased since ``then``, or was being erased then."""
+        return self._checks(roots, self._as_of(then, roots))
+
+    def erased_since(self, then: AllFences, roots: Sequence[str]) -> list[str]:
+        """Those of these users who were erased since ``then``, or were being erased then. Raises StoreError."""
+        found = self._read(roots)
+        return [root for root, fence in self._as_of(then, found).items() if found[root].version != fence.expected]
 
     def put_up(self, root: str) -> None:
         """Keeps out all writers of the user. Raises StoreError."""
@@ -122,9 +164,12 @@ class Fences:
             self._apply(_put(_KEY_ROW, key, expected=0))
         self.read([root], anew=True)
         self._set(root, is_up=True)
+        self._up[root] = time.monotonic()
 
     def take_down(self, root: str) -> None:
         """Lets in writes of the user that begin after this. Raises StoreError."""
+        if (left := self._up.pop(root, _LONG_AGO) + _HELD_S - time.monotonic()) > 0:
+            time.sleep(left)
         self._set(root, is_up=False)
 
     def since(self, root: str) -> float:
@@ -132,14 +177,13 @@ class Fences:
 
         0 if there was none, or it was interrupted and has not ended.
         """
-        self.read([root])
-        fence = self._known.get(root, Fence())
+        fence = self._read([root]).get(root, _DOWN)
         return 0.0 if fence.is_up else fence.since
 
     def _set(self, root: str, *, is_up: bool) -> None:
-        self.read([root])
+        before = self._read([root]).get(root, _DOWN)
         # The database may lose this version, and get another erasure's: a write that knows this one must not fit that.
-        above = self._known.get(root, Fence()).version + secrets.randbelow(_JUMP)
+        above = before.version + secrets.randbelow(_JUMP)
         self._apply(_put(_place(self._key or b"", root), {"up": is_up, "at": time.time()}, above=above))
         self.read([root])
 
@@ -147,6 +191,45 @@ class Fences:
         (outcome,) = self._backend.apply([[write]])
         if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):
             raise outcome
+
+    def _read(self, roots: Sequence[str], *, anew: bool = False) -> dict[str, Fence]:
+        """The fences of these users; none if nobody was ever erased."""
+        began, key = time.monotonic(), self._key  # another thread may read it anew
+        if key is None or anew:
+            (row,) = self._backend.get([_KEY_ROW])
+            key = row and bytes.fromhex(row.value["key"])
+            self._epoch, self._key = row.epoch if row else NO_EPOCH, key
+            if key is None:
+                self._seen[ERASED] = began
+                return {}
+        rows = self._backend.get([_place(key, root) for root in roots])
+        found = {root: Fence.of(row) for root, row in zip(roots, rows, strict=True)}
+        with self._lock:
+            if len(self._known) + len(found) > _MOST_KNOWN:
+                self._known, self._seen = {}, {}
+            for root, fence in found.items():
+                if began >= self._seen.get(root, _LONG_AGO):  # else another thread has read a later state meanwhile
+                    self._known[root], self._seen[root] = fence, began
+        return found
+
+    def _compare(self, checks: Sequence[Check], found: Mapping[str, Fence]) -> None:
+        """Raises UserErased if a fence that was ``found`` is up, or has changed since ``checks``."""
+        expected, key = {check.namespace: check.expected for check in checks}, self._key or b""
+        for root, fence in found.items():
+            if fence.is_up or fence.version != expected.get(_place(key, root)[0], 0):
+                raise UserErased
+
+    def _checks(self, roots: Iterable[str], known: Mapping[str, Fence]) -> list[Check]:
+        key = self._key
+        if key is None:
+            return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
+        named = [(_place(key, root), known.get(root, _DOWN)) for root in dict.fromkeys(roots)]
+        return [Check(namespace=namespace, key=name, expected=fence.expected) for (namespace, name), fence in named]
+
+    def _as_of(self, then: AllFences, roots: Iterable[str]) -> dict[str, Fence]:
+        """The fences of these users ``then``."""
+        key = self._key
+        return {root: then.get(_place(key, root)[0], _DOWN) for root in roots} if key else {}
 
 
 _FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDictionary()

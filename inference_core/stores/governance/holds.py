@@ -54,6 +54,7 @@ from inference_core.stores.backend import (
     Row,
     Unreadable,
     Write,
+    answered,
 )
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.governance.versions import is_versioned, versions_key
@@ -200,10 +201,13 @@ class Holding:
             for at in waiting:
                 try:
                     checks[at], sent[at] = self._checked(batches[at])
-                except Held as error:
+                except StoreError as error:  # Held, or of this batch alone: others may be stored by now
                     outcomes[at] = error
             # The checks come first: a batch may remove a marker that holds nothing any more.
-            found = self.beneath.apply([[*checks[at], *writes] for at, writes in sent.items()]) if sent else ()
+            try:
+                found = self.beneath.apply([[*checks[at], *writes] for at, writes in sent.items()]) if sent else ()
+            except StoreError as error:
+                found = [error] * len(sent)
             for at, end in zip(sent, found, strict=True):
                 before = len(checks[at])
                 outcomes[at] = end[before : before + len(batches[at])] if isinstance(end, list) else end
@@ -211,7 +215,7 @@ class Holding:
             waiting = [at for at in conflicts if self._is_outdated(checks[at], sent[at], batches[at])]
             if not waiting:
                 break
-        return [outcomes[at] for at in range(len(batches))]
+        return answered([outcomes[at] for at in range(len(batches))])
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         """Like `Backend.discard`. Raises Held: what cannot be read may be what a hold keeps."""
@@ -318,7 +322,10 @@ class Holding:
 
     def _is_outdated(self, checks: Sequence[Check], sent: Sequence[Write], batch: Sequence[Write]) -> bool:
         """Whether a hold has begun or ended since, or something that was to be copied has changed."""
-        rows = self.beneath.get([(one.namespace, one.key) for one in checks]) if checks else []
+        try:
+            rows = self.beneath.get([(one.namespace, one.key) for one in checks]) if checks else []
+        except StoreError:
+            return False  # it stays refused, as it is
         for check, row in zip(checks, rows, strict=True):
             if (row.version if row else 0) != check.expected:
                 self._seen[check.namespace[0]] = row.version if row else 0

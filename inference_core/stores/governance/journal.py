@@ -19,7 +19,7 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from inference_core.effects import Operation
-from inference_core.errors import VersionConflict
+from inference_core.errors import StoreError, VersionConflict
 from inference_core.memory.audit import Cause, event_value
 from inference_core.memory.namespaces import AUDIT, SALT, USAGE
 from inference_core.memory.text import encode_json, text_field
@@ -137,10 +137,13 @@ class Journal:
         try:
             outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
             refused = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, VersionConflict)]
-            users = {one.namespace[0]: None for at in refused for one in batches[at] if is_audited(one.namespace)}
-            if users and self._load(list(users), anew=True):  # a purge has ended a key
-                for at in refused:
-                    (outcomes[at],) = apply([self._noted(batches[at], cause, salted)])
+            for at in refused:
+                users = {one.namespace[0]: None for one in batches[at] if is_audited(one.namespace)}
+                try:
+                    if users and self._load(list(users), anew=True):  # a purge has ended a key
+                        (outcomes[at],) = apply([self._noted(batches[at], cause, salted)])
+                except StoreError as error:  # of this batch alone: others are stored by now
+                    outcomes[at] = error
         finally:
             # Only now: the sealer would look for events that are not there yet. But also if this failed: some may be.
             self._note_written(salted)

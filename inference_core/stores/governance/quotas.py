@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from inference_core.clock import SystemClock
-from inference_core.errors import QuotaExceeded, VersionConflict
+from inference_core.errors import QuotaExceeded, StoreError, VersionConflict
 from inference_core.memory.namespaces import GLOBAL, Namespace, holds_memories
 from inference_core.memory.quota import (
     Changed,
@@ -33,6 +34,7 @@ from inference_core.stores.backend import (
     Remove,
     Row,
     Write,
+    answered,
 )
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.holds import holding
@@ -85,25 +87,37 @@ class _Limited:
             places = [place for place in map(counts_place, sorted(roots)) if place not in removed]
             measures.append([Measure(namespace=name, key=key, quota=self._quotas.quota) for name, key in places])
         for root in {one.namespace[0] for some in measures for one in some}:
-            self._verify(root, _VERIFIED_S)
+            with suppress(StoreError):  # then the write says so itself; if it does not, nothing is wrong with it
+                self._verify(root, _VERIFIED_S)
         outcomes: dict[int, Outcome] = {}
         waiting = list(range(len(batches)))
         for _ in range(_ATTEMPTS):
-            sent = [(batches[at], measures[at]) for at in waiting]
-            if self._counts_inside:
-                found = self._backend.apply([[*batch, *some] for batch, some in sent])
-            else:
-                found = [self._in_turn(batch, some) for batch, some in sent]
-            outcomes |= dict(zip(waiting, found, strict=True))
-            waiting = [at for at in waiting if self._may_go_again(measures[at], outcomes[at])]
+            outcomes |= self._sent({at: (batches[at], measures[at]) for at in waiting})
+            waiting = [at for at in waiting if self._may_go_again(measures, outcomes, at)]
             if not waiting:
                 break
         for some, outcome in zip(measures, (outcomes[at] for at in range(len(batches))), strict=True):
             for one in some if isinstance(outcome, list) else ():
                 for counts in one.found:
                     self._quotas.note(one.namespace[0], counts)
-        ends = [outcomes[at] for at in range(len(batches))]
+        ends = answered([outcomes[at] for at in range(len(batches))])
         return [end[: len(batch)] if isinstance(end, list) else end for batch, end in zip(batches, ends, strict=True)]
+
+    def _sent(self, batches: Mapping[int, tuple[Sequence[Write], Sequence[Measure]]]) -> dict[int, Outcome]:
+        """The outcome of each of ``batches``. What fails is theirs alone: others may be stored by now."""
+        try:
+            if self._counts_inside:
+                found = self._backend.apply([[*batch, *some] for batch, some in batches.values()])
+                return dict(zip(batches, found, strict=True))
+        except StoreError as error:
+            return dict.fromkeys(batches, error)
+        outcomes: dict[int, Outcome] = {}
+        for at, (batch, some) in batches.items():
+            try:
+                outcomes[at] = self._in_turn(batch, some)
+            except StoreError as error:
+                outcomes[at] = error
+        return outcomes
 
     def _in_turn(self, batch: Sequence[Write], measures: Sequence[Measure]) -> Outcome:
         """Applies ``batch`` with counts that this process computes from what it reads; again if they have changed."""
@@ -137,14 +151,21 @@ class _Limited:
                 ]:
                     return outcome
 
-    def _may_go_again(self, measures: Sequence[Measure], outcome: Outcome) -> bool:
-        """Whether the batch was refused for missing or wrong counts, which have now been corrected."""
-        roots = [one.namespace[0] for one in measures]
-        if isinstance(outcome, NotCounted):
-            for root in roots:
-                self._recount(root)
-            return True
-        return isinstance(outcome, QuotaExceeded) and any(self._verify(root, _REFUSED_S) for root in roots)
+    def _may_go_again(self, measures: Sequence[Sequence[Measure]], outcomes: dict[int, Outcome], at: int) -> bool:
+        """Whether the batch was refused for missing or wrong counts, which have now been corrected.
+
+        If they cannot be, that is its outcome.
+        """
+        roots = [one.namespace[0] for one in measures[at]]
+        try:
+            if isinstance(outcomes[at], NotCounted):
+                for root in roots:
+                    self._recount(root)
+                return True
+            return isinstance(outcomes[at], QuotaExceeded) and any(self._verify(root, _REFUSED_S) for root in roots)
+        except StoreError as error:
+            outcomes[at] = error
+            return False
 
     def _verify(self, root: str, every_s: float) -> bool:
         """Compares the counts with the rows, at most every ``every_s`` seconds. Returns whether they were wrong."""

@@ -133,6 +133,7 @@ class IndexCache:
             self._fences.read([root], anew=True)
             *heads, erasures = self._backend.heads([*scopes, self._fences.scope(root)])
         if erasures != shard.erasures:
+            self._fences.read([root])  # so that notes of this recall, which read nothing, know of the erasure
             with shard.lock, self._lock:
                 shard.erasures = erasures
                 shard.indexes = {}

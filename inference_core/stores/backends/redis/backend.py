@@ -102,7 +102,7 @@ class RedisBackend:
                 time.sleep(random.uniform(0, _PAUSE_S * turn))  # noqa: S311 - writers that met once part
             try:
                 outcomes |= self._applied(waiting)
-            except StoreUnavailable as error:
+            except StoreError as error:
                 outcomes |= dict.fromkeys(waiting, error)
             waiting = {at: batch for at, batch in waiting.items() if at not in outcomes}
             if not waiting:

@@ -3,6 +3,12 @@
 The journal is a WAL: one connection writes, each reader has its own and sees the last commit, and neither waits for the
 other.
 
+SQLite finds the journal and its index by their names, and does not look whether they are still there. So a file with
+two names has two journals, and each program overwrites what the other has saved; and what is written to a journal that
+somebody removed ends with the process. Before each commit, the names are looked at. Connections that still have a
+removed journal open can move what is in it to the file, which nobody else can do any more (`_renew`). A file whose
+journal was removed is not opened before they have.
+
 The tables may share a file with others, such as a checkpointer's.
 """
 
@@ -21,12 +27,19 @@ from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError,
 from inference_core.stores.backends.sql.base import Refused
 from inference_core.stores.backends.sql.rows import Undecodable
 from inference_core.stores.codec import check_schema
-from inference_core.stores.locks import FileLock, make_private
+from inference_core.stores.locks import OTHER_NAME, FileLock, check_names, make_private
 
 _BUSY_TIMEOUT_MS: Final = 5_000
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 VERSION: Final = 5
+_JOURNALS: Final = ("-wal", "-shm")
+"""What SQLite appends to the name of a file for its journal, and for the journal's index."""
+_PROBE_MS: Final = 500
+_TAKEN: Final = (
+    "The journal of {}, or its index, was removed while a program has it open, which still holds what it has saved. "
+    "End that program in the usual way, without kill -9, then try again"
+)
 _SECURE: Final = "secure_delete"
 """The setting of files in which everything that was deleted was overwritten."""
 READABLE: Final = 3
@@ -140,9 +153,16 @@ class SqliteConnections:
     def __init__(self, path: Path, *, durable: bool, read_only: bool) -> None:
         self._path = path.absolute()  # a relative path would move with the working directory
         self._name = str(self._path)
+        self._beside: list[str] = []
+        self._journals: list[tuple[int, int] | None] = []
+        """The identities of the journal and of its index that the writer has open."""
+        self._writer: sqlite3.Connection | None = None
+        self._generation = 0
+        """Grows with each `_renew`: readers from before may have the removed journal open."""
         self._is_immutable = self._shows_log = False
         self._durable = durable
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[tuple[int, sqlite3.Connection]] = []
+        """The readers that nobody uses, each with the `_generation` that it is of."""
         self._write_lock = threading.Lock()
         self._closed = False
         self.is_writable = not read_only
@@ -151,7 +171,9 @@ class SqliteConnections:
             _LOG.warning("%s or its folder cannot be written; it is opened for reading alone", self._path)
             self.is_writable = False
         self._mode = "mode=rw" if self.is_writable else "mode=ro"
+        check_names(self._path)
         try:
+            self._beside = [os.path.realpath(self._name) + suffix for suffix in _JOURNALS]
             with ExitStack() as opened:
                 if self.is_writable:
                     self._open_for_writing(opened)
@@ -159,6 +181,8 @@ class SqliteConnections:
                     self._open_for_reading()
                 self._file = self._found()
                 self._opened = opened.pop_all()
+        except JournalTaken as error:
+            raise ConfigurationError(f"Cannot open the store at {path}: {error}") from error
         except (OSError, ValueError, StoreUnavailable) as error:
             is_other = "not a database" in str(error)
             advice = "The file is something else; name another" if is_other else "Is the folder writable?"
@@ -173,8 +197,12 @@ class SqliteConnections:
         if self._closed:
             raise StoreUnavailable("The store is closed")
         self._check_file()
+        if self.is_writable and self._found_beside() != self._journals:
+            with self._turn():
+                pass
+        generation = self._generation
         try:
-            connection = self._idle.pop()
+            generation, connection = self._idle.pop()
         except IndexError:
             connection = self._connect(self._mode)
         connection.text_factory = _decoded if is_patient else str
@@ -182,8 +210,8 @@ class SqliteConnections:
             with translated():
                 yield connection
         finally:
-            self._idle.append(connection)
-            if self._closed:  # in the meantime
+            self._idle.append((generation, connection))
+            if self._closed or generation != self._generation:  # in the meantime
                 self._drop_idle()
 
     def attempt(self, read: Callable[[sqlite3.Connection], T], *, is_patient: bool = False) -> T:
@@ -207,7 +235,11 @@ class SqliteConnections:
                 if writer.in_transaction:
                     # An open file that was deleted still takes writes, and is gone with the process. Checked at the
                     # last moment before the commit, so that such a write is never reported as saved.
-                    self._check_file()
+                    self._check_file(saves=True)
+                    if self._found_beside() != self._journals:
+                        raise StoreUnavailable(
+                            f"The journal of {self._path} was removed while this was being saved; try again"
+                        )
                     writer.execute("COMMIT")
             finally:
                 if writer.in_transaction:
@@ -245,11 +277,15 @@ class SqliteConnections:
             if not self.is_writable:
                 raise ReadOnlyStore(f"{self._path} was opened for reading alone; nothing was changed")
             with self._turns, translated():
-                yield self._writer
+                writer = self._writer
+                if writer is None or self._found_beside() != self._journals:
+                    self._check_file()
+                    writer = self._renew()
+                yield writer
 
     def files(self) -> list[Path]:
         """The file and its journal, if there is one."""
-        journal = self._path.with_name(self._path.name + "-wal")
+        journal = Path(self._beside[0])
         return [self._path, *([journal] if journal.exists() else [])]
 
     def close(self) -> None:
@@ -259,10 +295,31 @@ class SqliteConnections:
         with self._write_lock:
             self._opened.close()
 
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _renew(self) -> sqlite3.Connection:
+        """Moves what is in a journal that was removed, or whose index was, to the file, and begins a new one.
+
+        Only a connection that has them open can do that. The caller has its turn as the writer. Raises
+        StoreUnavailable if readers, or other programs that still have them open, are in the way: try again.
+        """
+        if self._writer is not None:
+            _LOG.error("The journal of %s, or its index, was removed; what is in it is saved in the file", self._path)
+            busy, frames, moved = self._writer.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if busy or frames != moved:
+                raise StoreUnavailable(f"The journal of {self._path} was removed, and is still being read; try again")
+            self._drop_writer()
+        self._generation += 1
+        self._drop_idle()
+        return self._open_writer()
+
     def _drop_idle(self) -> None:
         with suppress(IndexError):
             while True:
-                self._idle.pop().close()
+                self._idle.pop()[1].close()
 
     def _open_for_writing(self, opened: ExitStack) -> None:
         if self._path.is_dir():
@@ -271,12 +328,46 @@ class SqliteConnections:
         # A new file is its owner's alone; SQLite gives the journal the permissions of the file.
         make_private(self._path)
         self._turns = opened.enter_context(closing(FileLock(self._path.with_name(self._path.name + ".lock"))))
+        opened.callback(self._drop_writer)
         with self._turns:
-            self._writer = opened.enter_context(closing(self._connect("mode=rwc")))
+            self._open_writer()
+        self._has_log = True
+
+    def _open_writer(self) -> sqlite3.Connection:
+        """The writer, also as ``_writer``. Raises StoreUnavailable if others hold a journal that was removed."""
+        if self._is_taken():
+            raise JournalTaken(_TAKEN.format(self._path))
+        with ExitStack() as opened:
+            writer = opened.enter_context(closing(self._connect("mode=rwc")))
             with translated():
-                migrate(self._writer)
-            self._has_log = True
-            self._writer.text_factory = _decoded  # a damaged row can be replaced, too
+                migrate(writer)
+            writer.text_factory = _decoded  # a damaged row can be replaced, too
+            opened.pop_all()
+        self._writer, self._journals = writer, self._found_beside()
+        return writer
+
+    def _is_taken(self) -> bool:
+        """Whether another connection has a journal open, or an index of it, that is not there any more."""
+        size, has_index = self._sizes()
+        if bool(size) == has_index:
+            return False
+        with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA busy_timeout = {_PROBE_MS}")
+            try:
+                if size:  # without others, SQLite makes another index, and here merges the journal into the file
+                    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                    connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+                    return False
+                # Without others, SQLite empties the index. Theirs tells of what is not in the journal.
+                frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+            except sqlite3.OperationalError:
+                return True
+        return frames > 0 and not self._sizes()[0]
+
+    def _sizes(self) -> tuple[int, bool]:
+        """The size of the journal, 0 if there is none, and whether there is an index of it."""
+        journal, index = map(Path, self._beside)
+        return journal.stat().st_size if journal.exists() else 0, index.exists()
 
     def _open_for_reading(self) -> None:
         # A file with a journal needs the journal's index, which cannot be created in a read-only folder. If the journal
@@ -285,10 +376,12 @@ class SqliteConnections:
             raise FileNotFoundError("there is no such file")
         try:
             version = self._version()
-        except StoreUnavailable:
-            journal = self._path.with_name(self._path.name + "-wal")
-            if journal.exists() and journal.stat().st_size:
+        except StoreUnavailable as error:
+            size, has_index = self._sizes()
+            if size:
                 raise
+            if has_index and os.access(self._path.parent, os.W_OK):
+                raise JournalTaken(_TAKEN.format(self._path)) from error
             self._mode, self._is_immutable = "mode=ro&immutable=1", True
             version = self._version()
         self._has_log = version >= _LOGGED
@@ -320,22 +413,42 @@ class SqliteConnections:
             opened.pop_all()
             return connection
 
+    def _found_beside(self) -> list[tuple[int, int] | None]:
+        """The identities of the journal and of its index at their paths, None for one that is not there."""
+        found: list[tuple[int, int] | None] = []
+        for name in self._beside:
+            try:
+                status = os.stat(name)  # noqa: PTH116 - as below
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_dev, status.st_ino))
+        return found
+
     def _found(self) -> tuple[int, ...] | None:
-        """The identity of the file at the path; of an immutable one also its size and time."""
+        """How many names the file at the path has, and its identity; of an immutable one also its size and time."""
         try:
             status = os.stat(self._name)  # noqa: PTH116 - before every read and commit, and a Path takes twice as long
         except OSError:
             return None
         if self._is_immutable:
-            return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        return status.st_dev, status.st_ino
+            return status.st_nlink, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return status.st_nlink, status.st_dev, status.st_ino
 
-    def _check_file(self) -> None:
-        if self._found() != self._file:
+    def _check_file(self, *, saves: bool = False) -> None:
+        found = self._found()
+        if found and self._file and found[1:] == self._file[1:]:
+            if saves and found[0] > 1:
+                raise StoreUnavailable(f"{OTHER_NAME.format(self._path)}. Nothing was saved")
+        else:
             raise StoreUnavailable(
                 f"The file {self._path} was deleted, replaced or changed while the store was open; nothing was saved. "
                 "Bring it back and open the store again, which means restarting the program"
             )
+
+
+class JournalTaken(StoreUnavailable):
+    """Another connection holds a journal that was removed."""
 
 
 class UndecodableText(StoreError):
