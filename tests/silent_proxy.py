@@ -53,9 +53,7 @@ class SilentProxy:
                 assert isinstance(one, socket.socket)
                 if one is self._listener:
                     self._accept()
-                elif self.silent.is_set():
-                    self._looks.unregister(one)
-                else:
+                elif one in self._pairs and not self.silent.is_set():  # else it was closed a moment ago
                     self._forward(one)
             if self.silent.is_set():
                 for one in self._pairs:

@@ -39,6 +39,7 @@ ROW = Put(namespace=("ada", "semantic"), key="a", value="{}", kind="fact", updat
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "silence_s", SILENCE_S)
+    monkeypatch.setattr(postgres_connections, "_WRITING", postgres_connections._WRITING.replace("15s", "3s"))
 
 
 @pytest.fixture
@@ -134,9 +135,8 @@ def test_a_commit_that_nobody_confirms_is_unknown(url: str, proxy: SilentProxy):
         assert backend.apply([[ROW]]) == [[3]]
 
 
-def test_what_was_cut_off_gives_back_its_locks(url: str, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch):
+def test_what_was_cut_off_gives_back_its_locks(url: str, proxy: SilentProxy):
     """The server waited for the rest of the pipeline, and kept the user's scopes locked."""
-    monkeypatch.setattr(postgres_connections, "_WRITING", postgres_connections._WRITING.replace("30s", "1s"))
     with closing(PostgresBackend(through(proxy, url))) as backend:
         backend.apply([[ROW]])
         proxy.fall_silent(after=b"FOR NO KEY UPDATE")

@@ -52,7 +52,7 @@ _WRITING: Final = f"""
     WHEN NOT %s THEN 'off' WHEN current_setting('synchronous_commit') = 'off' THEN 'on'
     ELSE current_setting('synchronous_commit') END, true),
     CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
-        THEN set_config('transaction_timeout', '30s', true) END
+        THEN set_config('transaction_timeout', '15s', true) END
 """
 """Settings of a transaction that writes. From PostgreSQL 17 on, one whose client was cut off in the midst of a pipeline
 ends, and with it its locks; to the server it is not idle."""
