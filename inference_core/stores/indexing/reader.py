@@ -6,6 +6,7 @@ Its methods are operations (see `inference_core.effects`).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from secrets import token_hex
@@ -173,9 +174,12 @@ class StoreReader:
     def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
         """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
         text, wait_seconds = searches[0].text, searches[0].wait_seconds
+        until = time.monotonic() + wait_seconds
 
         def searched(ask_model: AskModel) -> list[SearchResult]:
-            return self._search_each_user(searches, lambda scopes: self._snapshot(scopes, ask_model, wait_seconds))
+            return self._search_each_user(
+                searches, lambda scopes: self._snapshot(scopes, ask_model, wait_seconds, until)
+            )
 
         found = yield from self._asked(searched, text, wait_seconds)
         self._embed_what_was_read()
@@ -194,8 +198,9 @@ class StoreReader:
         ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. The
         snapshot waits as long for an index that is not there yet.
         """
+        until = time.monotonic() + wait_seconds
         result = yield from self._asked(
-            lambda ask_model: body(self._snapshot(scopes, ask_model, wait_seconds)), text, wait_seconds
+            lambda ask_model: body(self._snapshot(scopes, ask_model, wait_seconds, until)), text, wait_seconds
         )
         self._embed_what_was_read()
         return result
@@ -231,5 +236,7 @@ class StoreReader:
         question = yield from self._texts.question(clean, wait_seconds, frozenset())
         return (yield from self._read(body, lambda _: question))
 
-    def _snapshot(self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float) -> Snapshot:
-        return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker)
+    def _snapshot(
+        self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float, until: float
+    ) -> Snapshot:
+        return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker, until)

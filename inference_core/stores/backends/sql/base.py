@@ -166,9 +166,9 @@ class SqlBackend(ABC):
             yield from filter(None, map(change_of, page))
             last = page[-1][0] if len(page) == self.page_size else None
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted by the database."""
-        given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit}
+        given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit, "since": since}
         counted: list[str] = []
         for at, word in enumerate(words[:MAX_WORDS]):
             names = {f"word{at}_{of}": f" {form} " for of, form in enumerate(forms_of(word))}
@@ -179,7 +179,8 @@ class SqlBackend(ABC):
             return []
         query = (
             f"SELECT * FROM (SELECT *, {' + '.join(counted)} AS held FROM (SELECT {CHANGE}, '', NULL, "
-            f"' ' || r.terms || ' ' AS words FROM {ROWS} WHERE s.namespace = :name AND r.text IS NOT NULL) spaced"
+            f"' ' || r.terms || ' ' AS words FROM memory_rows r WHERE r.scope = "
+            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since AND r.text IS NOT NULL) spaced"
             ") counted WHERE held > 0 ORDER BY held DESC, seq DESC LIMIT :limit"
         )
         return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
