@@ -27,9 +27,10 @@ from inference_core.stores.governance.fence import fences_of
 
 _SECONDS_A_WRITE: Final = 60e-6
 """Building an index takes about that long for each write, in a process that is busy starting."""
-_SCANNED: Final = 1_000
-_WINDOW: Final = 10_000
-"""A scan begins with this many of the last writes: 10 to 20 milliseconds of a database's time."""
+_SCANNED: Final = 300
+"""A scan gives this many documents: all others wait for the thread that builds the index, for each of them."""
+_WINDOW: Final = 4_000
+"""A scan begins with this many of the last writes: about 10 milliseconds of a database's time."""
 _PORTION: Final = 1_024
 """This many changes are read at once, so that the rows of a large scope are never all in memory."""
 _FOLLOW_S: Final = 0.1
@@ -193,7 +194,7 @@ class IndexCache:
         views: list[ScopeView] = []
         is_whole = True
         for scope, head in zip(scopes, self._backend.heads(scopes), strict=True):
-            found, is_all = self._holding(scope, words, head, until)
+            found, is_all = self._holding(scope, words, head, until) if head else ((), True)
             views.append(ScopeIndex(self._model).update(found))
             is_whole = is_whole and is_all
         return views, is_whole

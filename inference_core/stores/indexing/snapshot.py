@@ -37,7 +37,7 @@ _SPARE: Final = 2
 _LARGEST_PORTION: Final = 500
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
-_FIRST_PINNED: Final = 2_000
+_FIRST_PINNED: Final = 500
 """While an index is being built, pinned rows are found only among this many of the newest."""
 _SCAN_SHARE: Final = 0.5
 """The share of the time left in which words are looked for without an index; the rest is for reading what was found."""

@@ -156,9 +156,12 @@ class SqlBackend(ABC):
 
         A key that is written meanwhile may come twice, the newer state last.
         """
+        # The size is a subquery, so that PostgreSQL does not count on it. It takes a scope for small until it has
+        # statistics, and would read and sort all of it for each page.
         query = (
             f"SELECT {CHANGE}, r.model, r.vector FROM memory_rows r WHERE r.scope = "
-            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq LIMIT :size"
+            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq "
+            "LIMIT (SELECT CAST(:size AS bigint))"
         )
         name, last = pack_namespace(scope), since
         while type(last) is int:  # a damaged number is a text, and comes behind all others
