@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -114,16 +114,25 @@ def test_a_write_that_timed_out_is_unknown_and_can_be_retried_under_its_id(
 @pytest.mark.parametrize("fault", ["down", "hang"])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_tool_says_within_its_own_deadline_that_nothing_was_saved(
-    backend: FlakyBackend, store: MemoryStore, fault: str, is_async: bool
+    backend: FlakyBackend,
+    store: MemoryStore,
+    fault: str,
+    is_async: bool,
+    default_deadlines: Mapping[str, float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Saves used to wait in a file until the database was back; now the model is told, and the run goes on."""
-    assert memory_tools.WRITE_TIMEOUT_S <= 2
+    limit = default_deadlines["WRITE_TIMEOUT_S"]
+    assert limit <= 2
+    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", limit)
     agent: Any = create_agent(
-        ScriptedChatModel(turns=[save_then_answer], record=False), store=store, middleware=[MemoryMiddleware()]
+        ScriptedChatModel(turns=[save_then_answer], record=False),
+        store=store,
+        middleware=[MemoryMiddleware(recall_timeout=default_deadlines["recall_timeout"])],
     )
     question: Any = {"messages": [("user", "I like tea")]}
     backend.fault = fault
     run = agent.ainvoke(question, context=USER) if is_async else asyncio.to_thread(agent.invoke, question, context=USER)
-    result = await asyncio.wait_for(run, memory_tools.WRITE_TIMEOUT_S + 3)
+    result = await asyncio.wait_for(run, limit + 20)  # a call that hangs takes 30 s
     assert result["messages"][-1].text == "answered"
     assert [reply[0] for reply in tool_replies(result)] == ["✗"]
