@@ -20,7 +20,7 @@ from inference_core.testing import ScriptedChatModel, call_tool
 
 USER = {"user_id": "ada"}
 TURNS = 30
-RECOVERY_S = 5
+RECOVERY_S = 60
 
 
 def save_then_answer(messages: list[BaseMessage]) -> AIMessage | str:
@@ -74,7 +74,7 @@ async def test_every_turn_is_answered_and_none_claims_a_save(
     assert [result["messages"][-1].text for result in results] == ["answered"] * TURNS
     assert {result["memory_status"] for result in results} == {"degraded"}
     assert all(reply.startswith("✗") for result in results for reply in tool_replies(result))
-    assert elapsed < TURNS * 0.2
+    assert elapsed < TURNS  # a call that hangs takes 30 s
     backend.heal()
     healed = time.monotonic()
     while not has_recovered(await agent.ainvoke(question, context=USER)):
@@ -94,9 +94,9 @@ async def test_an_unrelated_thread_call_is_served_while_the_store_hangs(agent: A
 def test_a_write_that_timed_out_is_unknown_and_can_be_retried_under_its_id(
     store: MemoryStore, backend: FlakyBackend
 ) -> None:
-    service = AgentMemoryStoreService(store, timeout=0.1).sync
+    service, patient = AgentMemoryStoreService(store, timeout=1.0).sync, AgentMemoryStoreService(store).sync
     for what in ("milk", "water"):  # a user's second save reads whether the first has stored the audit key
-        service.save_memory("ada", f"likes {what}")
+        patient.save_memory("ada", f"likes {what}")
     backend.fault = "hang"
     with pytest.raises(StoreUnavailable):
         service.list_memories("ada")
@@ -105,10 +105,9 @@ def test_a_write_that_timed_out_is_unknown_and_can_be_retried_under_its_id(
     with pytest.raises(DeadlineExceeded, match="it is not made"):
         service.save_memory("ada", "likes cake")
     backend.heal()
-    time.sleep(0.3)
-    for _ in range(2):
-        service.save_memory("ada", "likes cocoa", memory_id="cocoa")
-    assert service.count_memories("ada")["semantic"] == 4
+    for _ in range(2):  # the writer stores what was sent before, first
+        patient.save_memory("ada", "likes cocoa", memory_id="cocoa")
+    assert patient.count_memories("ada")["semantic"] == 4
 
 
 @pytest.mark.parametrize("fault", ["down", "hang"])

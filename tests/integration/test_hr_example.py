@@ -91,7 +91,7 @@ BOTH_FACES = pytest.mark.parametrize("face", FACES)
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_MODEL", raising=False)
 
 
