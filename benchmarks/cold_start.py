@@ -1,51 +1,80 @@
-"""The first recall of a new process from 10,000 memories: when it answers by words, and when by meaning too."""
+"""The first recall of a new process: twenty questions that share no word with the memory that answers them.
+
+Each question is the first of a process of its own. The memories were saved by a process that ended right after its last
+save: five in an otherwise empty store, and all twenty beside 10,000 others.
+"""
 
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import ours
 from corpus import SESSION_TURNS, Turn
 from report import Row, publish
-from timing import scratch
+from timing import quantile, scratch, watched
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
 from inference_core.embeddings.models import TextEncoding
+from inference_core.retrieval.analysis import analyze
 
 MEMORIES = 10_000
-RUNS = 5
-LEXICAL_BAR_MS = 300
-HYBRID_BAR_MS = 2_000
-WANTED = "The spare key of the boathouse hangs behind the barometer"
-PROGRAM = """
+FIRST_BAR_MS = 1_500
+SECOND_BAR_MS = 20
+FEW = 5
+ASKED = {
+    "My dog is called Rex": "Which animal do I own?",
+    "Allergic to peanuts": "Which snack could kill me?",
+    "Works as a cardiologist": "What is my job at the hospital?",
+    "Her brother lives in Lisbon": "In which Portuguese city do I have family?",
+    "Rides a motorbike every weekend": "Which vehicle do I use for leisure?",
+    "Plays the violin in a quartet": "Which musical instrument can I handle?",
+    "Was born in Kyoto": "From which Japanese town do I come?",
+    "Drinks only oat milk": "What should go into my coffee instead of dairy?",
+    "Fears flying": "Why would a train suit me better than a plane?",
+    "Married Tom last June": "Who is my husband?",
+    "Collects rare stamps": "What is my hobby with old letters and post offices?",
+    "Has two daughters, Mia and Zoe": "What are the names of my children?",
+    "Supports Liverpool": "Which football club am I a fan of?",
+    "Studied physics at university": "What science did I learn as a student?",
+    "Sleeps badly since the accident": "Why am I tired at night?",
+    "Bakes sourdough on Sundays": "What kind of bread comes out of my oven?",
+    "Runs marathons": "Which long-distance sport am I training for?",
+    "Speaks fluent Spanish": "Which foreign language could help me in Madrid?",
+    "Drives an electric Tesla": "Does my car need petrol?",
+    "Paints watercolours of the sea": "What art do I make?",
+}
+SAVER = """
+import json, sys
+from inference_core import open_store
+memory = open_store(sys.argv[1]).memory("ada")
+for text in json.loads(sys.argv[2]):
+    memory.add(text, "facts")
+"""
+ASKER = """
 import json, sys, time
 from langchain.agents import create_agent
 from inference_core import MemoryMiddleware, open_store
 from inference_core.testing import ScriptedChatModel
-QUESTION = {"messages": [("user", "Where is the boathouse key?")]}
-opened = time.perf_counter()
-store = open_store(sys.argv[1])
+url, wanted, *questions = json.loads(sys.argv[1])
+store = open_store(url)
 model = ScriptedChatModel(turns=["ok"])
 agent = create_agent(model, store=store, middleware=[MemoryMiddleware()])
 seen = []
-while not seen or (seen[-1]["status"] != "recalled" and time.perf_counter() - opened < 20):
-    before = time.perf_counter()
-    result = agent.invoke(QUESTION, context={"user_id": "ada"})
-    now = time.perf_counter()
+for question in questions:
+    result = agent.invoke({"messages": [("user", question)]}, context={"user_id": "ada"})
     seen.append({
-        "right": any("barometer" in message.text for message in model.requests[-1]),
+        "is_right": any(wanted in message.text for message in model.requests[-1]),
         "status": result["memory_status"], "recall_ms": result["memory_recall_latency_ms"],
-        "turn_ms": (now - before) * 1000, "since_open_ms": (now - opened) * 1000,
     })
-hits = store.search(("ada",), query="Where is the boathouse key?", limit=1)
-print(json.dumps({"seen": seen, "found": "barometer" in hits[0].value["content"]}))
+hits = store.memory("ada").search(questions[0])
+print(json.dumps({"turns": seen, "is_found": wanted in [hit.content for hit in hits], "by_meaning": hits.by_meaning}))
 """
 
 
@@ -63,42 +92,61 @@ class FewTexts(LocalEmbeddings):
 
 
 def fill(path: Path) -> None:
-    """Makes a store with the memories and their vectors."""
+    """Makes a store with 10,000 notes and their vectors."""
     now = datetime.now(UTC)
     texts = [f"Note {at}: the {at % 97}. visit to harbour {at % 53} took {at % 7} hours" for at in range(MEMORIES)]
-    texts[MEMORIES // 2] = WANTED
-    model = FewTexts([*texts[:50], WANTED])
     said = [Turn("ada", at // SESSION_TURNS, at, text, now) for at, text in enumerate(texts)]
-    with ours.opened(path, Embedder(model, FINGERPRINT), late=True) as store:
+    with ours.opened(path, Embedder(FewTexts(texts[:50]), FINGERPRINT), late=True) as store:
         ours.fill(store, said, MEMORIES)
 
 
-def rows() -> list[Row]:
-    """Medians over several fresh processes."""
-    with scratch() as folder:
-        fill(folder / "memory.db")
-        command = [sys.executable, "-c", PROGRAM, ours.url(folder / "memory.db")]
-        runs = [
-            json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(RUNS)
-        ]
-    first = statistics.median(run["seen"][0]["recall_ms"] for run in runs)
-    right = all(run["seen"][0]["right"] for run in runs)
-    status = ", ".join(sorted({run["seen"][0]["status"] for run in runs}))
-    hybrid = statistics.median(run["seen"][-1]["since_open_ms"] for run in runs)
-    last = {run["seen"][-1]["status"] for run in runs}
-    found = all(run["found"] for run in runs)
+def program(code: str, *arguments: str) -> str:
+    """What a new process prints that runs ``code``."""
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def asked(url: str, texts: list[str]) -> list[Any]:
+    """What a process each sees whose first question is the one that a text answers, and its second that of another."""
+    seen: list[Any] = []
+    for at, text in enumerate(watched(texts, "processes")):
+        questions = ASKED[text], ASKED[texts[at - 1]]
+        seen.append(json.loads(program(ASKER, json.dumps([url, text, *questions]))))
+    return seen
+
+
+def rows_of(what: str, seen: list[Any]) -> list[Row]:
+    """The rows of one store. ``seen`` are its processes."""
+    count, first, second = len(seen), [one["turns"][0] for one in seen], [one["turns"][1] for one in seen]
+    by_meaning = sum(one["status"] == "recalled" for one in first)
+    told, found = sum(one["is_right"] for one in first), sum(one["is_found"] and one["by_meaning"] for one in seen)
+    took, later = (quantile([one["recall_ms"] for one in turns]) for turns in (first, second))
     return [
-        (f"first recall at {MEMORIES} memories", f"{first:.0f} ms", f"≤ {LEXICAL_BAR_MS} ms", first <= LEXICAL_BAR_MS),
-        ("told the right memory at once", str(right), "True", right),
-        ("its status", status, "lexical or recalled", status in ("lexical", "recalled", "lexical, recalled")),
-        (
-            "recall with vectors, since open",
-            f"{hybrid:.0f} ms",
-            f"≤ {HYBRID_BAR_MS} ms",
-            hybrid <= HYBRID_BAR_MS and last == {"recalled"},
-        ),
-        ("the right memory first", str(found), "True", found),
+        (f"{what}: first turns by meaning", f"{by_meaning} of {count}", f"{count} of {count}", by_meaning == count),
+        (f"{what}: the model is told the answer", f"{told} of {count}", f"{count} of {count}", told == count),
+        (f"{what}: `search` finds it", f"{found} of {count}", f"{count} of {count}", found == count),
+        (f"{what}: first recall, median", f"{took:.0f} ms", f"≤ {FIRST_BAR_MS} ms", took <= FIRST_BAR_MS),
+        (f"{what}: second recall, median", f"{later:.1f} ms", f"≤ {SECOND_BAR_MS} ms", later <= SECOND_BAR_MS),
     ]
+
+
+def rows() -> list[Row]:
+    """Both stores, a new process for each question."""
+    texts = list(ASKED)
+    shared = {text: {*analyze(text)} & {*analyze(question)} for text, question in ASKED.items()}
+    if any(shared.values()):
+        raise RuntimeError(f"These share words: {[text for text, words in shared.items() if words]}")
+    made: list[Row] = []
+    with scratch() as folder:
+        small: list[Any] = []
+        for start in range(0, len(texts), FEW):
+            some, url = texts[start : start + FEW], ours.url(folder / f"{start}.db")
+            program(SAVER, url, json.dumps(some))
+            small += asked(url, some)
+        made += rows_of(f"{FEW} memories", small)
+        fill(folder / "large.db")
+        program(SAVER, ours.url(folder / "large.db"), json.dumps(texts))
+        made += rows_of(f"{MEMORIES:,} memories", asked(ours.url(folder / "large.db"), texts))
+    return made
 
 
 if __name__ == "__main__":

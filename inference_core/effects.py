@@ -7,11 +7,15 @@ owns, never on the loop's default executor.
 A caller that went away, a caller whose time is up and a database that does not answer are three different things. In
 the first two cases, a call that is still queued is dropped and one that runs goes on; neither says anything about the
 database. A call counts as hung once it has been *running* for `HANG_S`, whether or not anyone still waits for it.
+
+Nor is a queue a database that does not answer: many callers at once wait for their turn, each with its whole `Patience`
+still before it, for as long as the others are answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -43,7 +47,8 @@ class Effect(Generic[T]):
     """Work to wait for, for at most ``timeout`` seconds. ``start`` starts it and returns its future.
 
     ``inline`` does the same in the thread of a sync caller without a deadline; ``native`` does it for an async caller.
-    ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain.
+    ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain. ``patience`` is
+    the caller's, if it has one.
     """
 
     start: Callable[[], Future[T]]
@@ -51,6 +56,7 @@ class Effect(Generic[T]):
     native: Callable[[], Awaitable[T]] | None = None
     timeout: float | None = None
     may_block: Callable[[], None] = any_thread
+    patience: Patience | None = None
 
 
 Operation = Generator[Effect[Any], Any, T]
@@ -73,6 +79,50 @@ class Deadline:
         if left <= 0:
             raise DeadlineExceeded("The operation's deadline passed")
         return left if limit is None else min(left, limit)
+
+
+class Turn(Future[T]):
+    """A call on ``pool``, and between which points of the monotonic clock, in seconds, it ran."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.began: float | None = None
+        self.ended: float | None = None
+
+
+class Patience:
+    """An operation's limit for the time that its calls *run*, in seconds.
+
+    The time that they wait for a free worker does not count while the pool answers others in good time, nor does the
+    time that a busy event loop takes to go on. So a burst of callers costs nobody the answer, and a database that does
+    not answer costs each no more than ``seconds``.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = self._left = seconds
+
+    def limit(self, timeout: float | None) -> float:
+        """For how long to wait at first, at most ``timeout``. Raises DeadlineExceeded if nothing is left."""
+        if self._left <= 0:
+            raise DeadlineExceeded("The operation's deadline passed")
+        return self._left if timeout is None else min(self._left, timeout)
+
+    def more(self, future: Future[Any]) -> float:
+        """For how many more seconds to wait for ``future``, whose limit has passed; 0: no longer."""
+        if not isinstance(future, Turn):
+            return 0.0
+        if future.began is None:
+            return self._left if future.pool.has_answered(self._seconds) else 0.0
+        # Beside others, a call runs more slowly than alone.
+        is_beside = future.pool.has_answered(self._seconds, since=future.began)
+        return max(0.0, future.began + (self._seconds if is_beside else self._left) - time.monotonic())
+
+    def charge(self, future: Future[Any] | None, waited: float) -> None:
+        """Takes off how long ``future`` ran; ``waited`` seconds if nobody knows."""
+        if isinstance(future, Turn) and future.began is not None and future.ended is not None:
+            waited = future.ended - future.began
+        self._left -= waited
 
 
 def start_thread(thread: threading.Thread) -> None:
@@ -108,14 +158,21 @@ class WorkerPool:
         self._workers = workers
         self._name = name
         self.may_block = may_block
-        self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._tasks: deque[tuple[Turn[Any], Callable[[], Any]]] = deque()
         self._wake = threading.Condition()
         self._hang_s = hang_s
         self._process = Process()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._began: dict[int, float] = {}
+        self._last: tuple[float, float] = (-math.inf, 0.0)
+        """When the last call ended, and how long it had run."""
         self._closed = False
+
+    def has_answered(self, seconds: float, since: float = -math.inf) -> bool:
+        """Whether a call has ended within the last ``seconds`` and ``since``, and took no more than ``seconds``."""
+        ended, took = self._last
+        return took <= seconds and ended >= max(since, time.monotonic() - seconds)
 
     @property
     def hangs(self) -> bool:
@@ -130,7 +187,7 @@ class WorkerPool:
         this process is a fork.
         """
         self._process.check()
-        future: Future[T] = Future()
+        future: Turn[T] = Turn(self)
         with self._wake:
             if self._closed:
                 raise StoreUnavailable(f"{self._name} is closed")
@@ -163,16 +220,26 @@ class WorkerPool:
     def _work(self, worker: int) -> None:
         while True:
             with self._wake:
-                self._began.pop(worker, None)
+                if began := self._began.pop(worker, None):
+                    now = time.monotonic()
+                    self._last = now, now - began
                 self._idle += 1
                 self._wake.wait_for(lambda: self._tasks or self._closed)
                 self._idle -= 1
                 if not self._tasks:
                     return
                 self._began[worker] = time.monotonic()
-                task = self._tasks.popleft()
-            settle(*task)
-            del task  # else an idle thread would keep the call's objects alive until its next call
+                future, call = self._tasks.popleft()
+                future.began = self._began[worker]
+            settle(future, partial(_timed, future, call))
+            del future, call  # else an idle thread would keep the call's objects alive until its next call
+
+
+def _timed(turn: Turn[T], call: Callable[[], T]) -> T:
+    try:
+        return call()
+    finally:
+        turn.ended = time.monotonic()
 
 
 def settle(future: Future[T], call: Callable[[], T]) -> None:
@@ -201,6 +268,16 @@ def in_thread(call: Callable[[], T], timeout: float | None = None) -> Effect[T]:
 def within(seconds: float, operation: Operation[T]) -> Operation[T]:
     """``operation``, which raises DeadlineExceeded ``seconds`` from now: a limit for a part of an operation."""
     deadline = Deadline(seconds)
+    return _changed(operation, lambda effect: replace(effect, timeout=deadline.remaining(effect.timeout)))
+
+
+def patiently(seconds: float, operation: Operation[T]) -> Operation[T]:
+    """``operation``, which raises DeadlineExceeded once its calls have run for ``seconds``; see `Patience`."""
+    patience = Patience(seconds)
+    return _changed(operation, lambda effect: replace(effect, patience=patience))
+
+
+def _changed(operation: Operation[T], change: Callable[[Effect[Any]], Effect[Any]]) -> Operation[T]:
     advance = partial(next, operation)
     while True:
         try:
@@ -208,7 +285,7 @@ def within(seconds: float, operation: Operation[T]) -> Operation[T]:
         except StopIteration as stop:
             return stop.value
         try:
-            advance = partial(operation.send, (yield replace(effect, timeout=deadline.remaining(effect.timeout))))
+            advance = partial(operation.send, (yield change(effect)))
         except BaseException as error:  # noqa: BLE001 - thrown into the operation, which decides
             advance = partial(operation.throw, error)
 
@@ -245,20 +322,26 @@ async def arun(operation: Operation[T], timeout: float | None = None) -> T:  # n
 
 def _wait(effect: Effect[T], deadline: Deadline) -> T:
     effect.may_block()
-    left = deadline.remaining(effect.timeout)
+    left = _limit(effect, deadline)
     if left is None and effect.inline is not None:
         return effect.inline()
-    future = effect.start()
+    future, began = effect.start(), time.monotonic()
     try:
-        return future.result(left)
-    except TimeoutError as error:
-        if future.done():
-            return future.result()
-        raise _given_up(future) from error
+        while True:
+            try:
+                return future.result(left)
+            except TimeoutError as error:
+                if future.done():
+                    return future.result()
+                if not (left := _more(effect, future)):
+                    raise _given_up(future) from error
+    finally:
+        _charge(effect, future, began)
 
 
 async def _await(effect: Effect[T], deadline: Deadline) -> T:
-    left = deadline.remaining(effect.timeout)
+    left = _limit(effect, deadline)
+    began = time.monotonic()
     if effect.native is not None:
         limit = asyncio.timeout(left)
         try:
@@ -268,24 +351,49 @@ async def _await(effect: Effect[T], deadline: Deadline) -> T:
             if not limit.expired():
                 raise
             raise DeadlineExceeded("The call did not finish within its deadline") from error
+        finally:
+            _charge(effect, None, began)
     # What `asyncio.wait_for` and `asyncio.wrap_future` do, at half their cost: each operation has two such waits.
     future, loop = effect.start(), asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
     if loop not in _postboxes:
         _postboxes[loop] = _Postbox()
+    waiter: asyncio.Future[None] = loop.create_future()
     future.add_done_callback(partial(_postboxes[loop].wake, waiter))
-    timer = None if left is None else loop.call_later(left, _finish, waiter)
     try:
-        await waiter
+        while True:
+            timer = None if left is None else loop.call_later(left, _finish, waiter)
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if future.done():
+                return future.result()
+            if not (left := _more(effect, future)):
+                raise _given_up(future)
+            waiter = loop.create_future()
+            future.add_done_callback(partial(_postboxes[loop].wake, waiter))
     except asyncio.CancelledError:
         future.cancel()
         raise
     finally:
-        if timer is not None:
-            timer.cancel()
-    if not future.done():
-        raise _given_up(future)
-    return future.result()
+        _charge(effect, future, began)
+
+
+def _limit(effect: Effect[Any], deadline: Deadline) -> float | None:
+    left = deadline.remaining(effect.timeout)
+    return left if effect.patience is None else effect.patience.limit(left)
+
+
+def _more(effect: Effect[Any], future: Future[Any]) -> float:
+    # What has a limit of its own, such as a question's vectors, can be done without.
+    return effect.patience.more(future) if effect.patience and effect.timeout is None else 0.0
+
+
+def _charge(effect: Effect[Any], future: Future[Any] | None, began: float) -> None:
+    if effect.patience is not None:
+        waited = time.monotonic() - began
+        effect.patience.charge(future, waited if effect.timeout is None else min(waited, effect.timeout))
 
 
 def _given_up(future: Future[Any]) -> DeadlineExceeded:

@@ -21,6 +21,7 @@ S = TypeVar("S", bound=BaseSettings)
 STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 """What AGENT_SHORT_TERM may name."""
 RECALL_TIMEOUT_S: Final = 0.3
+COLD_TIMEOUT_S: Final = 2.0
 """Default of the seconds that a reply may wait for its memories."""
 _SHORTEST_KEY: Final = 32
 _YEAR_S: Final = 31_536_000.0
@@ -132,6 +133,12 @@ class MemorySettings(_Settings):
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
     recall_timeout: float = Field(
         default=RECALL_TIMEOUT_S, gt=0, description="Maximum seconds that a reply waits for its memories."
+    )
+    cold_timeout: float = Field(
+        default=COLD_TIMEOUT_S,
+        gt=0,
+        description="Maximum seconds that the first reply of a process waits for its memories, while the embedding "
+        "model is loaded and the user's index is built.",
     )
     placement: Literal["last_user", "system"] = Field(
         default="last_user",

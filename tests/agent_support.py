@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.base import BaseStore
 
 from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddleware
+from inference_core.stores.engine import WORKERS
+from inference_core.stores.factory import engine_of
 
 FACES = ("sync", "async")
 _BLOCK = re.compile(r"<user_memory_context>\n(.*?)\n</user_memory_context>", re.DOTALL)
@@ -40,6 +44,18 @@ def patient_memory(service: Any = None, **options: Any) -> MemoryMiddleware:
     """
     options = {"recall_timeout": 60, "placement": "system", "profile": False} | options
     return MemoryMiddleware(service, **options)
+
+
+@contextmanager
+def without_workers(store: BaseStore) -> Generator[None]:
+    """Meanwhile, calls of ``store`` wait for a worker in vain."""
+    gate = threading.Event()
+    for _ in range(WORKERS):
+        engine_of(store).pool.submit(gate.wait)
+    try:
+        yield
+    finally:
+        gate.set()
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:

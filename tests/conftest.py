@@ -25,11 +25,12 @@ for _setting in [name for name in os.environ if name.startswith("AGENT_")]:
 
 TESTS = Path(__file__).parent
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
-UNTRACED = frozenset(ALL_STORES) - {"sqlite"}
+UNTRACED = frozenset({*ALL_STORES, postgres_server.PARTITIONED}) - {"sqlite"}
 """The stores on which no coverage is measured; what differs on them, their backends, has a contract of its own."""
 UNTRACED_OF = {
     "test_backend_contract.py": frozenset(
         {"sqlite", "keyed-sqlite", "postgres-debian", "memory", "file-sealed", "foreign-sqlite"}
+        | {postgres_server.PARTITIONED}
     ),
     "test_user_memories.py": frozenset(ALL_STORES) - {"langgraph-memory"},
 }

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -33,9 +34,12 @@ _EVERYBODY_MAY_ENTER = 0o001
 
 
 class PostgresServer:
-    """A server with the binaries in ``folder``; ``durable``: with fsync, as a crash of the machine would need it."""
+    """A server with the binaries in ``folder``; ``durable``: with fsync, as a crash of the machine would need it.
 
-    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+    ``follows``: it is a standby of that one, which stands still for a moment.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False, follows: PostgresServer | None = None) -> None:
         self._options: Sequence[str] = () if durable else _FAST
         self._user = _unprivileged()
         # Root's own folders, and so a clone, its environment and TMPDIR, are often closed to the server's user.
@@ -44,11 +48,21 @@ class PostgresServer:
         self.folder = _new_folder("memory-postgres-")
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: psycopg.Connection[Any] | None = None
-        self._free: list[str] = []
+        self._free: defaultdict[int, list[str]] = defaultdict(list)
         self._numbers = count(1)
         if self._user:
             shutil.chown(self.folder, self._user)
-        made = self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "-N")
+        if follows is not None:
+            follows.stop()
+            copy_data(follows.data, self.data)
+            follows.start()
+            (self.data / "standby.signal").touch()
+            with (self.data / "postgresql.auto.conf").open("a") as settings:
+                settings.write(f"primary_conninfo = 'host={follows.folder} user=postgres'\n")
+            return
+        made = self._run(
+            "initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "-N"
+        )
         if made.wait():
             pytest.skip(f"initdb of {folder} failed: {(self.folder / 'log').read_text()[-500:]}")
 
@@ -58,7 +72,7 @@ class PostgresServer:
         while not self._answers():
             if self._process is None or self._process.poll() is not None:
                 listening = ("-c", "listen_addresses=", "-k", str(self.folder), "-c", "max_connections=200")
-                self._process = self._run("postgres", "-D", self._data, *listening, *self._options)
+                self._process = self._run("postgres", "-D", str(self.data), *listening, *self._options)
             if time.monotonic() > end:
                 raise TimeoutError((self.folder / "log").read_text()[-500:])
             time.sleep(0.05)
@@ -76,6 +90,13 @@ class PostgresServer:
         """Ends all processes of the server at once."""
         self.signal(signal.SIGKILL)
         assert self._process is not None
+        self._process.wait()
+        self._process = None
+
+    def stop(self) -> None:
+        """Ends the server as an administrator would: what it holds is on disk then."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
         self._process.wait()
         self._process = None
 
@@ -98,23 +119,32 @@ class PostgresServer:
         options = quote(f"-csearch_path={schema}")
         return f"postgresql://postgres@/postgres?host={quote(str(self.folder), safe='')}&options={options}"
 
-    def execute(self, statement: str) -> None:
-        """Runs statements on a connection that is kept."""
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Runs statements on a connection that is kept; what the last one finds."""
         if self._connection is None or self._connection.broken:
             self._connection = psycopg.connect(self.url(), autocommit=True)
-        self._connection.execute(statement.encode())
+        cursor = self._connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
 
-    def schema(self, *, is_new: bool) -> str:
-        """The name of a schema that nobody uses: a new one without tables, or one with the empty tables of a store."""
-        if self._free and not is_new:
-            return self._free.pop()
+    def schema(self, *, is_new: bool, partitions: int = 0) -> str:
+        """The name of a schema that nobody uses: a new one without tables, or one with the empty tables of a store.
+
+        ``partitions``: its rows are in so many hash partitions.
+        """
+        if self._free[partitions] and not is_new:
+            return self._free[partitions].pop()
         name = f"store{next(self._numbers)}"
         self.execute(f"CREATE SCHEMA {name}")
         if not is_new:
             open_backend(self.url(name)).close()
+        if partitions:
+            self.execute(_PARTITIONED.format(name=name))
+            for at in range(partitions):
+                bounds = f"WITH (MODULUS {partitions}, REMAINDER {at})"
+                self.execute(f"CREATE TABLE {name}.rows_{at} PARTITION OF {name}.memory_rows FOR VALUES {bounds}")
         return name
 
-    def give_back(self, name: str, *, is_new: bool) -> None:
+    def give_back(self, name: str, *, is_new: bool, partitions: int = 0) -> None:
         """Drops a new schema, and empties another for the next who asks."""
         if is_new:
             self.execute(f"DROP SCHEMA {name} CASCADE")
@@ -123,11 +153,12 @@ class PostgresServer:
             f"DELETE FROM {name}.memory_rows; DELETE FROM {name}.memory_scopes;"
             f"DELETE FROM {name}.memory_meta WHERE name <> 'schema_version'"
         )
-        self._free.append(name)
+        self._free[partitions].append(name)
 
     @property
-    def _data(self) -> str:
-        return str(self.folder / "data")
+    def data(self) -> Path:
+        """Where its data is."""
+        return self.folder / "data"
 
     def _answers(self) -> bool:
         try:
@@ -162,6 +193,15 @@ def debian_binaries() -> Path | None:
     return found[-1].parent if found else None
 
 
+PARTITIONED = "postgres-partitioned"
+"""The wheel's PostgreSQL, with the rows in hash partitions by scope."""
+PARTITIONS = 8
+_PARTITIONED = """
+ALTER TABLE {name}.memory_rows RENAME TO rows_before;
+CREATE TABLE {name}.memory_rows (LIKE {name}.rows_before INCLUDING ALL,
+    FOREIGN KEY (scope) REFERENCES {name}.memory_scopes (id)) PARTITION BY HASH (scope);
+DROP TABLE {name}.rows_before
+"""
 _KINDS = {"postgres": wheel_binaries, "postgres-debian": debian_binaries}
 _running: list[PostgresServer] = []
 
@@ -172,15 +212,24 @@ def server(kind: str) -> PostgresServer:
     return new_server(kind)
 
 
-def new_server(kind: str, *, durable: bool = False) -> PostgresServer:
-    """One more server of ``kind``, which runs."""
+def new_server(kind: str, *, durable: bool = False, follows: PostgresServer | None = None) -> PostgresServer:
+    """One more server of ``kind``, which runs; ``follows``: as a standby of that one."""
     binaries = _KINDS[kind]()
     if binaries is None:
         pytest.skip(f"the PostgreSQL of {kind} is not installed")
-    made = PostgresServer(binaries, durable=durable)
+    made = PostgresServer(binaries, durable=durable, follows=follows)
     _running.append(made)
     made.start()
     return made
+
+
+def copy_data(data: Path, target: Path) -> None:
+    """Copies the data of a server that stands still to ``target``, in place of what is there."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(data, target)
+    owner = data.stat()
+    for path in (target, *target.rglob("*")):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 @atexit.register
@@ -191,12 +240,14 @@ def close_all() -> None:
 
 
 @contextmanager
-def fresh_database(kind: str = "postgres", *, is_new: bool = False) -> Generator[str]:
+def fresh_database(kind: str = "postgres", *, is_new: bool = False, partitions: int = 0) -> Generator[str]:
     """The URL of an empty database: a schema of its own. ``is_new``: without the tables of a store."""
+    if kind == PARTITIONED:
+        kind, partitions = "postgres", PARTITIONS
     running = server(kind)
-    schema = running.schema(is_new=is_new)
+    schema = running.schema(is_new=is_new, partitions=partitions)
     yield running.url(schema)
-    running.give_back(schema, is_new=is_new)
+    running.give_back(schema, is_new=is_new, partitions=partitions)
 
 
 def everybody_reaches(path: Path) -> bool:

@@ -155,7 +155,7 @@ def recall(
     if target.json:
         left_out = [as_json(document) | {"reason": reason} for document, reason in found.left_out]
         print_json(
-            {"query": query, "by_meaning": memory.by_meaning, "memories": [as_json(one) for one in found]}
+            {"query": query, "by_meaning": found.by_meaning, "memories": [as_json(one) for one in found]}
             | ({"left_out": left_out} if explain else {})
         )
         return
@@ -165,8 +165,8 @@ def recall(
 
         draw(Text("Left out", "bold"))
         print_numbered([(one.content, [reason, *shares(one.explanation)]) for one, reason in found.left_out])
-    means = "by words and meaning" if memory.by_meaning else "by words only"
-    note(f"{_counted(len(found))} in {took:.0f} ms, {means}")
+    means = ", by words and meaning" if found.by_meaning else ", by words only" if query.strip() else ""
+    note(f"{_counted(len(found))} in {took:.0f} ms{means}")
 
 
 @on_store("user", "space", "agent", "url", "embeddings", "json")

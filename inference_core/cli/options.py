@@ -106,11 +106,10 @@ def json_object(text: str | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The service on an open store. ``by_meaning``: whether recall compares meanings, not only words."""
+    """The service on an open store."""
 
     settings: MemorySettings
     service: AgentMemoryStoreService
-    by_meaning: bool
 
     @property
     def sync(self) -> SyncMemoryService:
@@ -206,11 +205,12 @@ class Target:
             use_json_logs()
         open_now = partial(open_configured_store, settings, **({} if embeds else {"embeddings": None}))
         with open_now() if patience_s <= 0 else _when_there(open_now, patience_s) as store:
-            by_meaning = embeds and waits and wait_ready(store.engine.embedder)
+            if embeds and waits:
+                wait_ready(store.engine.embedder)
             actor = Actor(kind="admin", id=account())
             options: dict[str, Any] = {"agent_name": self.agent, "actor": actor, "spaces": Spaces()}
             service = AgentMemoryStoreService.from_settings(settings, store, **options)
-            yield Opened(settings, service, by_meaning)
+            yield Opened(settings, service)
 
     def print(self, document: Any, text: str) -> None:
         """Prints ``document`` with ``--json``, else ``text`` for people."""

@@ -191,7 +191,8 @@ def get(caller: RequestSender, given: Given) -> Operation[MemoryStoreDocument | 
 def recall(caller: RequestSender, given: Given) -> Operation[RecalledMemories]:
     body = {name: value for name, value in given.items() if name != "include_scores"}
     found = yield from caller.send("POST", "/v1/memories/search", body, reads=True)
-    recalled = RecalledMemories(map(_document, found["memories"]))
+    by_meaning = found.get("by_meaning", False)  # older servers do not say
+    recalled = RecalledMemories(map(_document, found["memories"]), by_meaning=by_meaning)
     if not given["include_scores"]:
         for one in recalled:
             one.score = one.relevance = None

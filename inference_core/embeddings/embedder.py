@@ -24,13 +24,23 @@ from typing import Any, Final, NamedTuple, TypeVar
 from langchain_core.embeddings import Embeddings
 
 from inference_core.effects import Effect, Operation, WorkerPool, settle
-from inference_core.embeddings.models import Encodings, Passage, SpacedEmbeddings, TextEncoding, TokenEmbeddings
-from inference_core.errors import EmbeddingError, EmbeddingMismatch, raised_as
+from inference_core.embeddings.models import (
+    Encodings,
+    Passage,
+    QueryBatches,
+    SpacedEmbeddings,
+    SpacedQueryBatches,
+    TextEncoding,
+    TokenEmbeddings,
+)
+from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, raised_as
 from inference_core.memory.redaction import told_error
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _WORKERS: Final = 2
+_QUESTIONS_AT_ONCE: Final = 8
+"""Most models are servers, and a reply waits for a question: eight do not wait for each other, nor for documents."""
 _PATIENCE: Final = 3
 _PAUSE_S: Final = 5.0
 _SILENCE_S: Final = 2.0
@@ -98,9 +108,11 @@ class Embedder:
         self._gives_tokens = isinstance(model, TokenEmbeddings)
         self._load = load
         self._pool = WorkerPool(_WORKERS, "embedder", hang_s=_SILENCE_S)
-        # Not at exit: engines that are closed at exit still embed.
-        weakref.finalize(self, self._pool.close).atexit = False
+        self._questions = WorkerPool(_QUESTIONS_AT_ONCE, "embedder-question", hang_s=_SILENCE_S)
+        for pool in (self._pool, self._questions):
+            weakref.finalize(self, pool.close).atexit = False  # engines that are closed at exit still embed
         self._joined = JoinedCalls(self._pool, self._embedded)
+        self._shared = SharedQueries(self._embedded_together)
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._first_loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
@@ -111,6 +123,7 @@ class Embedder:
         self._silent_until = 0.0
         self._is_native = load is not None
         self._silence = _Silence()
+        self._has_batches = isinstance(model, SpacedQueryBatches if self.has_languages else QueryBatches)
         self.runs_in_process = self._is_native or self.has_languages or getattr(model, "runs_in_process", False) is True
         if load is None:
             self._ready.set()
@@ -124,6 +137,11 @@ class Embedder:
     def is_loaded(self) -> bool:
         """Whether loading has finished and succeeded."""
         return self._ready.is_set() and self.failure is None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it has to be loaded, and that has neither finished nor failed."""
+        return not self._ready.is_set()
 
     def when_loaded(self, call: Callable[[], None]) -> None:
         """Runs ``call``, in any thread, when loading has finished or failed; at once if it already has."""
@@ -159,6 +177,17 @@ class Embedder:
         """Waits until loading has finished or failed. Returns whether the model can answer."""
         return self._ready.wait(timeout) and self.is_ready
 
+    def loaded(self, timeout: float) -> Operation[None]:
+        """Waits until loading has finished or failed, for at most ``timeout`` seconds, without holding up a thread."""
+
+        def start() -> Future[None]:
+            future: Future[None] = Future()
+            self.when_loaded(lambda: settle(future, lambda: None))
+            return future
+
+        with suppress(DeadlineExceeded):
+            yield Effect(start, timeout=timeout)
+
     def expect(self, dimensions: int, refusal: str) -> None:
         """Refuses vectors of any other number of ``dimensions``, with the message ``refusal``.
 
@@ -171,7 +200,7 @@ class Embedder:
     def documents(self, passages: Sequence[Passage], timeout: float | None = None) -> Operation[Encodings]:
         """An encoding of each passage. Raises EmbeddingError, EmbeddingMismatch or DeadlineExceeded."""
         given = _readable(passages)
-        return self._asked(given, partial(self._joined.submit, given), timeout)
+        return self._asked(given, partial(self._joined.submit, given), timeout, inline=partial(self._embedded, given))
 
     def query(
         self, text: str, timeout: float | None = None, spaces: frozenset[int] = frozenset()
@@ -181,8 +210,8 @@ class Embedder:
         Raises EmbeddingError or DeadlineExceeded.
         """
         asked = _QueryText(text[:_READ_CHARS], spaces)
-        submit = partial(self._pool.submit, partial(self._embedded, asked))
-        return self._asked(asked, submit, timeout)
+        embed = partial(self._shared.embed, asked) if self._has_batches else partial(self._embedded, asked)
+        return self._asked(asked, partial(self._questions.submit, embed), timeout, inline=embed)
 
     def embed_now(self, passages: Sequence[Passage]) -> Encodings:
         """The encodings of ``passages``, made in the caller's thread. Success ends the pause after failures.
@@ -200,9 +229,14 @@ class Embedder:
     def close(self) -> None:
         """Ends the worker threads. Running calls get two seconds to return."""
         self._pool.close(_PARTING_S)
+        self._questions.close(_PARTING_S)
 
     def _asked(
-        self, given: list[Passage] | _QueryText, submit: Callable[[], Future[Encodings]], timeout: float | None
+        self,
+        given: list[Passage] | _QueryText,
+        submit: Callable[[], Future[Encodings]],
+        timeout: float | None,
+        inline: Callable[[], Encodings],
     ) -> Operation[Encodings]:
         """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
@@ -217,7 +251,7 @@ class Embedder:
         is_native = not self._gives_tokens and own is not getattr(Embeddings, name) and self._is_on_first_loop()
         encodings: Encodings = yield Effect(
             submit,
-            inline=None if timeout else partial(self._embedded, given),
+            inline=None if timeout else inline,
             native=partial(self._embedded_async, partial(own, self.model), given) if is_native else None,
             timeout=timeout,
         )
@@ -254,6 +288,23 @@ class Embedder:
     def _embedded(self, given: list[Passage] | _QueryText) -> Encodings:
         with self._judged():
             return self._encoded(given)
+
+    def _embedded_together(self, asked: Sequence[_QueryText]) -> list[Encodings]:
+        """The encodings of several queries, made by one call for all that are in the same spaces."""
+        found: dict[int, Encodings] = {}
+        model: Any = self.model
+        with self._judged(), raised_as(partial(_failure, "failed"), but=(EmbeddingError, EmbeddingMismatch)):
+            for spaces in {one.spaces for one in asked}:
+                own = [at for at, one in enumerate(asked) if one.spaces == spaces]
+                texts = [asked[at].text for at in own]
+                with _native_call() if self._is_native else nullcontext():
+                    if self.has_languages:
+                        made = model.encode_queries_in(texts, spaces)
+                    else:
+                        made = [[encoding] for encoding in model.encode_queries(texts)]
+                for at, encodings in zip(own, made, strict=True):
+                    found[at] = self._normalized_all(encodings, asked[at])
+        return [found[at] for at in range(len(asked))]
 
     def _encoded(self, given: list[Passage] | _QueryText) -> Encodings:
         model: Any = self.model
@@ -347,6 +398,43 @@ class _Silence:
             self._at = now
             self._waiting += waiting
             return self._seconds
+
+
+class SharedQueries:
+    """Embeds queries by one call of ``embed`` for all callers that wait, in the thread of one of them.
+
+    While it does, the next ones gather. Nobody waits for others to come.
+    """
+
+    def __init__(self, embed: Callable[[Sequence[_QueryText]], list[Encodings]]) -> None:
+        self._embed = embed
+        self._turn = threading.Lock()
+        self._waiting: deque[tuple[_QueryText, Future[Encodings]]] = deque()
+
+    def embed(self, asked: _QueryText) -> Encodings:
+        """The encodings of ``asked``. Raises EmbeddingError."""
+        future: Future[Encodings] = Future()
+        self._waiting.append((asked, future))
+        with self._turn:
+            while not future.done():
+                self._answer([self._waiting.popleft() for _ in range(min(_TEXTS_AT_ONCE, len(self._waiting)))])
+        return future.result()
+
+    def _answer(self, taken: Sequence[tuple[_QueryText, Future[Encodings]]]) -> None:
+        try:
+            made = self._embed([asked for asked, _ in taken])
+        except BaseException as error:  # whoever waits for it must not wait forever
+            if len(taken) > 1 and isinstance(error, (EmbeddingError, EmbeddingMismatch)):
+                for one in taken:  # so that a query that the model refuses fails no other
+                    self._answer([one])
+                return
+            for _, future in taken:
+                future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, future), encodings in zip(taken, made, strict=True):
+                future.set_result(encodings)
 
 
 class JoinedCalls:

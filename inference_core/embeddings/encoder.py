@@ -97,7 +97,11 @@ class EncoderEmbeddings(Embeddings):
 
     def encode_query(self, text: str) -> TextEncoding:
         """The encoding of a query."""
-        return self._encoded(self._query, [text])[0]
+        return self.encode_queries([text])[0]
+
+    def encode_queries(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each query, the same as by itself."""
+        return self._encoded(self._query, texts)
 
     @property
     def prefixes(self) -> frozenset[str]:

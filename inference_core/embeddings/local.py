@@ -115,7 +115,12 @@ class LanguageEmbeddings(Embeddings):
 
     def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
         """The encoding of a query in each of ``spaces``."""
-        return [self._models[space].encode_query(text) for space in sorted(spaces)]
+        return self.encode_queries_in([text], spaces)[0]
+
+    def encode_queries_in(self, texts: list[str], spaces: frozenset[int]) -> list[list[TextEncoding]]:
+        """The encodings of each query in each of ``spaces``."""
+        by_space = [self._models[space].encode_queries(texts) for space in sorted(spaces)]
+        return [[encodings[at] for encodings in by_space] for at in range(len(texts))]
 
 
 def _side_by_side(encodings: Iterable[TextEncoding]) -> list[float]:

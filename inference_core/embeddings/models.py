@@ -48,6 +48,24 @@ class SpacedEmbeddings(Protocol):
         ...
 
 
+@runtime_checkable
+class QueryBatches(Protocol):
+    """A `TokenEmbeddings` that encodes several queries at once, so that callers at the same time share the work."""
+
+    def encode_queries(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each query, the same as by itself."""
+        ...
+
+
+@runtime_checkable
+class SpacedQueryBatches(Protocol):
+    """A `SpacedEmbeddings` that does so."""
+
+    def encode_queries_in(self, texts: list[str], spaces: frozenset[int]) -> list[list[TextEncoding]]:
+        """The encodings of each query in each of ``spaces``."""
+        ...
+
+
 class Passage(NamedTuple):
     """A text to embed, and the language of the whole that it is part of (ISO 639-1; "" if unknown)."""
 

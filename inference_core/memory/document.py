@@ -147,11 +147,19 @@ class MemoryPage(list[T]):
 
 
 class RecalledMemories(list[MemoryStoreDocument]):
-    """The memories that a recall found. ``left_out`` lists those it dropped, each with the reason, if you asked."""
+    """The memories that a recall found. ``left_out`` lists those it dropped, each with the reason, if you asked.
 
-    def __init__(self, memories: Iterable[MemoryStoreDocument] = ()) -> None:
+    ``by_meaning``: whether meaning was compared, not only words. ``reason`` says why it was not, or what else of the
+    ranking failed; None if nothing did, or if there was no query.
+    """
+
+    def __init__(
+        self, memories: Iterable[MemoryStoreDocument] = (), *, by_meaning: bool = False, reason: str | None = None
+    ) -> None:
         super().__init__(memories)
         self.left_out: list[tuple[MemoryStoreDocument, str]] = []
+        self.by_meaning = by_meaning
+        self.reason = reason
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

@@ -86,10 +86,20 @@ class QueryVectors(NamedTuple):
     weight: float = 1.0
 
 
+Epoch = int | str
+"""Tells apart the states of a database between which writes may have been lost, and their numbers given again.
+
+Sequence numbers of different epochs say nothing about each other.
+"""
+NO_EPOCH: Final = 0
+"""Where no write is ever lost, or the database cannot tell."""
+
+
 class Change(NamedTuple):
     """The newest state of a key. Without a ``document``, its row has no text (``is_there``) or was deleted.
 
     ``seq`` numbers the writes of a scope; ``created_at`` is in seconds since 1970. The document comes without tokens.
+    ``epoch`` is that of the database when the change was read.
     """
 
     seq: int
@@ -98,6 +108,7 @@ class Change(NamedTuple):
     created_at: float
     document: Document | None
     is_there: bool = True
+    epoch: Epoch = NO_EPOCH
 
 
 def passages(text: str, limit: int = PASSAGE_WORDS) -> list[str]:

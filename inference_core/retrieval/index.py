@@ -28,7 +28,7 @@ from inference_core.retrieval.columns import (
     PostingsView,
     SessionOrder,
 )
-from inference_core.retrieval.documents import Change, DocumentMetadata, Term
+from inference_core.retrieval.documents import NO_EPOCH, Change, DocumentMetadata, Epoch, Term
 from inference_core.retrieval.vectors import Floats, Vectors, VectorsView, is_packed
 
 K1: Final = 1.2
@@ -71,10 +71,11 @@ class ScopeView:
     """A scope as of its write number ``seq``. Safe to share between threads.
 
     ``keys`` and the arrays of ``columns`` have at least ``slots`` entries. ``length`` is the total length of all texts,
-    in terms. ``len()`` is the number of texts.
+    in terms. ``len()`` is the number of texts. ``epoch`` is that of the database it was read from.
     """
 
     seq: int = 0
+    epoch: Epoch = NO_EPOCH
     slots: int = 0
     length: int = 0
     keys: list[str] = field(default_factory=list[str])
@@ -98,6 +99,11 @@ class ScopeView:
     def embedded(self) -> NDArray[np.bool_]:
         """Which slots have vectors."""
         return self.columns.embedded <= self.seq
+
+    @cached_property
+    def unembedded(self) -> NDArray[np.intp]:
+        """The living slots whose text has no vectors."""
+        return np.flatnonzero(self.alive & self.columns.has_text & ~self.embedded)
 
     @cached_property
     def order(self) -> SessionOrder:
@@ -195,13 +201,15 @@ class ScopeView:
 class ScopeIndex:
     """Writes the index of one scope, ignoring vectors of models other than ``model``. For one thread at a time.
 
-    ``head`` is the number of the last write that was applied; ``view`` shows all writes up to the last `publish`.
+    ``head`` is the number of the last write that was applied; ``view`` shows all writes up to the last `publish`. All
+    of them must be of ``epoch``.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, epoch: Epoch = NO_EPOCH) -> None:
         self.model = model
+        self.epoch = epoch
         self.head = 0
-        self.view = ScopeView()
+        self.view = ScopeView(epoch=epoch)
         self._slots = 0
         self._living = 0
         self._length = 0
@@ -266,6 +274,7 @@ class ScopeIndex:
         postings = self._postings.view()
         self.view = ScopeView(
             seq=self.head,
+            epoch=self.epoch,
             slots=self._slots,
             length=self._length,
             keys=self._keys,

@@ -55,7 +55,13 @@ from inference_core.services.operations.recall import (
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 from inference_core.services.operations.save import save
-from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope, UserId, present_as
+from inference_core.services.operations.scope import (
+    DEFAULT_COLD_SECONDS,
+    DEFAULT_DELETED_DAYS,
+    MemoryScope,
+    UserId,
+    present_as,
+)
 from inference_core.services.operations.spaces import get_spaces, grant, in_space, list_grants, revoke
 from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
@@ -78,6 +84,8 @@ from inference_core.stores.factory import engine_of
 P = ParamSpec("P")
 T = TypeVar("T")
 DEFAULT_TIMEOUT_S: Final = 10.0
+_COLD_SHARE: Final = 0.7
+"""The share of its timeout in which a recall waits for the model and the index; the rest is for ranking."""
 _MOST_DELETED_DAYS: Final = 36_500.0
 _SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -254,6 +262,7 @@ class AgentMemoryStoreService(ServiceBase):
             actor=actor or Actor(),
             store=store,
             spaces=spaces,
+            cold_seconds=DEFAULT_COLD_SECONDS if timeout is None else _COLD_SHARE * timeout,
         )
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from itertools import chain
 from typing import Any, Final, Literal
@@ -122,14 +122,23 @@ class MemoryContent:
 
 
 def recalled_for(
-    blocks: Sequence[Block], scope: MemoryScope | None, conversation: UserSession, message: AnyMessage | None
+    blocks: Sequence[Block],
+    scope: MemoryScope | None,
+    conversation: UserSession,
+    message: AnyMessage | None,
+    cold_seconds: float | None = None,
 ) -> Operation[tuple[dict[str, list[MemoryStoreDocument]], list[str]]]:
-    """What ``blocks`` recall for ``message``, by section, and notices of what failed. Raises ConfigurationError."""
+    """What ``blocks`` recall for ``message``, by section, and notices of what failed. Raises ConfigurationError.
+
+    ``cold_seconds`` replaces that of the blocks' scopes.
+    """
     recalled: dict[str, list[MemoryStoreDocument]] = {}
     notices: list[str] = []
     for block in blocks:
         try:
-            found = yield from block.recall(block.scope(scope), conversation, message)
+            own = block.scope(scope)
+            own = own if cold_seconds is None else replace(own, cold_seconds=cold_seconds)
+            found = yield from block.recall(own, conversation, message)
         except ConfigurationError:
             raise
         except InferenceCoreError as error:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.quota import Changed, Counts, Quota, counted
-from inference_core.retrieval.documents import Change, Document, Term
+from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
 
 if TYPE_CHECKING:
     from inference_core.stores.codec import PageRequest
@@ -35,6 +35,18 @@ Key = tuple[Namespace, str]
 """The exact address of a row."""
 
 
+class Head(int):
+    """The sequence number of a scope's last write, and the ``epoch`` of the database that it was read from."""
+
+    epoch: Epoch
+
+    def __new__(cls, seq: int, epoch: Epoch = NO_EPOCH) -> Self:
+        """The number ``seq``."""
+        head = super().__new__(cls, seq)
+        head.epoch = epoch
+        return head
+
+
 class Expiry(NamedTuple):
     """When a row ends, ``ttl`` after it was last put or touched; from ``at`` on it is not there any more."""
 
@@ -48,7 +60,7 @@ class Row:
 
     ``version`` grows by one with each put of the key, also across a delete. ``seq`` is the number, within the scope, of
     the row's last write, including a SetVector but not a Touch; 0 where the store numbers no writes. Instants are
-    aware, in UTC.
+    aware, in UTC. ``epoch`` is that of the database when `Backend.get` read the row; other methods do not give it.
     """
 
     namespace: Namespace
@@ -59,6 +71,7 @@ class Row:
     created_at: datetime
     updated_at: datetime
     expiry: Expiry | None = None
+    epoch: Epoch = field(default=NO_EPOCH, compare=False, repr=False)
     parsed: list[Any] = field(default_factory=list[Any], compare=False, repr=False)
     """Caches what the value is parsed into: rows stay in memory, so that each is parsed once."""
 
@@ -292,8 +305,13 @@ class Backend(Protocol):
         """The namespaces that hold rows and start with the labels of ``prefix``, sorted."""
         ...
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        """The sequence number of each scope's last write; 0 for a scope that was never written."""
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
+        """The sequence number of each scope's last write; 0 for a scope that was never written.
+
+        Heads, changes and rows say which epoch of the database they are from, each read in the same step as the epoch:
+        the server behind a connection may change between two steps. What a process keeps is used only with heads of the
+        same epoch.
+        """
         ...
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
@@ -308,8 +326,8 @@ class Backend(Protocol):
         """
         ...
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
-        """Rows whose text has no vector of ``model`` yet."""
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        """At most ``limit`` rows whose text has no vector of ``model`` yet, among ``keys`` or in the whole store."""
         ...
 
     def expired(self, limit: int) -> list[Key]:

@@ -63,7 +63,8 @@ SWEEP_INTERVAL_S: Final = 60.0
 SEAL_INTERVAL_S: Final = 60.0
 _PARTING_S: Final = 10.0
 """How long `close` waits for reads that have begun, in seconds: SQLite waits five seconds for a lock."""
-_LAST_PORTION_S: Final = 2.0
+_LAST_VECTORS_S: Final = 5.0
+"""How long `close` makes vectors for what was stored without any, in seconds."""
 _DEFERRED, _ACCESSES = "deferred writes", "access counts"
 _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
 """The chores of a store, besides those of its reader."""
@@ -89,12 +90,12 @@ class EngineParts:
                 return
             self.is_closed = True
         self.maintenance.close()
+        if self.backfill:
+            self.backfill.close(_LAST_VECTORS_S)
         self.writer.close()
         self.pool.close(_PARTING_S)  # whoever owns another library's store may close its connection after this
         if self.embedder:
             self.embedder.close()
-        elif self.backfill:  # other stores go on using the model; a portion under way still reads the database
-            self.backfill.close(_LAST_PORTION_S)
         self.backend.close()
 
 
@@ -159,14 +160,13 @@ class StoreEngine(StoreReader):
             chores.add(_EXPIRED, partial(remove_expired, backend, self._writer, self.journal), sweep_interval_s)
             chores.add(_SEALS, Sealer(self.journal).seal_portion, is_flushed=True)
             self.journal.wake = partial(chores.wake, _SEALS, SEAL_INTERVAL_S)
-        backfill = None
         if embedder and backend.capabilities.writable:
             wake = partial(chores.wake, VECTORS)
-            backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)
-            chores.add(VECTORS, backfill.fill_portion)
+            self.backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)
+            chores.add(VECTORS, self.backfill.fill_portion)
             embedder.when_loaded(wake)
         own = embedder if owns_embedder else None
-        self.parts = EngineParts(self.maintenance, self._writer, self.pool, own, backfill, backend)
+        self.parts = EngineParts(self.maintenance, self._writer, self.pool, own, self.backfill, backend)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -216,8 +216,8 @@ class StoreEngine(StoreReader):
 
         def landed() -> None:
             self._indexes.note_written(namespace for namespace, _ in texts)
-            if embeds and any(document.vector is None for _, document in texts):
-                self.embed_later()
+            if embeds and self.backfill and any(document.vector is None for _, document in texts):
+                self.backfill.owe()
 
         # Without an expected version there is no conflict: if another writer was faster, try again.
         tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,11 +19,12 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from mongo_support import KIND as MONGODB
 from mongo_support import mongodb
+from postgres_server import PARTITIONED
 from retrieval_support import floats, packed
 
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Document, DocumentMetadata
+from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.vectors import pack_tokens
 from inference_core.stores.backend import EXTRA, Backend, Check, Outcome, Put, Remove, Rewrite, Row, SetVector, Write
 from inference_core.stores.backends.foreign import ForeignBackend
@@ -38,7 +39,7 @@ SEALED = "file-sealed"
 """A file store whose lines are compressed and encrypted."""
 KEYED = ("keyed-sqlite", "keyed-memory")
 """Databases whose rows are encrypted with a key for each user."""
-OWN = (*BACKEND_KINDS, SEALED, *KEYED, MONGODB)
+OWN = (*BACKEND_KINDS, PARTITIONED, SEALED, *KEYED, MONGODB)
 FOREIGN = ("foreign-memory", "foreign-sqlite")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
@@ -528,6 +529,15 @@ def test_a_row_has_the_number_of_its_last_write(own: Backend):
     assert {change.key: change.seq for change in own.changes(USER, 0)} == {"b": 2, "a": 3, "c": 5}
 
 
+def test_what_a_process_keeps_says_of_which_epoch_it_is(own: Backend):
+    done(own, put("a", text="Rex"), put("b"))
+    heads = own.heads([USER, ("u", "empty")])
+    epochs = {*(change.epoch for change in own.changes(USER, 0)), some(own, "a").epoch, *(one.epoch for one in heads)}
+    assert epochs == {heads[0].epoch}
+    done(own, put("c"))
+    assert own.heads([USER])[0].epoch == heads[0].epoch, "a write begins no epoch"
+
+
 def test_a_foreign_store_numbers_no_writes(foreign: Backend):
     done(foreign, put("a"))
     assert some(foreign, "a").seq == 0
@@ -721,6 +731,19 @@ def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
     assert len(backend.pending("m3", 1)) == 1
 
 
+def test_texts_at_keys_are_pending_too(backend: Backend):
+    done(backend, put("a", text="tea"), put("b", text="mate"), put("c"), put("d", text="gone"), put("e", text="milk"))
+    done(backend, put("b", scope=("bob", "semantic"), text="water"))
+    done(backend, vector("a", 1), Remove(namespace=USER, key="d"))
+    backend.heads([USER])
+    keys = [(USER, key) for key in ("a", "b", "c", "d", "nobody's")]
+    (waiting,) = backend.pending("m1", 9, keys)
+    assert (waiting.namespace, waiting.key, waiting.version, waiting.text) == (USER, "b", 1, "mate")
+    assert {row.key for row in backend.pending("m2", 9, keys)} == {"a", "b"}
+    assert len(backend.pending("m2", 1, keys)) == 1
+    assert backend.pending("m1", 9, []) == []
+
+
 def test_meta(backend: Backend):
     assert backend.get_meta("color") is None
     backend.set_meta("color", "red")
@@ -895,6 +918,7 @@ NAMES = {
     "sqlite": "sqlite:///",
     "postgres": "postgresql://",
     "postgres-debian": "postgresql://",
+    PARTITIONED: "postgresql://",
     "redis": "unix://",
     "memory": "memory://",
     "file": "file:///",
@@ -1083,6 +1107,29 @@ def test_an_index_follows_a_store_that_was_set_back(own: Backend):
     (view,) = cache.views([USER])
     assert (view.seq, view.keys) == (1, ["k0"])
     assert cache.nbytes > 0
+
+
+class Failover(InMemoryBackend):
+    """Another server answers than the one that gave the heads, as behind a pooler, or while an old one still runs."""
+
+    is_under_way = True
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        self._rows.epoch = 1
+        yield from super().changes(scope, since)
+        self._rows.epoch = 1 - self.is_under_way
+
+
+def test_an_index_of_changes_of_another_epoch_is_not_kept():
+    backend = Failover()
+    done(backend, put("a", text="tea"))
+    cache = IndexCache(backend, "", 10**9, wake=lambda _: None)
+    (view,) = cache.views([USER])
+    assert (view.keys, view.epoch) == (["a"], 0)
+    assert not cache._shards["u"].indexes
+    backend.is_under_way = False
+    assert [cache.views([USER])[0].epoch for _ in range(3)] == [0, 1, 1]
+    assert cache._shards["u"].indexes[USER].epoch == 1
 
 
 def test_an_index_does_not_keep_what_was_replaced(sqlite: SqliteBackend):

@@ -22,6 +22,7 @@ from databases import database
 from erasing_support import ADA, BOB, CANARY, digest, hits, left_of, pipeline_on, put_everywhere
 from langgraph.store.memory import InMemoryStore
 from outbox_support import said, word_for_word
+from postgres_server import PARTITIONED
 from support import HashingEmbeddings
 
 import inference_core
@@ -46,7 +47,7 @@ from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import export_store
 
-KINDS = ("sqlite", "postgres", "redis", "file", "memory")
+KINDS = ("sqlite", "postgres", PARTITIONED, "redis", "file", "memory")
 
 
 @pytest.fixture(params=KINDS)

@@ -136,6 +136,7 @@ def test_regression_closing_waits_for_texts_that_are_embedded_for_another_librar
     backfill = engine.parts.backfill
     assert backfill is not None
     until(lambda: backfill._running is not None)
+    running = backfill._running
     engine.close()
-    assert backfill._running is not None
-    assert backfill._running.done()
+    assert running is not None
+    assert running.done()

@@ -329,3 +329,14 @@ def test_tokens_survive_what_does_not_touch_them(backend: PostgresBackend):
     done(backend, put("a", text="tea", tokens=b"t" * 5_000))
     done(backend, vector("a", 1, tokens=b"v" * 5_000))
     assert tokens(backend, "a") == [b"v" * 5_000]
+
+
+def test_regression_erasing_takes_no_rows_of_others_from_partitions(monkeypatch: pytest.MonkeyPatch, full: bool):
+    """The rows to delete were named by their ctid: 5,738 rows of 96 other users went with the 100 of one."""
+    partitions, users, rows = (64, 200, 100) if full else (postgres_server.PARTITIONS, 40, 25)
+    with postgres_server.fresh_database(partitions=partitions) as url, closing(PostgresBackend(url)) as backend:
+        scopes = [(f"user{number}", "semantic") for number in range(users)]
+        backend.apply([[put(f"k{at}", scope=scope) for at in range(rows)] for scope in scopes])
+        monkeypatch.setattr(backend, "page_size", 10)  # it is erased in several portions
+        backend.erase("user7")
+        assert [backend.count([scope]) for scope in scopes] == [rows * (scope[0] != "user7") for scope in scopes]

@@ -290,7 +290,7 @@ class TestServers:
                 open_backend(server.url.replace("unix://", f"unix://{login.partition(':')[0]}@") + "?password=wrong")
             assert "wrong" not in str(caught.value)
 
-    def test_a_user_with_the_least_rights(self, server: RedisServer) -> None:
+    def test_a_user_with_the_least_rights(self, server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
         rights = ["+@read", "+@write", "+@connection", "+@transaction", "+evalsha", "+script|load", "-@dangerous"]
         with raw(server.url) as client:
             client.execute_command("ACL", "SETUSER", "bob", "on", ">secret", "~mine:*", *rights)
@@ -305,6 +305,7 @@ class TestServers:
             assert backend.capabilities.durable is False
             assert "secret" not in backend.name
             assert "bob" not in backend.name
+            assert "a restart that lost writes goes unnoticed" in caplog.text
         with pytest.raises(StoreUnavailable, match="all keys with the store's prefix"):
             open_backend(address + "others:")
 

@@ -17,6 +17,7 @@ from cli_support import Capture, answer, text
 from databases import database
 from langchain.agents import create_agent
 from outbox_support import Scripted, said, word_for_word
+from postgres_server import PARTITIONED
 
 from inference_core import AgentMemoryStoreService, CaptureMiddleware, MemoryMiddleware, Space, open_store
 from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
@@ -26,6 +27,8 @@ from inference_core.effects import run
 from inference_core.memory.trust import MemorySource
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
+from inference_core.stores.backend import Row
+from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA, BOB = "ada@example.com", "bob@example.com"
@@ -46,6 +49,10 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             )
             service.save_memory(user, "shared", source=MemorySource(thread_id="everybody's"))
     return url
+
+
+def rows_of(store: MemoryStore) -> list[Row]:
+    return [row for row in store.engine.backend.inspect() if isinstance(row, Row)]
 
 
 def talk(checkpoints: str, thread: str, text: str) -> None:
@@ -78,6 +85,26 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     assert CANARY.encode() not in Path("c.db").read_bytes() + Path("m.db").read_bytes()
     assert answer(capsys, "erasures")["erasures"] == [receipt]
     assert receipt["id"] in text(capsys, "erasures")
+
+
+def test_regression_erase_takes_no_rows_of_others_from_partitions(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On hash partitions, "Erased 21 rows, 0 left" was true, and 7 other users had lost memories too."""
+    monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
+    monkeypatch.chdir(tmp_path)
+    with database(PARTITIONED, tmp_path) as url:
+        monkeypatch.setenv("AGENT_MEMORY_STORE_URL", url)
+        with open_store(url, embeddings=None) as store:
+            service = AgentMemoryStoreService(store).sync
+            for user in range(12):
+                for at in range(10):
+                    service.save_memory(f"user{user}", f"fact {at} of user{user}")
+            before = {one.namespace: store.engine.backend.count([one.namespace]) for one in rows_of(store)}
+            shown = text(capsys, "erase", "--user", "user7", "--yes", "--receipt", str(tmp_path / "receipt.json"))
+            assert "Erased 21 rows, 0 left" in shown
+            left = {name: store.engine.backend.count([name]) for name in before}
+            assert left == {name: 0 if name[0] == "user7" else count for name, count in before.items()}
 
 
 def test_regression_a_thread_that_stays_does_not_name_its_user(url: str, capsys: Capture) -> None:

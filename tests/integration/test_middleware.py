@@ -28,6 +28,7 @@ from agent_support import (
     replies,
     system_text,
     the_block,
+    without_workers,
 )
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, SystemMessage
@@ -551,15 +552,18 @@ class TestStatus:
     def test_an_outage_is_logged_once_in_a_while(
         self, model: ScriptedChatModel, store: BaseStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        agent = make_agent(model, store=store, middleware=[patient_memory(user_id="ada", recall_timeout=1e-9)])
-        statuses = [agent.invoke({"messages": [("user", "drinks")]})["memory_status"] for _ in range(3)]
+        middleware = patient_memory(user_id="ada", recall_timeout=0.01, cold_timeout=0.01)
+        agent = make_agent(model, store=store, middleware=[middleware])
+        with without_workers(store):
+            statuses = [agent.invoke({"messages": [("user", "drinks")]})["memory_status"] for _ in range(3)]
         assert statuses == ["degraded"] * 3
         assert len([record for record in caplog.records if "Recall failed" in record.message]) == 1
 
     @pytest.mark.parametrize("face", FACES)
     async def test_degraded_when_time_is_up(self, store: BaseStore, model: ScriptedChatModel, face: str) -> None:
-        middleware = patient_memory(user_id="ada", recall_timeout=1e-9)
-        result = await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
+        middleware = patient_memory(user_id="ada", recall_timeout=0.01, cold_timeout=0.01)
+        with without_workers(store):
+            result = await ask(make_agent(model, store=store, middleware=[middleware]), face, "drinks")
         assert result["memory_status"] == "degraded"
         assert "deadline" in result["memory_status_reason"]
 
@@ -674,6 +678,7 @@ class TestErrors:
             {"max_recall_results": -1},
             {"recall_timeout": 0},
             {"recall_timeout": -0.1},
+            {"cold_timeout": 0},
             {"include_memory_types": ["facts", "recipes"]},
             {"include_categories": ["semantic", "culinary"]},
             {"timezone": "Mars/Phobos"},

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, system_text
+from agent_support import FACES, ask, blocks, make_agent, memory_lines, patient_memory, system_text, without_workers
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
@@ -303,11 +304,12 @@ def test_without_the_store_nothing_is_told_and_nothing_lost(model: ScriptedChatM
     store = InMemoryStore()
     service, _ = standing(store)
     good, saver = profiled(service, user_id=U), InMemorySaver()
-    late = profiled(service, user_id=U, recall_timeout=1e-9)
+    late = profiled(service, user_id=U, recall_timeout=0.01)
     statuses: list[str] = []
     for middleware in (good, late, good):
         agent = make_agent(model, middleware=[middleware], checkpointer=saver)
-        statuses.append(agent.invoke({"messages": [("user", "falcons")]}, THREAD)["memory_status"])
+        with without_workers(store) if middleware is late else nullcontext():
+            statuses.append(agent.invoke({"messages": [("user", "falcons")]}, THREAD)["memory_status"])
         service.sync.save_memory(U, "Likes prices with VAT", "preferences")
     assert statuses == ["lexical", "degraded", "lexical"]
     assert profiles(model.requests[1]) + blocks(model.requests[1]) == []

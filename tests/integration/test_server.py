@@ -40,12 +40,13 @@ async def test_a_memory_is_saved_once_and_found(client: httpx.AsyncClient):
     found = (await client.post("/v1/memories/search", json={"query": "Where does she live?", "explain": True})).json()
     best = found["memories"][0]
     assert best["id"] == one["id"]
+    assert found["by_meaning"] is False  # this store has no model
     assert best["relevance"] > 0
     assert best["explanation"]
     assert {name: best[name] for name in given} == given
     assert (best["source"]["origin"], best["category"], best["version"]) == ("user", "semantic", 1)
     hits = (await client.post("/v1/memories/search", json={"query": "Lisbon", "tags": ["work"]})).json()
-    assert hits == {"memories": [], "left_out": []}
+    assert hits == {"memories": [], "left_out": [], "by_meaning": False}
 
 
 async def test_text_from_outside_is_trusted_less_and_secrets_are_left_out(client: httpx.AsyncClient):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle, within
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, patiently, run, settle, within
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
 
 T = TypeVar("T")
@@ -532,3 +532,87 @@ def test_a_system_without_threads_leaves_nothing_behind(pool: WorkerPool, monkey
                 pool.submit(lambda: made.append("refused"))
     pool.submit(lambda: made.append("accepted")).result(LATE)
     assert made == ["accepted"]
+
+
+# Patience: how long calls may run, not how long they wait for their turn.
+
+
+def _patient(pool: WorkerPool, seconds: float, call: Callable[[], T]) -> Operation[T]:
+    return patiently(seconds, pool.call(call))
+
+
+def test_a_patient_caller_waits_for_its_turn_while_others_are_answered(drive: Driver, gate: threading.Event):
+    """The queue takes ten times as long as the caller's patience."""
+    pool = WorkerPool(1, "test")
+    for _ in range(40):
+        pool.submit(lambda: gate.wait(SOON / 2))
+    assert drive(_patient(pool, 2 * SOON, lambda: "answered"), None) == "answered"
+    pool.close()
+
+
+def test_a_patient_caller_gives_up_if_nobody_is_answered(drive: Driver, pool: WorkerPool, gate: threading.Event):
+    for _ in range(2):
+        pool.submit(gate.wait)
+    with pytest.raises(DeadlineExceeded, match="did not begin"):
+        drive(_patient(pool, SOON, lambda: "answered"), None)
+
+
+def test_a_patient_caller_gives_up_on_its_own_call(drive: Driver, pool: WorkerPool, gate: threading.Event):
+    with pytest.raises(DeadlineExceeded, match="did not finish"):
+        drive(_patient(pool, SOON, gate.wait), None)
+
+
+def test_a_slow_database_uses_up_the_patience_of_those_in_the_queue(drive: Driver, gate: threading.Event):
+    """Others are answered, but each only after more than the caller would wait for itself."""
+    pool = WorkerPool(1, "test")
+    for _ in range(20):
+        pool.submit(lambda: gate.wait(4 * SOON))
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match="did not begin"):
+        drive(_patient(pool, SOON, lambda: "answered"), None)
+    assert time.monotonic() - began < 80 * SOON
+    gate.set()
+    pool.close()
+
+
+def test_calls_use_up_patience_together(drive: Driver, pool: WorkerPool, gate: threading.Event):
+    def plan() -> Operation[str]:
+        yield from pool.call(lambda: gate.wait(2 * SOON))
+        yield from pool.call(lambda: gate.wait(2 * SOON))
+        return "done"
+
+    assert drive(patiently(LATE, plan()), None) == "done"
+    with pytest.raises(DeadlineExceeded):
+        drive(patiently(3 * SOON, plan()), None)
+
+
+def test_what_has_a_limit_of_its_own_is_not_waited_for_longer(drive: Driver, gate: threading.Event):
+    """Such as the question's vectors: recall goes on without them, while the queue of the model goes on."""
+    pool = WorkerPool(1, "test")
+    for _ in range(40):
+        pool.submit(lambda: gate.wait(SOON / 2))
+
+    def plan() -> Operation[str]:
+        try:
+            yield from within(SOON, pool.call(lambda: "vectors"))
+        except DeadlineExceeded:
+            return "words"
+        return "vectors"
+
+    assert drive(patiently(LATE, plan()), None) == "words"
+    pool.close()
+
+
+def test_a_busy_event_loop_uses_up_no_patience(pool: WorkerPool):
+    """The loop goes on with other callers for longer than the patience, between two calls of this one."""
+
+    async def busy() -> str:
+        loop = asyncio.get_running_loop()
+
+        def plan() -> Operation[str]:
+            yield from pool.call(lambda: loop.call_soon_threadsafe(time.sleep, 4 * SOON))
+            return (yield from pool.call(lambda: "answered"))
+
+        return await arun(patiently(2 * SOON, plan()))
+
+    assert asyncio.run(busy()) == "answered"

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, Unpack, get_args
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
@@ -36,12 +37,12 @@ from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
 from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
-from inference_core.effects import Operation
+from inference_core.effects import Operation, patiently
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.observing import observed, record
 from inference_core.services.operations.prompt_context import TurnContext, TurnOptions, build_turn_context
-from inference_core.settings import RECALL_TIMEOUT_S, MemorySettings
+from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.indexing.search import RecallMode
 
@@ -53,10 +54,11 @@ DEFAULT_ENGINEER: Final = ContextEngineer(pruning=Pruning(min_chance=0.025, keep
 """Prunes harder than the default, since a turn recalls only the few best of each category (`docs/context-quality.md`).
 Rules and preferences need no exemption: the profile has them."""
 _WAIT_SHARE: Final = 0.7
-"""The share of the timeout in which recall waits for the question's vectors from a server, or builds an index.
+"""The share of the timeout in which recall waits for the model, the question's vectors, or an index.
 
-If that takes longer, recall goes on by words only. The rest of the time is for ranking and rendering: with a share of
-1, a slow server would use up the whole timeout, and the run would have no memory at all.
+If that takes longer, recall goes on by words only. The rest of the time, which is never more than ``recall_timeout``,
+is for ranking and rendering: with a share of 1, a slow server would use up the whole timeout, and the run would have no
+memory at all.
 """
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
@@ -102,8 +104,11 @@ class MemoryMiddleware(OperationMiddleware):
         tool_instructions_enabled: Whether the system prompt explains the tools. None: it does. It never does so twice,
             and a run's ``config["configurable"]["memory_tool_instructions_enabled"]`` decides for that run.
         session_id: The session that saved memories are marked with. None: the run's thread.
-        recall_timeout: Seconds that a reply may wait for memories. After that the agent answers without them, and
-            ``memory_status`` is ``degraded``.
+        recall_timeout: Seconds that a reply may wait for the database and the embedding model. After that the agent
+            answers without memories, and ``memory_status`` is ``degraded``. Runs that start at the same time take
+            turns; waiting for one's turn does not count.
+        cold_timeout: The same for the first recall of a process, which has to load the model and build the user's
+            index; ``recall_timeout`` if that is longer.
         placement: Where memories outside the profile go: ``"last_user"``, after the user's last message, so that
             everything before it stays cached, or ``"system"``, at the end of the system prompt.
         profile: Whether to keep a profile.
@@ -137,6 +142,7 @@ class MemoryMiddleware(OperationMiddleware):
         session_id: str | None = None,
         require_user: bool = False,
         recall_timeout: float = RECALL_TIMEOUT_S,
+        cold_timeout: float = COLD_TIMEOUT_S,
         placement: Placement = "last_user",
         profile: bool = True,
         profile_tokens: int = DEFAULT_PROFILE_TOKENS,
@@ -150,8 +156,8 @@ class MemoryMiddleware(OperationMiddleware):
         from inference_core.agents import tools  # noqa: PLC0415 - the schemas take time to make
 
         super().__init__()
-        if max_recall_results < 1 or recall_timeout <= 0:
-            raise ConfigurationError("max_recall_results must be at least 1 and recall_timeout above 0")
+        if max_recall_results < 1 or min(recall_timeout, cold_timeout) <= 0:
+            raise ConfigurationError("max_recall_results must be at least 1, recall_timeout and cold_timeout above 0")
         if not 0 < receipt_days <= MAX_RECEIPT_DAYS:
             raise ConfigurationError(f"receipt_days must be above 0 and at most {MAX_RECEIPT_DAYS}, not {receipt_days}")
         if placement not in get_args(Placement) or min(profile_tokens, max_tokens) < 1 or profile_change < 0:
@@ -176,7 +182,6 @@ class MemoryMiddleware(OperationMiddleware):
             types=types,
             categories=categories,
             per_category=max_recall_results,
-            wait_seconds=recall_timeout * _WAIT_SHARE,
             has_profile=profile,
             profile_tokens=profile_tokens,
             profile_change=profile_change,
@@ -184,7 +189,8 @@ class MemoryMiddleware(OperationMiddleware):
             engineer=engineer,
             explains=receipts,
         )
-        self.start_timeout = self.call_timeout = recall_timeout
+        self._recall_timeout, self._cold_timeout = recall_timeout, cold_timeout
+        self.start_timeout = self.call_timeout = None  # recall has a limit of its own
         self._silent_until = 0.0
         self.tools: Sequence[BaseTool] = tools.get_memory_tools(
             self._binding, None, session_id, max_recall_results, include_tools
@@ -218,6 +224,7 @@ class MemoryMiddleware(OperationMiddleware):
             "quota": settings.quota,
             "audit": settings.audit == "on",
             "recall_timeout": settings.recall_timeout,
+            "cold_timeout": settings.cold_timeout,
             "placement": settings.placement,
             "profile": settings.profile,
             "max_tokens": settings.max_tokens,
@@ -259,7 +266,11 @@ class MemoryMiddleware(OperationMiddleware):
             frozen = profile_of(state, user)
             query = asked.text if asked else None
             agent = scope.namespaces.agent_name
-            turn = yield from observed(agent, build_turn_context, scope, user, query, self._options, frozen)
+            seconds = scope.engine.patience(self._recall_timeout, self._cold_timeout)
+            waits = max(_WAIT_SHARE * seconds, seconds - self._recall_timeout)
+            options = replace(self._options, wait_seconds=waits, cold_seconds=waits)
+            recall = observed(agent, build_turn_context, scope, user, query, options, frozen)
+            turn = yield from patiently(seconds, recall)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             reason = str(error) if isinstance(error, InferenceCoreError) else f"{type(error).__name__}: {error}"

@@ -27,12 +27,12 @@ from inference_core.agents.middleware.calls import (
     with_system_text,
 )
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
-from inference_core.effects import Operation
+from inference_core.effects import Operation, patiently
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.outbox.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.settings import RECALL_TIMEOUT_S
+from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S
 from inference_core.short_term.agent_memory import recalled_for
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.policy import Overflow, OverflowPolicy, OverflowResult
@@ -118,8 +118,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         self._policy = OverflowPolicy(overflow, max_tokens, max_ratio, token_counter)
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self.call_timeout = timeout
-        # A reply waits no longer for memory than with MemoryMiddleware, unless a block is set up to ask a model.
-        self.start_timeout = timeout if any(one.asks_model for one in self._policy.blocks) else RECALL_TIMEOUT_S
+        self.start_timeout = timeout
         self.needs_store = any(not block.has_store for block in self._policy.blocks)
         """Whether a block uses the agent's own memory."""
 
@@ -143,18 +142,26 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
 
     def _for_prompt(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
         """What to append to the system prompt; "" for nothing."""
+        blocks = self._policy.blocks
         if not self._policy.into_system_prompt:
             return ""
-        return render_blocks((yield from self._recalled(state, runtime)))
+        if any(one.asks_model for one in blocks):
+            return render_blocks((yield from self._recalled(state, runtime)))
+        # Without a block that asks a model, a reply waits no longer for memory than with MemoryMiddleware.
+        engines = {block.scope(self._scope(runtime)).engine for block in blocks}
+        seconds = max((one.patience(RECALL_TIMEOUT_S, COLD_TIMEOUT_S) for one in engines), default=RECALL_TIMEOUT_S)
+        recall = self._recalled(state, runtime, max(0.0, seconds - RECALL_TIMEOUT_S))
+        return render_blocks((yield from patiently(seconds, recall)))
 
     def _recalled(
-        self, state: Mapping[str, Any], runtime: Runtime[Any]
+        self, state: Mapping[str, Any], runtime: Runtime[Any], cold_seconds: float | None = None
     ) -> Operation[dict[str, list[MemoryStoreDocument]]]:
         """What the blocks recall for the user's message, by section; nothing if the memory fails."""
         try:
             conversation = self._conversation(state, runtime)
             asked = last_of_user(state.get("messages") or [])
-            found, notices = yield from recalled_for(self._policy.blocks, self._scope(runtime), conversation, asked)
+            scope = self._scope(runtime)
+            found, notices = yield from recalled_for(self._policy.blocks, scope, conversation, asked, cold_seconds)
         except ConfigurationError:
             raise
         except InferenceCoreError as error:

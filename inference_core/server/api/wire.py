@@ -203,12 +203,13 @@ class Found(BaseModel):
 
     memories: list[Memory]
     left_out: list[LeftOut] = []
+    by_meaning: bool = Field(default=False, description="Whether meaning was compared, not only words.")
 
     @classmethod
     def of(cls, recalled: RecalledMemories) -> Found:
         """The result for a response."""
         dropped = [LeftOut(memory=Memory.of(document), reason=reason) for document, reason in recalled.left_out]
-        return cls(memories=memories_of(recalled), left_out=dropped)
+        return cls(memories=memories_of(recalled), left_out=dropped, by_meaning=recalled.by_meaning)
 
 
 class Status(BaseModel):

@@ -63,7 +63,8 @@ class TurnOptions:
     and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
     holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
-    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` is that of a `Search`.
+    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` and ``cold_seconds`` are
+    those of a `Search`.
     """
 
     types: Sequence[str] | None = None
@@ -77,6 +78,7 @@ class TurnOptions:
     engineer: ContextEngineer | None = field(default_factory=ContextEngineer)
     explains: bool = False
     wait_seconds: float = 2.0
+    cold_seconds: float = 0.0
 
     @property
     def max_standing(self) -> int:
@@ -117,6 +119,7 @@ def build_turn_context(
         partial(turn.build, frozen),
         text=turn.query,
         wait_seconds=options.wait_seconds,
+        cold_seconds=options.cold_seconds,
     )
     scope.note_recalled(context.records, turn.now)
     return context
@@ -147,6 +150,7 @@ def format_context(
         max_memories=limit,
         max_tokens=max_tokens,
         has_profile=False,
+        cold_seconds=scope.cold_seconds,
     )
     return (yield from build_turn_context(scope, user_id, query, options)).block
 

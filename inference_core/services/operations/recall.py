@@ -25,7 +25,7 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import FoundRow, LeftOutRow, Search
+from inference_core.stores.indexing.search import FoundRow, LeftOutRow, RecallMode, Search
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
@@ -88,8 +88,9 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         min_relevance: From 0 to 1. Leaves out memories of lower relevance, which are less likely to answer the query.
 
     Returns:
-        The memories as a list. With ``explain`` its ``left_out`` holds pairs of a memory that matched but was dropped,
-        and the reason, such as "below min_relevance"; without, and for a blank query, ``left_out`` is empty.
+        The memories as a list. ``by_meaning`` says whether meaning was compared, not only words; ``reason`` says why it
+        was not. With ``explain`` its ``left_out`` holds pairs of a memory that matched but was dropped, and the reason,
+        such as "below min_relevance"; without, and for a blank query, ``left_out`` is empty.
 
     Raises:
         InvalidInput: An argument is invalid.
@@ -130,6 +131,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         prefers_newer=as_of is None and not ignore_session,
         links=links if links or not ignore_session else False,
         explains=explain,
+        cold_seconds=scope.cold_seconds,
         now=in_zone(now, scope.zone),
     )
     result = yield from scope.engine.search(search)
@@ -144,7 +146,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         made.links = found.links
         return made
 
-    recalled = RecalledMemories(map(document, hits))
+    recalled = RecalledMemories(map(document, hits), by_meaning=result.mode is RecallMode.HYBRID, reason=result.reason)
     if sort_by_time:
         recalled.sort(key=lambda one: one.created_at or _DAWN, reverse=True)
     if explain:

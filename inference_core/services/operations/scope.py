@@ -40,6 +40,7 @@ UserId = Owner
 ATTEMPTS: Final = 100
 MAX_TAGS: Final = 32
 DEFAULT_DELETED_DAYS: Final = 7.0
+DEFAULT_COLD_SECONDS: Final = 7.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,8 @@ class MemoryScope:
     restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
     for the user. ``spares_pins``: saving the words of a pinned memory again does not change it. ``spaces`` None: no
     spaces are read. ``store`` is here to be kept alive, as an engine does not do so. ``beside`` is written with each
-    batch, in its transaction.
+    batch, in its transaction. ``cold_seconds`` is how long a direct recall waits for a model that is being loaded, and
+    for an index that is not there yet.
     """
 
     engine: StoreEngine
@@ -67,6 +69,7 @@ class MemoryScope:
     store: BaseStore | None = None
     spaces: Spaces | None = None
     beside: tuple[Write, ...] = ()
+    cold_seconds: float = DEFAULT_COLD_SECONDS
 
     @property
     def kept_until(self) -> datetime | None:

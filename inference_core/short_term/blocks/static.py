@@ -95,6 +95,7 @@ class StaticMemory(Block):
             limit=MAX_RESULTS,
             backfill=True,
             max_characters=budget,
+            cold_seconds=scope.cold_seconds,
             now=in_zone(scope.clock.now(), scope.zone),
         )
         result = yield from scope.engine.search(search)

@@ -14,15 +14,18 @@ import shutil
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
+from inference_core.retrieval.documents import NO_EPOCH, Epoch
 from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
 from inference_core.stores.backends.file_format import (
     DamagedFile,
+    Signature,
     UserFile,
     open_manifest,
     pack_row,
@@ -60,6 +63,9 @@ class FileBackend(TableBackend):
         self._manifest = folder / "store.json"
         self._intent = folder / "intent.json"
         self._cache: dict[str, UserFile] = {}
+        self._seen: dict[str, tuple[Signature | None, Epoch]] = {}
+        """What was last read or written of each file, and its epoch, also if it is not in the cache any more."""
+        self._epochs = count(1)
         self._cached_bytes = 0
         self._write_lock = threading.Lock()
         self._closed = False
@@ -97,7 +103,8 @@ class FileBackend(TableBackend):
             root = namespace[0]
             if root not in drafts:
                 user = self._user(self._path(root))
-                drafts[root] = user._replace(root=root, table=user.table.copy(), packed=dict(user.packed))
+                table = user.table.copy() if user.root else Table(next(self._epochs))
+                drafts[root] = user._replace(root=root, table=table, packed=dict(user.packed))
             return drafts[root]
 
         with self._writing():
@@ -270,6 +277,10 @@ class FileBackend(TableBackend):
         except OSError as error:
             raise StoreUnavailable(f"{path} cannot be read: {error}") from error
         user = self._format.read(path, content)._replace(signature=signature)
+        seen, epoch = self._seen.get(path.name, (None, NO_EPOCH))
+        # A file may be replaced by an older copy of itself, and written to again, before this process looks.
+        goes_on = seen == signature or (known and user.table.follows(known.table))
+        user.table.epoch = epoch if goes_on else next(self._epochs)
         self._keep(path, user, len(content))
         return user
 
@@ -278,6 +289,7 @@ class FileBackend(TableBackend):
         if self._cached_bytes + size > _CACHE_BYTES:
             self._cache, self._cached_bytes = {}, 0
         self._cache[path.name] = user
+        self._seen[path.name] = user.signature, user.table.epoch
         self._cached_bytes += size
 
     def _write(self, users: Sequence[UserFile], *, at_once: bool) -> None:

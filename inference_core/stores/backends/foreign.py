@@ -35,6 +35,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import (
     Capabilities,
+    Head,
     Key,
     Outcome,
     Row,
@@ -193,7 +194,7 @@ class ForeignBackend:
             if len(page) < _PAGE or not fresh:
                 return sorted(name for name in names if name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         """Reads the scopes and numbers what has changed since the last reading."""
         with self._lock:
             for scope in set(scopes):
@@ -202,7 +203,7 @@ class ForeignBackend:
                     what = f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows"
                     raise ScopeTooLarge(f"{what}, too many to search; use open_store")
                 self._mirrors.setdefault(scope, Mirror()).note(rows)
-            return [self._mirrors[scope].head for scope in scopes]
+            return [Head(self._mirrors[scope].head) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The changes after ``since`` that the last call of `heads` has found."""
@@ -227,16 +228,16 @@ class ForeignBackend:
         """The rows that the last call of `heads` has found whose terms hold the most of ``words``."""
         return holding_most(self.changes(scope, since), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         """Texts without a vector of ``model``, of the scopes that this process has read."""
         with self._lock:
-            waiting = (
+            waiting = [
                 (scope, key)
                 for scope, mirror in self._mirrors.items()
                 for key, mark in mirror.marks.items()
                 if mark.model not in (None, model)
-            )
-            keys = list(waiting)
+            ]
+        keys = waiting if keys is None else [key for key in keys if key in set(waiting)]
         found: list[UnembeddedRow] = []
         for at in range(0, len(keys), limit):  # past rows that are gone: their scope may never be read again
             rows = [row for row in self.get(keys[at : at + limit]) if row]

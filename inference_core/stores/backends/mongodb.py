@@ -31,6 +31,7 @@ from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import (
     Capabilities,
     Check,
+    Head,
     Key,
     Outcome,
     Remove,
@@ -180,11 +181,11 @@ class MongoBackend:
             names = map(namespace_of, self._rows.distinct("scope", of_root | is_alive(self._now())))
             return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         names = [pack_namespace(scope) for scope in scopes]
         with self._open():
             heads = self._scopes.heads(names)
-        return [heads.get(name, 0) for name in names]
+        return [Head(heads.get(name, 0)) for name in names]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         (head,) = self.heads([scope])
@@ -197,8 +198,10 @@ class MongoBackend:
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         return holding_most(self.changes(scope, since), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
-        wanted = {"text": {"$ne": None}, "model": {"$ne": model}}
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        wanted: dict[str, Any] = {"text": {"$ne": None}, "model": {"$ne": model}}
+        if keys is not None:
+            wanted["_id"] = {"$in": [id_of(key) for key in keys]}
         with self._open():
             found = ((key_of(fields), fields) for fields in self._rows.find(wanted, {"version": 1, "text": 1}))
             sound = ((key, one) for key, one in found if key and isinstance(one["text"], str))

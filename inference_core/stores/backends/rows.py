@@ -17,7 +17,7 @@ from inference_core.clock import aware
 from inference_core.errors import StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace, holds_memories
 from inference_core.memory.quota import counts_of, counts_to_json
-from inference_core.retrieval.documents import Change, Document, Term
+from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
 from inference_core.stores.backend import (
     Check,
     Expire,
@@ -70,7 +70,7 @@ class RowState:
         """The state after a delete, but for its sequence number."""
         return replace(self, version=self.version + 1, kind="", value=None, document=None, expiry=None)
 
-    def row(self, namespace: Namespace, key: str) -> Row | None:
+    def row(self, namespace: Namespace, key: str, epoch: Epoch = NO_EPOCH) -> Row | None:
         """The row, or None if it was deleted or cannot be read."""
         try:
             return Row(
@@ -82,14 +82,15 @@ class RowState:
                 created_at=self.created_at,
                 updated_at=self.updated_at,
                 expiry=self.expiry,
+                epoch=epoch,
             )
         except UNREADABLE:
             return None
 
-    def change(self, key: str) -> Change:
+    def change(self, key: str, epoch: Epoch = NO_EPOCH) -> Change:
         """The change that an index reads."""
         document = self.document and self.document._replace(tokens=None)
-        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value))
+        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value), epoch)
 
     def pending(self, namespace: Namespace, key: str, model: str) -> UnembeddedRow | None:
         """The text, if it waits for a vector of ``model``."""

@@ -12,8 +12,8 @@ from itertools import chain, islice
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Key, Row, Tally, UnembeddedRow
+from inference_core.retrieval.documents import NO_EPOCH, Change, Epoch, Term
+from inference_core.stores.backend import Head, Key, Row, Tally, UnembeddedRow
 from inference_core.stores.backends.rows import RowState, holding_most, tally
 from inference_core.stores.codec import Cursor, PageRequest, Place, pack_namespace, to_micros
 
@@ -21,7 +21,8 @@ from inference_core.stores.codec import Cursor, PageRequest, Place, pack_namespa
 class Table:
     """The newest state of each key, deleted and expired ones included. Not safe to read while a thread writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: Epoch = NO_EPOCH) -> None:
+        self.epoch = epoch
         self._scopes: dict[Namespace, dict[str, RowState]] = {}
         self._heads: dict[Namespace, int] = {}
         self._orders: dict[Namespace, list[tuple[int, str]]] = {}
@@ -29,7 +30,7 @@ class Table:
 
     def copy(self) -> Table:
         """A table with the same states that changes independently."""
-        other = Table()
+        other = Table(self.epoch)
         other._scopes = {scope: dict(states) for scope, states in self._scopes.items()}
         other._heads = dict(self._heads)
         return other
@@ -91,10 +92,20 @@ class Table:
         names = [name for name in self._scopes if name[: len(prefix)] == prefix]
         return [name for name in names if any(self.alive(name, now))]
 
+    def follows(self, other: Table) -> bool:
+        """Whether this may be a later state of ``other``: nothing that it holds is missing or another write."""
+
+        def is_later(state: RowState | None, before: RowState) -> bool:
+            if state is None or state.seq <= before.seq:
+                return state is not None and (state.seq, state.value) == (before.seq, before.value)
+            return True
+
+        return all(is_later(self.state(key), before) for key, before in other.states())
+
     def changes(self, scope: Namespace, since: int) -> list[Change]:
         """The newest state of every key written after ``since``, in the order of the writes."""
         states = [(key, state) for key, state in self._scopes.get(scope, {}).items() if state.seq > since]
-        return [state.change(key) for key, state in sorted(states, key=lambda found: found[1].seq)]
+        return [state.change(key, self.epoch) for key, state in sorted(states, key=lambda found: found[1].seq)]
 
     def rows(self, root: str | None) -> Iterator[Row]:
         """The rows of one user or of all, including expired ones."""
@@ -118,8 +129,10 @@ class TableBackend(ABC):
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         now = self._clock.now()
-        found = zip(keys, self._states(keys), strict=True)
-        return [state.row(*key) if state and state.is_alive(now) else None for key, state in found]
+        with self._reading(namespace for namespace, _ in keys) as tables:
+            found = [(key, tables[key[0][0]]) for key in keys]
+            states = [(key, table.state(key), table.epoch) for key, table in found]
+        return [state.row(*key, epoch) if state and state.is_alive(now) else None for key, state, epoch in states]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
         return [state.document.tokens if state and state.document else None for state in self._states(keys)]
@@ -150,9 +163,10 @@ class TableBackend(ABC):
                 return sorted(table.namespaces(prefix, now))
         return sorted(chain.from_iterable(table.namespaces((), now) for table in self._tables()))
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         with self._reading(scopes) as tables:
-            return [tables[scope[0]].head(scope) for scope in scopes]
+            found = [(scope, tables[scope[0]]) for scope in scopes]
+            return [Head(table.head(scope), table.epoch) for scope, table in found]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         with self._table(scope[0]) as table:
@@ -161,7 +175,11 @@ class TableBackend(ABC):
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         return holding_most(self.changes(scope, since), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        if keys is not None:
+            named = zip(keys, self._states(keys), strict=True)
+            found = (state.pending(*key, model) for key, state in named if state)
+            return list(islice(filter(None, found), limit))
         with closing(self._tables()) as tables:
             states = chain.from_iterable(table.states() for table in tables)
             return list(islice(filter(None, (state.pending(*key, model) for key, state in states)), limit))

@@ -22,6 +22,7 @@ from inference_core.retrieval.documents import Change, Document, Term
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
     Backend,
+    Head,
     Key,
     Outcome,
     Put,
@@ -151,10 +152,11 @@ class SealedBackend:
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         return self.inner.namespaces(prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         """The number of each scope's last write; 0 if its keys were destroyed, so that no index keeps its texts."""
         held = set(self._held(scopes))
-        return [head if scope in held else 0 for scope, head in zip(scopes, self.inner.heads(scopes), strict=True)]
+        heads = zip(scopes, self.inner.heads(scopes), strict=True)
+        return [head if scope in held else Head(0) for scope, head in heads]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         return self._changes(scope, since, with_vectors=True)
@@ -163,10 +165,10 @@ class SealedBackend:
         """The keys whose terms hold the most of ``words``, counted here: the database cannot read them."""
         return holding_most(self._changes(scope, since, with_vectors=False), words, limit)
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         size = limit
         while True:
-            found = self.inner.pending(model, size)
+            found = self.inner.pending(model, size, keys)
             sealers = self._sealers((one.namespace, one.key) for one in found)
             texts = [
                 sealers[one.namespace[0]].document(Document(one.text, "", ""), (one.namespace, one.key))
@@ -304,9 +306,8 @@ class SealedBackend:
             if document is None:
                 yield change
                 continue
-            seq, key, kind, created_at, _, _ = change
-            opened = sealer.document(document, (scope, key), with_vector=with_vectors)
-            yield Change(seq, key, kind, created_at, opened, opened is not None)
+            opened = sealer.document(document, (scope, change.key), with_vector=with_vectors)
+            yield change._replace(document=opened, is_there=opened is not None)
 
     def _sealer(self, label: str, *, makes: bool = False) -> RowCipher:
         return RowCipher(self.keyring.get(label, makes=makes), self.name, partial(self.keyring.get, label))

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 from inference_core.errors import UserErased, VersionConflict
 from inference_core.memory.namespaces import ERASED, MIGRATED, QUEUE_ROOT, Namespace
 from inference_core.memory.text import encode_json
+from inference_core.retrieval.documents import NO_EPOCH, Epoch
 from inference_core.stores.backend import Backend, Check, Key, Put, Row, Write
 
 _KEY_ROW: Final[Key] = ((ERASED,), "key")
@@ -34,6 +35,7 @@ _NEVER: Final = -1
 _SKEW_S: Final = 60.0
 """How far the clocks of two machines may differ: a write is later than an erasure if it began this long after it."""
 _MOST_KNOWN: Final = 10_000
+_JUMP: Final = 1 << 32
 _MAKING: Final = threading.Lock()
 _NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
 
@@ -59,33 +61,40 @@ class Fences:
         # Processes that share a file share a clock.
         self._skew_s = 0.0 if backend.files() else _SKEW_S
         self._key: bytes | None = None
+        self._epoch: Epoch = NO_EPOCH
         self._known: dict[str, Fence] = {}
         self._lock = threading.Lock()
 
     def scope(self, root: str) -> Namespace:
         """The namespace whose head changes with each erasure of the user, as far as this process knows."""
-        return (ERASED,) if self._key is None else self._place(root)[0]
+        key = self._key
+        return (ERASED,) if key is None else _place(key, root)[0]
 
     def checks(self, roots: Iterable[str]) -> list[Check]:
         """The writes that refuse a batch if one of these users was erased since, or is being erased.
 
         They follow from what this process knows; the database is not read.
         """
-        if self._key is None:
+        key = self._key  # another thread may read it anew
+        if key is None:
             return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
-        named = [(self._place(root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
+        named = [(_place(key, root), self._known.get(root, Fence())) for root in dict.fromkeys(roots)]
         return [
             Check(namespace=namespace, key=key, expected=_NEVER if fence.is_up else fence.version)
             for (namespace, key), fence in named
         ]
 
-    def read(self, roots: Sequence[str]) -> list[Check]:
-        """Like `checks`, after reading the fences from the database. Raises StoreError."""
-        if self._key is None:
+    def is_outlived(self, epoch: Epoch) -> bool:
+        """Whether the key, and with it all that is known, may have been lost, as the database is of ``epoch`` now."""
+        return self._key is not None and epoch not in (NO_EPOCH, self._epoch)
+
+    def read(self, roots: Sequence[str], *, anew: bool = False) -> list[Check]:
+        """Like `checks`, after reading the fences from the database, and with ``anew`` the key. Raises StoreError."""
+        if self._key is None or anew:
             (row,) = self._backend.get([_KEY_ROW])
-            self._key = row and bytes.fromhex(row.value["key"])
-        if self._key is not None:
-            rows = self._backend.get([self._place(root) for root in roots])
+            self._epoch, self._key = (row.epoch, bytes.fromhex(row.value["key"])) if row else (NO_EPOCH, None)
+        if (key := self._key) is not None:
+            rows = self._backend.get([_place(key, root) for root in roots])
             with self._lock:
                 if len(self._known) + len(roots) > _MOST_KNOWN:
                     self._known.clear()
@@ -111,6 +120,7 @@ class Fences:
             key = {"key": secrets.token_hex(32)}
             # Another process may make one at the same time: then that one counts.
             self._apply(_put(_KEY_ROW, key, expected=0))
+        self.read([root], anew=True)
         self._set(root, is_up=True)
 
     def take_down(self, root: str) -> None:
@@ -128,17 +138,15 @@ class Fences:
 
     def _set(self, root: str, *, is_up: bool) -> None:
         self.read([root])
-        self._apply(_put(self._place(root), {"up": is_up, "at": time.time()}))
+        # The database may lose this version, and get another erasure's: a write that knows this one must not fit that.
+        above = self._known.get(root, Fence()).version + secrets.randbelow(_JUMP)
+        self._apply(_put(_place(self._key or b"", root), {"up": is_up, "at": time.time()}, above=above))
         self.read([root])
 
     def _apply(self, write: Write) -> None:
         (outcome,) = self._backend.apply([[write]])
         if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):
             raise outcome
-
-    def _place(self, root: str) -> Key:
-        name = hmac.digest(self._key or b"", root.encode(errors="surrogatepass"), "sha256").hex()[:32]
-        return (ERASED, name), _STATE
 
 
 _FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDictionary()
@@ -153,9 +161,14 @@ def fences_of(backend: Backend) -> Fences:
         return found
 
 
-def _put(key: Key, value: dict[str, Any], expected: int | None = None) -> Put:
+def _place(key: bytes, root: str) -> Key:
+    name = hmac.digest(key, root.encode(errors="surrogatepass"), "sha256").hex()[:32]
+    return (ERASED, name), _STATE
+
+
+def _put(key: Key, value: dict[str, Any], expected: int | None = None, above: int = 0) -> Put:
     text = encode_json(value, what="fence")
-    return Put(namespace=key[0], key=key[1], value=text, updated_at=datetime.now(UTC), expected=expected)
+    return Put(namespace=key[0], key=key[1], value=text, updated_at=datetime.now(UTC), expected=expected, above=above)
 
 
 def roots_of(batch: Iterable[Write]) -> list[str]:

@@ -293,8 +293,10 @@ def event_id(at: datetime) -> str:
 
 def salt_put(user: str, salt: str, cause: Cause, expected: int | None = 0) -> Put:
     """The write that stores the salt of the user's key."""
-    value = encode_json({"salt": salt}, what="key")
-    return Put(namespace=(user, AUDIT), key=SALT, value=value, updated_at=cause.at, expected=expected)
+    value, place = encode_json({"salt": salt}, what="key"), (user, AUDIT)
+    # The database may lose it, and another process make another one: the versions tell them apart.
+    above = getrandbits(32)
+    return Put(namespace=place, key=SALT, value=value, updated_at=cause.at, expected=expected, above=above)
 
 
 def event_put(cause: Cause, changes: Sequence[Sequence[Any]], user: str, key: bytes, life: timedelta) -> Put:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -19,15 +21,21 @@ from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError,
 from inference_core.memory.namespaces import Namespace
 from inference_core.observing import OPERATION, step
 from inference_core.retrieval.languages import language_of
-from inference_core.stores.backend import EMBEDDING_META, Backend, Put, SetVector, UnembeddedRow, Write
+from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, SetVector, UnembeddedRow, Write
 from inference_core.stores.codec import PageRequest
 from inference_core.stores.indexing.search import QuestionVectors
 from inference_core.stores.writer import GroupWriter
 
 # Vectors, made in the background, for texts that were stored without those of the store's embedding model.
 
+_LOG = logging.getLogger(__name__)
 PORTION: Final = 32
 _FEW: Final = 3
+_MOST_AT_ONCE: Final = 16
+_MOST_CHARACTERS: Final = 8_000
+_FEW_WRITTEN_S: Final = 0.1
+_FEW_PAUSE_S: Final = 5.0
+"""A search embeds at most so many texts, of so many characters, before it ranks: about a tenth of a second's work."""
 _PAUSE_S: Final = 0.5
 
 
@@ -51,6 +59,33 @@ class Backfill:
         self._running: Future[bool] | None = None
         self._asked_meanwhile = False
         self._refused: set[tuple[Namespace, str, int]] = set()
+        self._few_again_at = 0.0
+        self._is_owed = False
+        """Whether this process has stored texts without vectors, and may not have embedded all of them since."""
+
+    def owe(self) -> None:
+        """Notes that a text was stored without its vector, and has it embedded soon."""
+        self._is_owed = True
+        self._wake(0.0)
+
+    def fill_few(self, count: int, keys_of: Callable[[], Sequence[Key]]) -> bool:
+        """Embeds the ``count`` texts of ``keys_of`` in the caller's thread, if they are few. Returns whether it did.
+
+        A model on a server is not asked, as it may take as long as it likes. If this fails, it is not tried again for
+        some seconds: the chore goes on trying, and finds out which text the model refuses.
+        """
+        if not 0 < count <= _MOST_AT_ONCE or not (self._embedder.runs_in_process and self._embedder.is_ready):
+            return False
+        if time.monotonic() < self._few_again_at:
+            return False
+        self._few_again_at = time.monotonic() + _FEW_PAUSE_S
+        with suppress(EmbeddingError, StoreError, TimeoutError):
+            found = self._backend.pending(self._embedder.fingerprint, count, keys_of())
+            if found and sum(len(row.text) for row in found) <= _MOST_CHARACTERS:
+                self._fill(found, _FEW_WRITTEN_S)
+                self._few_again_at = 0.0
+                return True
+        return False
 
     def fill_portion(self) -> bool | None:
         """Chore: has the model's own thread embed a portion of what is pending; `_filled` then wakes it again.
@@ -84,9 +119,23 @@ class Backfill:
         return None
 
     def close(self, timeout: float) -> None:
-        """Waits ``timeout`` seconds for the current portion. Call it when nothing calls `fill_portion` any more."""
+        """Embeds what this process stored without vectors, and ends the current portion; takes ``timeout`` seconds.
+
+        Call it when nothing calls `fill_portion` any more. What is left is embedded when the store is opened again.
+        """
+        deadline = time.monotonic() + timeout
+        if self._is_owed and self._embedder.wait_ready(timeout):
+            with suppress(EmbeddingError, StoreError):
+                while self._is_owed and (left := deadline - time.monotonic()) > 0:
+                    self._running = self._running or self._embedder.in_background(self._fill_some)
+                    wait([self._running], left)
+                    if not self._running.done():
+                        break
+                    self._is_owed, self._running = self._running.result(), None
+        if self._is_owed:
+            _LOG.info("Some texts have no vectors yet; they get them when the store is opened again")
         if self._running is not None and not self._running.cancel():
-            wait([self._running], timeout)
+            wait([self._running], max(0.0, deadline - time.monotonic()))
 
     def _filled(self, done: Future[bool]) -> None:
         """Wakes the chore if a portion leaves something to do, or if a text was stored while it looked for some."""
@@ -123,9 +172,9 @@ class Backfill:
             self._refused.update((row.namespace, row.key, row.version) for row in refused)
         return bool(portion)
 
-    def _fill(self, portion: Sequence[UnembeddedRow]) -> None:
+    def _fill(self, portion: Sequence[UnembeddedRow], timeout: float | None = None) -> None:
         def write(batch: Sequence[Write]) -> None:
-            self._writer.submit(batch).result()
+            self._writer.submit(batch).result(timeout)
 
         fill(self._backend, write, self._embedder, portion, with_tokens=self._with_tokens)
 

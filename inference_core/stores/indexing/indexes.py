@@ -19,10 +19,10 @@ from typing import Final
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.observing import record, step
-from inference_core.retrieval.documents import Change, Term
+from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Pool
-from inference_core.stores.backend import Backend, Key, Row
+from inference_core.stores.backend import Backend, Head, Key, Row
 from inference_core.stores.governance.fence import fences_of
 
 _SECONDS_A_WRITE: Final = 60e-6
@@ -62,14 +62,14 @@ class _Shard:
         self.indexes: dict[Namespace, ScopeIndex] = {}
         self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
 
-    def views(self, scopes: Sequence[Namespace], heads: Sequence[int]) -> list[ScopeView] | None:
+    def views(self, scopes: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView] | None:
         """The views of ``scopes``, if all of them show just what was written up to ``heads``."""
         found = [self.indexes.get(scope) for scope in scopes]
         views = [index.view for index in found if index is not None]
         # A view ahead of its head is not current: the database was restored to an earlier state, or the view is newer
         # than the heads.
         is_current = len(views) == len(scopes) and all(
-            view.seq == head for view, head in zip(views, heads, strict=True)
+            view.seq == head and view.epoch == head.epoch for view, head in zip(views, heads, strict=True)
         )
         return views if is_current else None
 
@@ -135,7 +135,7 @@ class IndexCache:
             found.update(zip(own, views, strict=True))
         return [found[scope] for scope in scopes]
 
-    def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[int]:
+    def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[Head]:
         """The heads of ``scopes``. If the user was erased since the last call, drops everything that was read before.
 
         The heads alone do not show an erasure, as scopes that are made anew count from 1.
@@ -145,8 +145,9 @@ class IndexCache:
         root = scopes[0][0]
         fence = self._fences.scope(root)
         *heads, erasures = self._backend.heads([*scopes, fence])
-        if erasures != shard.erasures and fence == (ERASED,):  # the first erasure in this store, of whomever
-            self._fences.read([root])
+        is_first = erasures != shard.erasures and fence == (ERASED,)  # erasure in this store, of whomever
+        if is_first or self._fences.is_outlived(erasures.epoch):
+            self._fences.read([root], anew=True)
             *heads, erasures = self._backend.heads([*scopes, self._fences.scope(root)])
         if erasures != shard.erasures:
             with shard.lock, self._lock:
@@ -281,25 +282,30 @@ class IndexCache:
                 self._building.pop(root, None)
         return bool(scopes)
 
-    def _refreshed(self, shard: _Shard, scopes: Sequence[Namespace], heads: Sequence[int]) -> list[ScopeView]:
+    def _refreshed(self, shard: _Shard, scopes: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView]:
+        views: list[ScopeView] = []
         with shard.lock:
             for scope, known in zip(scopes, heads, strict=True):
                 index, head = shard.indexes.get(scope), known
-                if index is not None and head < index.head:
+                if index is not None and (head < index.head or head.epoch != index.epoch):
                     # Another thread has seen more meanwhile, or the database was restored to an earlier state.
                     (head,) = self._backend.heads([scope])
-                if index is None or head < index.head or index.is_sparse:
-                    index = ScopeIndex(self._model)
+                if index is None or head < index.head or head.epoch != index.epoch or index.is_sparse:
+                    index = ScopeIndex(self._model, head.epoch)
+                is_mixed = False
                 changes = iter(self._backend.changes(scope, index.head) if head > index.head else ())
                 # Whatever fails here fails before `publish`: the index goes on from where it is, or is made anew, and
                 # readers keep the last view.
                 while portion := list(islice(changes, _PORTION)):
                     index.apply(portion)
+                    is_mixed |= any(change.epoch != head.epoch for change in portion)
                     self.rows.drop([(scope, change.key) for change in portion if not change.is_there])
                 if index.head != index.view.seq or scope not in shard.indexes:
                     index.publish()
+                views.append(index.view)
                 shard.indexes[scope] = index
-            views = [shard.indexes[scope].view for scope in scopes]
+                if is_mixed:  # the server that answered has changed since the heads were read
+                    del shard.indexes[scope]
             root, size = scopes[0][0], shard.nbytes
         with self._lock:
             dropped = self._sized(root, size) if root in self._shards else []
@@ -393,20 +399,21 @@ class RowCache:
         self._drops = 0
         self._lock = threading.Lock()
 
-    def get(self, wanted: Sequence[tuple[Key, int, int]]) -> list[Row | None]:
+    def get(self, wanted: Sequence[tuple[Key, int, int, Epoch]]) -> list[Row | None]:
         """The row of each key, None if it is gone.
 
-        With each key come two numbers: a cached row whose ``seq`` lies between them will do, else the row is read.
+        With each key come two numbers and their epoch: a cached row whose ``seq`` lies between them will do, else the
+        row is read.
         """
         found: dict[Key, Row | None] = {}
         with self._lock:
             drops = self._drops
-            for key, since, until in wanted:
+            for key, since, until, epoch in wanted:
                 row, _ = self._rows.get(key, (None, 0))
-                if row is not None and since <= row.seq <= until:
+                if row is not None and row.epoch == epoch and since <= row.seq <= until:
                     self._rows.move_to_end(key)
                     found[key] = row
-        missing = [key for key, _, _ in wanted if key not in found]
+        missing = [key for key, *_ in wanted if key not in found]
         if missing:
             read = self._backend.get(missing)
             found |= zip(missing, read, strict=True)
@@ -421,7 +428,7 @@ class RowCache:
                 while self.nbytes > self._max_bytes and self._rows:
                     _, (_, size) = self._rows.popitem(last=False)
                     self.nbytes -= size
-        return [found[key] for key, _, _ in wanted]
+        return [found[key] for key, *_ in wanted]
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Drops the rows of ``keys``, which were deleted: nobody asks for them again, so they would stay for long."""

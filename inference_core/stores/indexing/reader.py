@@ -21,7 +21,7 @@ from inference_core.memory.redaction import Guard
 from inference_core.stores.backend import CONTENT_KEY_META, Backend, Key, Row, Tally
 from inference_core.stores.breaker import Breaker
 from inference_core.stores.codec import Cursor, PageRequest
-from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Texts
+from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, Texts
 from inference_core.stores.indexing.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.maintenance import Maintenance
 
@@ -76,6 +76,10 @@ class StoreReader:
         self._reranker = None if reranker is None else as_reranker(reranker)
         self._reading = Breaker(f"Reading {backend.name}")
         self._content_key: bytes | None = None
+        self.backfill: Backfill | None = None
+        """Embeds what was stored without vectors; None for a store that is not writable or has no model."""
+        self._first_recall: float | None = None
+        self._is_warm = False
         # These import numpy, which is slow, so the package is imported without them. They are imported here, before the
         # model loads in a thread of its own: the first recall has only 0.3 s.
         from inference_core.stores.indexing.indexes import IndexCache  # noqa: PLC0415
@@ -173,15 +177,16 @@ class StoreReader:
 
     def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
         """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
-        text, wait_seconds = searches[0].text, searches[0].wait_seconds
-        until = time.monotonic() + wait_seconds
+        first = searches[0]
+        scopes = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
+        patience = max(first.wait_seconds, first.cold_seconds)
+        until = time.monotonic() + patience
 
         def searched(ask_model: AskModel) -> list[SearchResult]:
-            return self._search_each_user(
-                searches, lambda scopes: self._snapshot(scopes, ask_model, wait_seconds, until)
-            )
+            return self._search_each_user(searches, lambda own: self._snapshot(own, ask_model, patience, until))
 
-        found = yield from self._asked(searched, text, wait_seconds)
+        yield from self._warmed([*scopes], first.text, first.cold_seconds)
+        found = yield from self._asked(searched, first.text, first.wait_seconds)
         self._embed_what_was_read()
         return found
 
@@ -192,18 +197,34 @@ class StoreReader:
         *,
         text: str = "",
         wait_seconds: float = EMBED_TIMEOUT_S,
+        cold_seconds: float = 0.0,
     ) -> Operation[T]:
         """What ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
 
-        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. The
-        snapshot waits as long for an index that is not there yet.
+        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. A model
+        that is still being loaded gets ``cold_seconds``, and so does an index that is not there yet.
         """
-        until = time.monotonic() + wait_seconds
+        patience = max(wait_seconds, cold_seconds)
+        until = time.monotonic() + patience
+        yield from self._warmed(scopes, text, cold_seconds)
         result = yield from self._asked(
-            lambda ask_model: body(self._snapshot(scopes, ask_model, wait_seconds, until)), text, wait_seconds
+            lambda ask_model: body(self._snapshot(scopes, ask_model, patience, until)), text, wait_seconds
         )
         self._embed_what_was_read()
         return result
+
+    def patience(self, usual: float, cold: float) -> float:
+        """How many seconds a recall may take: ``usual``, and while the store is cold what is left of ``cold``.
+
+        It is cold until its model has been loaded and a first snapshot has been read; ``cold`` seconds count from the
+        first recall.
+        """
+        if self._is_warm:
+            return usual
+        now = time.monotonic()
+        if self._first_recall is None:
+            self._first_recall = now
+        return max(usual, self._first_recall + cold - now)
 
     def embed_later(self) -> None:
         """Has texts that have no vector yet get theirs in the background, soon."""
@@ -236,7 +257,25 @@ class StoreReader:
         question = yield from self._texts.question(clean, wait_seconds, frozenset())
         return (yield from self._read(body, lambda _: question))
 
+    def _warmed(self, scopes: Sequence[Namespace], text: str, cold_seconds: float) -> Operation[None]:
+        """Waits at most ``cold_seconds`` until a model that is being loaded can embed ``text``.
+
+        The indexes of ``scopes`` are built meanwhile.
+        """
+        if cold_seconds > 0 and text.strip() and self.embedder and self.embedder.is_loading:
+            if self.backend.capabilities.change_feed:
+                self._indexes.build(scopes)
+            yield from self.embedder.loaded(cold_seconds)
+
     def _snapshot(
         self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float, until: float
     ) -> Snapshot:
-        return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker, until)
+        def taken() -> Snapshot:
+            rerank = self._reranker
+            return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, rerank, until)
+
+        snapshot = taken()
+        if self.backfill and self.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):
+            snapshot = taken()
+        self._is_warm = self.embedder is None or not self.embedder.is_loading
+        return snapshot

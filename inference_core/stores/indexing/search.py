@@ -52,10 +52,10 @@ class Search:
     ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: None lets rows
     gain that are about somebody whom the text names; True also lets rows gain that share something with the best rows,
     and adds some of these; False does neither. ``together``: the scopes of several owners, such as a user and the
-    user's spaces, are ranked as one. ``wait_seconds`` is how long to wait for the query's vector, and for an index that
-    is not there yet, before doing without. ``prefers_newer``: of the best rows on the same subject, those of user or
-    application, the newer comes first unless the text asks for what held before. ``now`` is what "last week" is counted
-    from, in the user's time zone.
+    user's spaces, are ranked as one. ``wait_seconds`` is how long to wait for the query's vector before doing without,
+    ``cold_seconds`` for a model that is still being loaded; the longer of both for an index that is not there yet.
+    ``prefers_newer``: of the best rows on the same subject, those of user or application, the newer comes first unless
+    the text asks for what held before. ``now`` is what "last week" is counted from, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]
@@ -73,6 +73,7 @@ class Search:
     links: bool | None = False
     together: bool = False
     wait_seconds: float = 2.0
+    cold_seconds: float = 0.0
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.observing import brief_step, record, step
+from inference_core.retrieval.documents import Epoch
 from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import (
@@ -79,6 +80,15 @@ class Snapshot:
         self._problem = ""
         if self._is_cold:
             self._problem = _BUILDING if indexes.build(self._scopes) else _TOO_LARGE
+
+    @property
+    def count_unembedded(self) -> int:
+        """How many of its texts have no vector of the store's model; 0 while it is without an index."""
+        return sum(len(view.unembedded) for view in self._views.values())
+
+    def unembedded(self) -> list[Key]:
+        """The keys of these texts."""
+        return [(scope, view.keys[slot]) for scope, view in self._views.items() for slot in view.unembedded.tolist()]
 
     def search(self, search: Search) -> SearchResult:
         """The best rows for a text; for a blank text, the newest with ``backfill``, else none."""
@@ -256,10 +266,10 @@ class Snapshot:
 
     def _rows(self, places: Sequence[tuple[Namespace, int]]) -> list[Row | None]:
         """The rows in slots; None for one that has expired, or was removed since."""
-        wanted: list[tuple[Key, int, int]] = []
+        wanted: list[tuple[Key, int, int, Epoch]] = []
         for scope, slot in places:
             view = self._views[scope]
-            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq))
+            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq, view.epoch))
         return self._indexes.rows.get(wanted) if wanted else []
 
 

@@ -154,7 +154,7 @@ def test_a_second_event_loop_does_not_meet_the_connections_of_the_first():
 
     model = Connected([[0.0, 1.0]])
     embedder = Embedder(model, "f")
-    for threads in ([], ["embedder-1"], ["embedder-1"] * 2):
+    for threads in ([], ["embedder-question-1"], ["embedder-question-1"] * 2):
         assert _numbers(asyncio.run(arun(embedder.query("a", LATE)))) == [[0.0, 1.0]]
         assert model.threads == threads
     embedder.close()
@@ -165,7 +165,7 @@ def test_langchains_default_coroutine_is_not_used():
     embedder = Embedder(model, "f")
     asyncio.run(arun(embedder.documents([Passage("a")])))
     asyncio.run(arun(embedder.query("a")))
-    assert [name.rpartition("-")[0] for name in model.threads] == ["embedder", "embedder"]
+    assert [name.rpartition("-")[0] for name in model.threads] == ["embedder", "embedder-question"]
     embedder.close()
 
 
@@ -436,3 +436,128 @@ def test_a_model_that_hangs_is_asked_for_no_more_until_it_answers():
         time.sleep(0.001)
     assert joined.submit([Passage("c")]).result(10)
     pool.close()
+
+
+# Queries of callers at the same time.
+
+
+class QueryModel(TokenModel):
+    """Encodes queries together; notes how many each time. The first call waits until ``more`` have come."""
+
+    def __init__(self, more: threading.Event) -> None:
+        super().__init__([])
+        self.more = more
+        self.sizes: list[int] = []
+
+    def encode_queries(self, texts: list[str]) -> list[TextEncoding]:
+        self.sizes.append(len(texts))
+        if len(self.sizes) == 1:
+            assert self.more.wait(LATE)
+        if "refused" in texts:
+            raise ValueError("too long")
+        return [TextEncoding(np.array([len(text), 1], np.float32)) for text in texts]
+
+
+class SpacedQueryModel(FixedEmbeddings):
+    """Encodes queries together, in several vector spaces."""
+
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        raise AssertionError("no documents here")
+
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        raise AssertionError("not one by one")
+
+    def encode_queries_in(self, texts: list[str], spaces: frozenset[int]) -> list[list[TextEncoding]]:
+        vectors = [np.array([len(text), 1], np.float32) for text in texts]
+        return [[TextEncoding(vector, space=space) for space in sorted(spaces)] for vector in vectors]
+
+
+def _asked_at_once(embedder: Embedder, model: QueryModel, texts: list[str]) -> list[Any]:
+    """What each of ``texts`` gets, if all are asked while the model embeds another one."""
+    results: dict[str, Any] = {}
+
+    def ask(text: str) -> None:
+        try:
+            (results[text],) = run(embedder.query(text))
+        except EmbeddingError as error:
+            results[text] = error
+
+    first = threading.Thread(target=ask, args=("first",))
+    first.start()
+    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+    while not model.sizes:
+        time.sleep(0.001)
+    for thread in threads:
+        thread.start()
+    while len(embedder._shared._waiting) < len(texts):
+        time.sleep(0.001)
+    model.more.set()
+    for thread in (first, *threads):
+        thread.join()
+    return [results[text] for text in texts]
+
+
+def test_queries_of_callers_at_the_same_time_share_a_call():
+    model = QueryModel(threading.Event())
+    embedder = Embedder(model, "f")
+    texts = ["x" * size for size in range(1, 41)]
+    found = _asked_at_once(embedder, model, texts)
+    assert model.sizes == [1, 32, 8]
+    assert [one.vector.tolist() for one in found] == [[len(text), 1] for text in texts]
+    embedder.close()
+
+
+def test_a_query_that_the_model_refuses_fails_no_other():
+    model = QueryModel(threading.Event())
+    embedder = Embedder(model, "f")
+    refused, found = _asked_at_once(embedder, model, ["refused", "xx"])
+    assert isinstance(refused, EmbeddingError)
+    assert found.vector.tolist() == [2, 1]
+    embedder.close()
+
+
+def test_an_interrupted_caller_leaves_nobody_waiting():
+    """Whoever embeds for the others is interrupted: they get the interruption as well, and the next query works."""
+
+    class Interrupted(QueryModel):
+        def encode_queries(self, texts: list[str]) -> list[TextEncoding]:
+            if not self.sizes:
+                self.sizes.append(len(texts))
+                raise KeyboardInterrupt
+            return super().encode_queries(texts)
+
+    more = threading.Event()
+    more.set()
+    embedder = Embedder(Interrupted(more), "f")
+    with pytest.raises(KeyboardInterrupt):
+        run(embedder.query("tea"))
+    assert len(run(embedder.query("tea"))) == 1
+    embedder.close()
+
+
+def test_queries_are_encoded_in_the_spaces_that_each_asks_for():
+    embedder = Embedder(SpacedQueryModel(None), "f")
+    assert [one.space for one in run(embedder.query("tea", None, frozenset({0, 1})))] == [0, 1]
+    assert [one.space for one in run(embedder.query("tea", None, frozenset({1})))] == [1]
+    assert run(embedder.query("tea", None, frozenset())) == []
+    embedder.close()
+
+
+def test_who_waits_for_a_model_goes_on_when_it_is_loaded_or_has_failed(drive: Driver):
+    for error in (None, OSError("gone")):
+        gate = threading.Event()
+
+        def load(gate: threading.Event = gate, error: Exception | None = error) -> None:
+            assert gate.wait(LATE)
+            if error:
+                raise error
+
+        embedder = Embedder(HashingEmbeddings(), "f", load)
+        embedder.warm()
+        drive(embedder.loaded(0.01))
+        assert embedder.is_loading
+        threading.Timer(0.05, gate.set).start()
+        drive(embedder.loaded(LATE))
+        assert (embedder.is_loading, embedder.is_loaded) == (False, error is None)
+        drive(embedder.loaded(LATE))
+        embedder.close()

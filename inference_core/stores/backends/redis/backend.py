@@ -20,8 +20,8 @@ from typing import Any, Final
 from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Tally, UnembeddedRow, Unreadable, Write
+from inference_core.retrieval.documents import NO_EPOCH, Change, Term
+from inference_core.stores.backend import Capabilities, Head, Key, Outcome, Row, Tally, UnembeddedRow, Unreadable, Write
 from inference_core.stores.backends.redis.layout import (
     DIGITS,
     SCRIPT,
@@ -79,6 +79,12 @@ class RedisBackend:
                 self._server.tell(("HSETNX", self._keys.whole("meta"), _SCHEMA, VERSION))
             if (policy := self._server.setting("maxmemory-policy")).startswith("allkeys"):
                 _LOG.warning("%s may drop memories when it is full: its maxmemory-policy is %s", self.name, policy)
+            if not self._server.may_inform:
+                _LOG.warning(
+                    "%s does not answer INFO to this login, so a restart that lost writes goes unnoticed: restart this "
+                    "process, too",
+                    self.name,
+                )
             # A confirmed write is on disk if the server flushes its log after each one.
             durable = (self._server.setting("appendonly"), self._server.setting("appendfsync")) == ("yes", "always")
             self.capabilities = Capabilities(
@@ -113,14 +119,15 @@ class RedisBackend:
             # and never an older row with a newer number. A server out of memory would refuse a transaction.
             questions += [("ZSCORE", self._keys.of("feed", *scope), encoded(name)) for name in names]
             questions.append(("HMGET", self._keys.of("cells", *scope), *map(encoded, names)))
-        answers = iter(self._server.ask(questions))
+        found, epoch = self._server.ask_in_epoch(questions)
+        answers = iter(found)
         rows: dict[Key, Row | None] = {}
         for scope, names in wanted.items():
             seqs = list(islice(answers, len(names)))
             for name, seq, packed in zip(names, seqs, next(answers), strict=True):
                 cell = unpack_cell(packed).cell
                 if cell and cell.is_alive(now):
-                    rows[scope, name] = replace(cell, seq=int(seq or 0)).row(scope, name)
+                    rows[scope, name] = replace(cell, seq=int(seq or 0)).row(scope, name, epoch)
         return [rows.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -187,37 +194,43 @@ class RedisBackend:
         names = sorted(name for name in named if name and name[: len(prefix)] == prefix)
         return [name for name, count in zip(names, self._counts(names), strict=True) if count] if ended else names
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         if not scopes:
             return []
-        (found,) = self._server.ask([("HMGET", self._keys.whole("heads"), *map(pack_scope, scopes))])
-        return [int(head or 0) for head in found]
+        question = ("HMGET", self._keys.whole("heads"), *map(pack_scope, scopes))
+        (found,), epoch = self._server.ask_in_epoch([question])
+        return [Head(int(head or 0), epoch) for head in found]
 
     def changes(self, scope: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
         feed = ("ZRANGEBYSCORE", self._keys.of("feed", *scope), f"({since}", "+inf", "WITHSCORES")
         whats = ("cells", "vectors") if with_vectors else ("cells",)
-        for portion in chunked(self._server.ask([feed])[0], 2 * _PORTION):
+        (numbered,), began = self._server.ask_in_epoch([feed])
+        for portion in chunked(numbered, 2 * _PORTION):
             keys, seqs = portion[::2], portion[1::2]
             questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
-            cells, *vectors = self._server.ask(questions, together=True)
+            (cells, *vectors), epoch = self._server.ask_in_epoch(questions, together=True)
+            epoch = epoch if epoch == began else NO_EPOCH
             for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
                 with suppress(UnicodeDecodeError):  # not a key that this package wrote
                     if cell:
-                        yield unpack_change(int(seq), key.decode(), cell, vector)
+                        yield unpack_change(int(seq), key.decode(), cell, vector, epoch)
 
     def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted in this process."""
         found = holding_most(self.changes(scope, since, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        found = self._unembedded(model, limit) if keys is None else keys
+        cells = [unpack_cell(packed).cell for packed in self._fields("cells", found)]
+        waiting = [cell.pending(*key, model) for key, cell in zip(found, cells, strict=True) if cell]
+        return [one for one in waiting if one][:limit]
+
+    def _unembedded(self, model: str, limit: int) -> list[Key]:
         (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
         others = [other for other in map(bytes.decode, models) if other != model]
         texts = [("ZRANGE", self._keys.of("texts", other), 0, limit - 1) for other in others]
-        found = [unpack_address(member) for members in self._server.ask(texts) for member in members][:limit]
-        cells = [unpack_cell(packed).cell for packed in self._fields("cells", found)]
-        waiting = [cell.pending(*key, model) for key, cell in zip(found, cells, strict=True) if cell]
-        return [one for one in waiting if one]
+        return [unpack_address(member) for members in self._server.ask(texts) for member in members][:limit]
 
     def expired(self, limit: int) -> list[Key]:
         (found,) = self._server.ask([("ZRANGEBYLEX", self._keys.whole("ends"), "-", self._later(), "LIMIT", 0, limit)])

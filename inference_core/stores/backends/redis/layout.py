@@ -18,7 +18,7 @@ from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata
+from inference_core.retrieval.documents import NO_EPOCH, Change, Document, DocumentMetadata, Epoch
 from inference_core.stores.backend import Key, Row, Unreadable
 from inference_core.stores.backends.redis.server import chunked, encoded
 from inference_core.stores.backends.rows import LOST, RowState, lost
@@ -235,17 +235,18 @@ def checked_cell(packed: bytes) -> RowState:
     )
 
 
-def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None) -> Change:
+def unpack_change(seq: int, key: str, packed: bytes, vector: bytes | None, epoch: Epoch = NO_EPOCH) -> Change:
     """The change in a cell, parsed without its value to be quick; a damaged cell counts as deleted."""
     try:
         known, text, value = packed[STAMP_BYTES:].split(b"\n", 2)
         _, kind, created, *_ = json.loads(known.decode())
         document = _document(text)
         if type(kind) is not str or not MIN_MICROS <= created <= MAX_MICROS:
-            return Change(seq, key, "", 0.0, None)
-        return Change(seq, key, kind, created / 1e6, document and document._replace(vector=vector), bool(value))
+            return Change(seq, key, "", 0.0, None, epoch=epoch)
+        document = document and document._replace(vector=vector)
+        return Change(seq, key, kind, created / 1e6, document, bool(value), epoch)
     except UNREADABLE:
-        return Change(seq, key, "", 0.0, None)
+        return Change(seq, key, "", 0.0, None, epoch=epoch)
 
 
 def scope_of(member: bytes) -> Namespace | None:

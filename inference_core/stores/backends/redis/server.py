@@ -17,6 +17,7 @@ from inference_core.errors import (
     WriteUnknown,
     in_one_line,
 )
+from inference_core.retrieval.documents import NO_EPOCH, Epoch
 
 try:
     import redis
@@ -44,6 +45,8 @@ _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.ClusterCrossSlotError, f"; {_NO_CLUSTER}"),
 )
 Command = Sequence[Any]
+_HISTORY: Final = re.compile(rb"master_replid:(\w+)")
+"""A server has a new one after each start, and whenever it became a primary or the replica of another one."""
 _REWRITING: Final = re.compile(rb"aof_rewrite_(?:in_progress|scheduled):1")
 
 
@@ -122,6 +125,7 @@ class Server:
             raise ConfigurationError(str(self._failure(error))) from None
         except exceptions.RedisError as error:
             raise self._failure(error) from error
+        self.may_inform = isinstance(facts, bytes)
         if isinstance(facts, bytes) and b"cluster_enabled:1" in facts:
             self.close()
             raise ConfigurationError(f"{self.name} cannot be opened: {_NO_CLUSTER}")
@@ -133,6 +137,14 @@ class Server:
             if isinstance(answer, exceptions.RedisError):
                 raise self._failure(answer) from answer
         return answers
+
+    def ask_in_epoch(self, commands: Sequence[Command], *, together: bool = False) -> tuple[list[Any], Epoch]:
+        """Like `ask`, and the epoch of the server that has answered; none if the user may not ask for it."""
+        if not self.may_inform:
+            return self.ask(commands, together=together), NO_EPOCH
+        *answers, facts = self.ask([*commands, ("INFO", "replication")], together=together)
+        found = _HISTORY.search(facts)
+        return answers, found[1].decode() if found else NO_EPOCH
 
     def setting(self, name: str) -> str:
         """A setting of the server, "" if it does not disclose it. Raises StoreUnavailable."""

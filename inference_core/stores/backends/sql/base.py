@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreError, in_one_line
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, Namespace
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.retrieval.documents import Change, Term
-from inference_core.stores.backend import Key, Outcome, Put, Row, SetVector, Tally, UnembeddedRow, Write
+from inference_core.retrieval.documents import NO_EPOCH, Change, Term
+from inference_core.stores.backend import Head, Key, Outcome, Put, Row, SetVector, Tally, UnembeddedRow, Write
 from inference_core.stores.backends.rows import MAX_WORDS, forms_of
 from inference_core.stores.backends.sql.rows import ALIVE, CHANGE, ROW, ROWS, address_of, change_of, pending_of, row_of
 from inference_core.stores.codec import namespace_of, near_micros, pack_namespace, to_micros, unpack_namespace
@@ -40,6 +41,8 @@ class SqlBackend(ABC):
     """Selects the name, the id and the last sequence number of scopes."""
     has_langgraph: ClassVar[str]
     """Selects whether there is a table ``store`` with LangGraph's columns."""
+    epoch: str
+    """The SQL expression for the database's epoch, a number; costs no lookup."""
     any_kind: ClassVar[str] = "TRUE"
     """A condition that is always true; SQLite's makes it use the index by kind."""
     most_values: ClassVar[int]
@@ -117,7 +120,7 @@ class SqlBackend(ABC):
         return outcomes
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        rows = map(row_of, self._of_keys(ROW, keys, ALIVE))
+        rows = map(row_of, self._of_keys(f"{ROW}, {self.epoch}", keys, ALIVE))
         found = {(row.namespace, row.key): row for row in rows if row}
         return [found.get(key) for key in keys]
 
@@ -147,9 +150,11 @@ class SqlBackend(ABC):
         names = (namespace_of(name) for (name,) in self._select(query, given))
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
-        found = {name: head for name, _, head in self._of_scopes(self.scope_heads, scopes, "TRUE")}
-        return [found.get(pack_namespace(scope), 0) for scope in scopes]
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
+        found = self._of_scopes(f"{self.epoch}, {self.scope_heads}", scopes, "TRUE")
+        heads = {name: Head(head, epoch) for epoch, name, _, head in found}
+        absent = Head(0, found[0][0] if found else NO_EPOCH)
+        return [heads.get(pack_namespace(scope), absent) for scope in scopes]
 
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``, read page by page.
@@ -159,11 +164,11 @@ class SqlBackend(ABC):
         # The size is a subquery, so that PostgreSQL does not count on it. It takes a scope for small until it has
         # statistics, and would read and sort all of it for each page.
         query = (
-            f"SELECT {CHANGE}, r.model, r.vector FROM memory_rows r WHERE r.scope = "
+            f"SELECT {CHANGE}, r.model, r.vector, {self.epoch} FROM memory_rows r WHERE r.scope = "
             "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq "
             "LIMIT (SELECT CAST(:size AS bigint))"
         )
-        name, last = pack_namespace(scope), since
+        name, last = pack_namespace(scope), int(since)
         while type(last) is int:  # a damaged number is a text, and comes behind all others
             page = self._select(query, {"name": name, "since": last, "size": self.page_size})
             yield from filter(None, map(change_of, page))
@@ -188,11 +193,13 @@ class SqlBackend(ABC):
         )
         return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
 
-    def pending(self, model: str, limit: int) -> list[UnembeddedRow]:
-        query = (
-            f"SELECT s.namespace, r.key, r.version, r.text FROM {ROWS} "
-            "WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"
-        )
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        columns = "s.namespace, r.key, r.version, r.text"
+        if keys is not None:
+            found = self._of_keys(f"{columns}, r.model", keys, "r.text IS NOT NULL")
+            waiting = (pending_of(row[:-1]) for row in found if row[-1] != model)
+            return list(islice(filter(None, waiting), limit))
+        query = f"SELECT {columns} FROM {ROWS} WHERE r.text IS NOT NULL AND (r.model < :model OR r.model > :model)"
         return self._first(limit, pending_of, query, {"model": model})
 
     def expired(self, limit: int) -> list[Key]:

@@ -72,11 +72,12 @@ UPDATE memory_rows SET seq = (SELECT seq FROM head), version = version + 1, crea
 WHERE scope = %(id)s AND key = %(key)s AND seq = %(seq)s
 """
 _ERASE: Final = """
-DELETE FROM memory_rows WHERE ctid = ANY(ARRAY(
-    SELECT r.ctid FROM memory_rows r WHERE r.scope IN (SELECT id FROM memory_scopes WHERE root = %(root)s)
+DELETE FROM memory_rows WHERE (scope, key) IN (
+    SELECT r.scope, r.key FROM memory_rows r WHERE r.scope IN (SELECT id FROM memory_scopes WHERE root = %(root)s)
     LIMIT %(limit)s
-))
+)
 """
+"""By the primary key: a ctid is unique only within one partition."""
 _ERASE_ROW: Final = """
 DELETE FROM memory_rows WHERE scope = (SELECT id FROM memory_scopes WHERE namespace = %s) AND key = %s
 """
@@ -87,6 +88,11 @@ _DROP_SCOPES: Final = """
 DELETE FROM memory_scopes s WHERE s.id = ANY(%b::bigint[])
 AND NOT EXISTS (SELECT FROM memory_rows r WHERE r.scope = s.id)
 """
+_STARTED: Final = "extract(epoch FROM pg_postmaster_start_time())"
+_RECOVERED: Final = "extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())"
+"""When the statistics were reset, which the server does after one of its processes has crashed, too."""
+_CHEAP_STATISTICS: Final = 150_000
+"""The first version of the server in which reading their time does not wait for another process."""
 _LARGEST: Final = 2**63 - 1
 _PARAMETER: Final = re.compile(r"(?<!:):(\w+)")
 
@@ -116,7 +122,12 @@ class PostgresBackend(SqlBackend):
         with ExitStack() as opened:
             opened.callback(self.close)
             self.connections.attempt(migrate)
+            version = self.connections.attempt(lambda connection: connection.info.server_version)
             opened.pop_all()
+        # A server never goes back while it runs. Which one answers may change with each statement, behind a pooler too,
+        # and so may its state: a failover, a restored folder, a crash with commits that had not waited for the disk.
+        since = [_STARTED, *([_RECOVERED] if version >= _CHEAP_STATISTICS else [])]
+        self.epoch = f"(SELECT hashtextextended(concat_ws(' ', {', '.join(since)}), 0))"
 
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for, from ranges of an index.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.errors import StoreError
 from inference_core.memory.namespaces import Namespace
-from inference_core.retrieval.documents import Change, Document, DocumentMetadata
+from inference_core.retrieval.documents import NO_EPOCH, Change, Document, DocumentMetadata
 from inference_core.stores.backend import Key, Outcome, Row, UnembeddedRow, Unreadable, Write
 from inference_core.stores.backends.rows import RowState, WriteSet, lost
 from inference_core.stores.codec import (
@@ -64,9 +64,12 @@ Heads = dict[Namespace, tuple[int, int]]
 
 
 def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
-    """The row in the columns ``ROW``; None if they cannot be parsed, or, ``strictly``, raises one of ``UNREADABLE``."""
+    """The row in the columns ``ROW`` and, if it is there, epoch; None if they cannot be parsed.
+
+    ``strictly``: raises one of ``UNREADABLE`` instead.
+    """
     try:
-        namespace, key, value, version, seq, created, updated, expires, ttl = found
+        namespace, key, value, version, seq, created, updated, expires, ttl, *epoch = found
         # SQLite stores any type in any column, so a damaged row may have a number for a text.
         if type(key) is not str or not type(version) is type(seq) is int:
             raise WrongType
@@ -79,6 +82,7 @@ def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
             created_at=from_micros(created),
             updated_at=from_micros(updated),
             expiry=expiry_of(expires, ttl),
+            epoch=epoch[0] if epoch else NO_EPOCH,
         )
     except UNREADABLE:
         if strictly:
@@ -87,29 +91,31 @@ def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
 
 
 def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
-    """The change in the columns ``CHANGE``, model and vector.
+    """The change in the columns ``CHANGE``, model, vector and, if it is there, epoch.
 
     A row that cannot be parsed counts as deleted; None if not even its key can be. ``strictly``: raises one of
     ``UNREADABLE`` instead.
     """
-    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, model, vector = found
+    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, *others = found
+    model, vector, *epoch = others
     try:
         if not type(key) is type(kind) is type(session) is str or type(seq) is not int:
             raise WrongType
         if not MIN_MICROS <= created <= MAX_MICROS:
             raise OverflowError
         if text is None:
-            return Change(seq, key, kind, created / 1e6, None, bool(is_there))
+            return Change(seq, key, kind, created / 1e6, None, bool(is_there), *epoch)
         if not type(text) is type(terms) is type(analyzer) is type(model) is str or type(vector) not in _BYTES:
             raise WrongType
         if happened is not None and not MIN_SECONDS <= happened <= MAX_SECONDS:  # also if it is NaN
             raise OverflowError
         metadata = DocumentMetadata(session, bool(reply), happened, weight + 0.0)
-        return Change(seq, key, kind, created / 1e6, Document(text, terms, analyzer, metadata, model, vector))
+        document = Document(text, terms, analyzer, metadata, model, vector)
+        return Change(seq, key, kind, created / 1e6, document, True, *epoch)
     except UNREADABLE:
         if strictly:
             raise
-        return Change(seq, key, "", 0.0, None) if type(seq) is int and type(key) is str else None
+        return Change(seq, key, "", 0.0, None, True, *epoch) if type(seq) is int and type(key) is str else None
 
 
 def cursor_of(found: tuple[Any, ...]) -> Cursor:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from inference_core.clock import Clock
 from inference_core.memory.namespaces import AUDIT, SALT, Namespace
 from inference_core.retrieval.documents import Change
-from inference_core.stores.backend import Capabilities, Check, Key, Outcome, Put, Row, Tally, Unreadable, Write
+from inference_core.stores.backend import Capabilities, Check, Head, Key, Outcome, Put, Row, Tally, Unreadable, Write
 from inference_core.stores.backends.rows import lost
 from inference_core.stores.backends.sql.base import Select, SqlBackend
 from inference_core.stores.backends.sql.rows import (
@@ -108,6 +108,8 @@ class SqliteBackend(SqlBackend):
     contains = "instr"
     has_langgraph = "SELECT count(*) = 2 FROM pragma_table_info('store') WHERE name IN ('prefix', 'key')"
     scope_heads = _HEADS
+    # Whatever copies another file into this one, and leaves the file where it is, raises this number.
+    epoch = "(SELECT schema_version FROM pragma_schema_version)"
     any_kind = "r.kind >= ''"
     packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
     most_values = _MAX_VARIABLES
@@ -207,7 +209,7 @@ class SqliteBackend(SqlBackend):
         self._settle(scopes)
         return super().tally(scopes)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         self._settle(scopes)
         return super().heads(scopes)
 

@@ -17,10 +17,11 @@ from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
-from inference_core.retrieval.documents import Change, Document, Term
+from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Term
 from inference_core.retrieval.ranking import FEW
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
 from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.backends.tables import Table
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing import indexes
 from inference_core.stores.indexing.indexes import IndexCache, RowCache, needed_megabytes
@@ -396,7 +397,7 @@ def test_rows_are_kept_within_their_bound_the_last_used_longest():
     backend.apply([[put(f"k{at}", "x" * 1_000) for at in range(20)]])
     cache = RowCache(backend, 30_000)
     for at in range(20):
-        cache.get([((USER, "k0"), 1, 20), ((USER, f"k{at}"), 1, 20)])
+        cache.get([((USER, "k0"), 1, 20, NO_EPOCH), ((USER, f"k{at}"), 1, 20, NO_EPOCH)])
         assert 0 < cache.nbytes <= 30_000
     kept = [key for _, key in cache._rows]
     assert 3 < len(kept) < 10
@@ -418,7 +419,7 @@ def test_a_row_is_given_to_those_whose_view_shows_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(backend, "get", counted)
 
     def topic(since: int, until: int) -> Any:
-        (row,) = cache.get([((USER, "a"), since, until)])
+        (row,) = cache.get([((USER, "a"), since, until, NO_EPOCH)])
         return row and row.value["topic"]
 
     assert [topic(1, 1), topic(1, 1)] == [1, 1]
@@ -430,12 +431,26 @@ def test_a_row_is_given_to_those_whose_view_shows_it(monkeypatch: pytest.MonkeyP
     assert cache.get([]) == []
 
 
+def test_regression_a_row_of_another_epoch_is_read_anew():
+    """A database that lost an update gives its number again, and the lost text was shown for the row as it is."""
+    backend = InMemoryBackend()
+    backend.apply([[put("a", topic=1)]])
+    cache = RowCache(backend, 10**6)
+    cache.get([((USER, "a"), 1, 2, NO_EPOCH)])
+    lost, backend._rows = backend._rows, Table(epoch=1)
+    backend.apply([[put("a", topic=2)]])
+    for _ in range(2):
+        (row,) = cache.get([((USER, "a"), 1, 2, 1)])
+        assert (row and row.value["topic"], row and row.epoch) == (2, 1)
+        backend._rows = lost  # the second time it is not read
+
+
 def test_rows_that_expire_are_read_each_time():
     backend = InMemoryBackend()
     end = datetime.now(UTC) + timedelta(hours=1)
     backend.apply([[replace(put("a"), expiry=Expiry(end, timedelta(hours=1)))]])
     cache = RowCache(backend, 10**6)
-    assert cache.get([((USER, "a"), 1, 1)])[0] is not None
+    assert cache.get([((USER, "a"), 1, 1, NO_EPOCH)])[0] is not None
     assert (len(cache._rows), cache.nbytes) == (0, 0)
 
 
@@ -445,7 +460,7 @@ def test_regression_a_deleted_row_is_kept_no_longer_than_its_index_shows_it():
     backend.apply([[put("a"), put("b")]])
     cache = cache_of(backend)
     cache.views([USER])
-    cache.rows.get([((USER, key), 1, 2) for key in "ab"])
+    cache.rows.get([((USER, key), 1, 2, NO_EPOCH) for key in "ab"])
     backend.apply([[Remove(namespace=USER, key="a")]])
     cache.views([USER])
     assert [key for _, key in cache.rows._rows] == ["b"]
@@ -486,7 +501,7 @@ def test_regression_a_row_that_was_read_before_an_erasure_is_not_kept(monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(backend, "get", erased_meanwhile)
-        cache.get([((USER, "a"), 1, 1)])
+        cache.get([((USER, "a"), 1, 1, NO_EPOCH)])
     assert cache._rows == {}
-    cache.get([((USER, "a"), 1, 1)])
+    cache.get([((USER, "a"), 1, 1, NO_EPOCH)])
     assert len(cache._rows) == 1
