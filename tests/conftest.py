@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import postgres_server
 import pytest
 from coverage import Coverage
 from databases import KINDS, SHARED_KINDS, database
+from deadlines import patient
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -144,6 +145,13 @@ def pytest_unconfigure() -> None:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the large sizes were asked for."""
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def default_deadlines() -> Iterator[Mapping[str, float]]:
+    """Has tests run with deadlines that no machine misses; gives those that the package has by default, by name."""
+    with patient() as defaults:
+        yield defaults
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import os
 import platform
 import re
 import sqlite3
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -20,7 +21,7 @@ from inference_core.cli.options import LOADING_S
 from inference_core.embeddings import local, multilingual
 from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra
-from inference_core.lifecycle.repairs import find_damage
+from inference_core.lifecycle.repairs import find_damage, user_of
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
@@ -29,6 +30,7 @@ from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories
 
 if TYPE_CHECKING:
+    from inference_core.memory.namespaces import Namespace
     from inference_core.stores.backend import Backend
 
 _DISTRIBUTION: Final = "inference-core-memory"
@@ -36,6 +38,9 @@ _LIBRARIES: Final = ("langgraph", "langchain", "langchain-core", "numpy")
 _EXTRA: Final = re.compile(r"([\w.-]+)[^;]*;.*\bextra == ['\"]([\w-]+)['\"]")
 _MODELS: Final = {local.EXTRA: local.LocalEmbeddings, multilingual.EXTRA: multilingual.MultilingualEmbeddings}
 _MANY: Final = 1_000
+_MEGABYTE: Final = 1024 * 1024
+_INDEXED_BYTES: Final = 10_000
+"""Hardly a memory takes more in an index."""
 _NAMED: Final = 10
 _KEYS: Final = {
     "openai": "OPENAI_API_KEY",
@@ -203,6 +208,7 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
                 found.store.vectors_made_by = backend.get_meta(EMBEDDING_META)
                 version = backend.get_meta("schema_version")
                 found.store.schema_version = int(version) if version else None
+                _find_large_users(found, backend, typed, settings.index_mb)
             except InferenceCoreError as error:
                 found.problems.append(f"The store cannot be read: {error}")
             try:
@@ -241,6 +247,25 @@ def _find_damage(found: Diagnosis, backend: Backend) -> None:
             f"{len(newer)} memories were written by a newer version of this package and are left out; the first is "
             f"{newer[0]}. Update the package"
         )
+
+
+def _find_large_users(found: Diagnosis, backend: Backend, typed: Sequence[Namespace], index_mb: int) -> None:
+    """Names the users whose index alone is larger than the bound; builds the indexes of those that may be."""
+    from inference_core.stores.indexing.indexes import index_size, needed_megabytes
+
+    few = index_mb * _MEGABYTE // _INDEXED_BYTES
+    counts: Counter[str] = Counter()
+    for one in backend.tally(typed) if (found.store.memories or 0) > few else ():
+        counts[one.namespace[0]] += one.rows
+    for root in [root for root, count in counts.items() if count > few]:
+        own = [scope for scope in typed if scope[0] == root]
+        needed = needed_megabytes(index_size(backend, found.store.vectors_made_by or "", own))
+        if needed > index_mb:
+            found.hints.append(
+                f"The search index of {user_of(root)!a} is larger than AGENT_MEMORY_INDEX_MB={index_mb}, the limit "
+                "of all users together. A process keeps only one such index, and searches other users with so many "
+                f"memories by words only. Set AGENT_MEMORY_INDEX_MB to at least {needed}"
+            )
 
 
 def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Backend | None) -> None:

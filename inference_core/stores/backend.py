@@ -326,10 +326,11 @@ class Backend(Protocol):
         """The newest state of every key that was written after ``since``, in the order of the writes."""
         ...
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The newest state, without vectors, of at most ``limit`` keys whose terms hold the most of ``words``.
 
-        It reads all terms, so it needs no index. Of keys with equally many, the last written win.
+        It reads all terms that were written after ``since``, so it needs no index. Of keys with equally many, the last
+        written win.
         """
         ...
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Put, Remove
+from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.indexing.search import RecallMode, Search, SearchResult
@@ -125,12 +127,19 @@ def test_the_fill_keeps_to_the_kinds(full: Backend):
 
 
 @on_one_database
-def test_a_user_whose_index_does_not_fit_waits_for_it(full: Backend):
-    cache = IndexCache(full, "", max_bytes=1, wake=_ignored)
-    assert cache.needs_build([USER], IMPATIENT)
-    cache.views([USER])
-    assert not cache.needs_build([USER], IMPATIENT)
-    assert not cache.needs_build([OTHER], IMPATIENT)
+def test_a_user_whose_index_has_no_place_is_told_so(full: Backend):
+    """Each of its recalls built the index, for seconds, and dropped it."""
+    full.apply([[*(put(number, f"note {number}", ("w", "semantic")) for number in range(MANY))]])
+    engine = StoreEngine(full, index_bytes=1)
+    engine._indexes.views([("w", "semantic")])
+    engine._indexes.views([USER])
+    found = asked(engine)
+    assert [one.row.key for one in found.groups[0]] == ["k7"]
+    assert (found.mode, found.reason) == (RecallMode.LEXICAL, "the index is too large for AGENT_MEMORY_INDEX_MB")
+    assert not engine._indexes.needs_build([OTHER], IMPATIENT)
+    assert not engine._indexes.needs_build([("w", "semantic")], IMPATIENT)
+    assert not engine._indexes._building
+    engine.close()
 
 
 @on_one_database
@@ -182,3 +191,48 @@ def test_patience_counts_only_what_is_missing(full: Backend):
     assert not cache.needs_build([OTHER], IMPATIENT)
     cache.views([USER])
     assert not cache.needs_build([USER, OTHER], IMPATIENT)
+
+
+@pytest.mark.parametrize("embeddings", [None, HashingEmbeddings()])
+def test_while_an_index_is_built_every_recall_is_answered(
+    full: Backend, embeddings: HashingEmbeddings | None, monkeypatch: pytest.MonkeyPatch
+):
+    """The building waits until the recalls are over: none of them waits for it, fails, or finds less for it."""
+    may_build, changes, caller = threading.Event(), full.changes, threading.current_thread()
+
+    def held_up(scope: Namespace, since: int, **options: bool) -> Iterator[Change]:
+        assert threading.current_thread() is caller or may_build.wait(60)  # some databases scan by this, too
+        yield from changes(scope, since, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(full, "changes", held_up)
+        engine = StoreEngine(full, embeddings and Embedder(embeddings, "hashing"))
+        try:
+            for _ in range(20):
+                found = asked(engine, backfill=True, groups=[[USER]])
+                assert (found.mode, found.reason) == (RecallMode.LEXICAL, "the index is being built")
+                assert [one.row.key for one in found.groups[0]] == ["k7", f"k{MANY - 1}", f"k{MANY - 2}"]
+        finally:
+            may_build.set()
+        assert asked(engine, wait_seconds=60).reason != "the index is being built"
+        engine.close()
+
+
+@pytest.mark.parametrize("database_url", ["postgres", "postgres-debian"], indirect=True)
+def test_regression_postgres_sorts_no_scope_for_a_portion_of_its_changes(
+    full: Backend, monkeypatch: pytest.MonkeyPatch
+):
+    """Without statistics it sorted all changes for each portion: building an index took quadratic time."""
+    plans: list[str] = []
+    assert isinstance(full, PostgresBackend)
+    select = full._select
+
+    def explained(query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        plans.append("\n".join(line for (line,) in select(f"EXPLAIN {query}", given)))
+        return select(query, given)
+
+    monkeypatch.setattr(full, "_select", explained)
+    assert len(list(full.changes(USER, 0))) == MANY
+    assert len(plans) == 2
+    assert "memory_rows_by_seq" in plans[0]
+    assert "Sort" not in plans[0]

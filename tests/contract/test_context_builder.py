@@ -216,12 +216,12 @@ class TestFaults:
     async def test_what_hangs_or_fails_is_left_out_and_named(self, service: AgentMemoryStoreService):
         over = threading.Event()
         sources = [
-            OwnSource(name="hangs", find=lambda _: [str(over.wait(10))]),
+            OwnSource(name="hangs", find=lambda _: [str(over.wait(120))]),
             OwnSource(name="fails", find=lambda _: [str(1 // 0)]),
             OwnSource(name="works", find=lambda _: ["There"]),
-            OwnSource(name="hangs too", find=lambda _: [str(over.wait(10))]),
+            OwnSource(name="hangs too", find=lambda _: [str(over.wait(120))]),
         ]
-        builder = ContextBuilder(service, sources, deadline=0.2)
+        builder = ContextBuilder(service, sources, deadline=1.0)
         start = time.perf_counter()
         context, sync = await builder.build(USER), await asyncio.to_thread(builder.sync.build, USER)
         took = time.perf_counter() - start
@@ -230,7 +230,7 @@ class TestFaults:
             assert told(one) == {"works": ["There"]}
             assert one.left_out["hangs"] == one.left_out["hangs too"] == "late"
             assert one.left_out["fails"].startswith("ZeroDivisionError: ")
-        assert took < 5
+        assert took < 60
 
     def test_a_source_that_hangs_ends_up_refused_at_once(
         self, service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch

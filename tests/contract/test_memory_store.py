@@ -598,16 +598,16 @@ def test_a_write_that_is_not_confirmed_in_time_is_unknown(tmp_path: Path):
         blocker = sqlite3.connect(path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         with pytest.raises(WriteUnknown, match="retry it under the same id"):
-            run(store.engine.write(batch), timeout=0.2)
+            run(store.engine.write(batch), timeout=1.0)
         with pytest.raises(StoreUnavailable, match="it is not made"):
             run(store.engine.write(batch), timeout=0.2)
         assert store.get(NS, "a") is None
         blocker.execute("ROLLBACK")
         blocker.close()
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while store.get(NS, "a") is None and time.monotonic() < end:
             time.sleep(0.02)
-        run(store.engine.write(batch), timeout=5)
+        run(store.engine.write(batch), timeout=60)
         assert keys(store.search(NS)) == ["a"]
 
 

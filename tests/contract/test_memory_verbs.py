@@ -355,7 +355,7 @@ def test_an_address_without_http_is_refused(url: str):
 async def test_a_server_that_is_away_or_silent():
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with MemoryClient(url, timeout=0.2) as client:
+        with MemoryClient(url, timeout=0.5) as client:
             with pytest.raises(WriteUnknown):
                 await client.update_memory("ada", "m", "x")
             with pytest.raises(StoreUnavailable) as late:

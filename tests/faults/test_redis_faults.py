@@ -151,9 +151,9 @@ def test_a_write_whose_answer_is_lost_is_unknown_and_done_once() -> None:
     with ExitStack() as opened:
         url = opened.enter_context(fresh_database())
         client = opened.enter_context(Redis.from_url(url))
-        backend = opened.enter_context(closing(open_backend(f"{url}&socket_timeout=0.2")))
+        backend = opened.enter_context(closing(open_backend(f"{url}&socket_timeout=1")))
         assert backend.apply([[put("a")]]) == [[1]]
-        client.client_pause(600, all=False)
+        client.client_pause(60_000, all=False)
         first, second = backend.apply([[put("a"), put("b")], [put("c")]])
         assert isinstance(first, WriteUnknown)
         assert isinstance(second, WriteUnknown)
@@ -170,8 +170,8 @@ def test_a_question_that_hangs_is_given_up() -> None:
     with ExitStack() as opened:
         url = opened.enter_context(fresh_database())
         client = opened.enter_context(Redis.from_url(url))
-        backend = opened.enter_context(closing(open_backend(f"{url}&socket_timeout=0.2")))
-        client.client_pause(600)
+        backend = opened.enter_context(closing(open_backend(f"{url}&socket_timeout=0.5")))
+        client.client_pause(2_000)  # of all commands, so nobody can end it
         with pytest.raises(StoreUnavailable, match="Timeout"):
             backend.get([(SCOPE, "a")])
         client.client_unpause()

@@ -22,7 +22,6 @@ from inference_core import (
     open_store,
 )
 from inference_core.agents.from_settings import named
-from inference_core.agents.middleware import short_term
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.short_term.window import is_summary
 from inference_core.testing import ScriptedChatModel
@@ -34,7 +33,6 @@ NO_TOOLS: dict[str, Any] = {"memory_tools": [], "memory_tool_instructions_enable
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_environment(monkeypatch, tmp_path, AGENT_CHECKPOINT_URL="memory://")
-    monkeypatch.setattr(short_term, "RECALL_TIMEOUT_S", 60)
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, chain: str, max_tokens: int = 60) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,11 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
 from inference_core.embeddings import local, multilingual
+from inference_core.memory.namespaces import encode_label
+from inference_core.retrieval.documents import Document
+from inference_core.stores.backend import Put
 from inference_core.stores.backends.sql.sqlite_connections import VERSION
-from inference_core.stores.opening import has_store
+from inference_core.stores.opening import has_store, open_backend
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories
 
@@ -303,3 +308,28 @@ def test_a_url_is_shown_without_its_secrets(url: str, shown: str):
 def test_a_store_in_memory(capsys: Capture):
     found = findings(capsys, 0, "--url", "memory://")["store"]
     assert (found["opens"], found["memories"], found["schema_version"]) == (True, 0, None)
+
+
+def test_a_user_whose_index_is_larger_than_the_bound_is_named(
+    capsys: Capture, store: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing said why such a user's recall took seconds, nor what to set."""
+    remember(store)
+    with closing(open_backend(store)) as backend:
+        for user, size in (("bob@example.com", 3_000), ("eve", 200)):
+            documents = [Document.of(f"note {number} of harbour {number % 7}") for number in range(size)]
+            scope, at = (encode_label(user), "semantic"), datetime(2026, 1, 1, tzinfo=UTC)
+            backend.apply(
+                [
+                    [
+                        Put(namespace=scope, key=f"k{number}", value="{}", document=one, kind="facts", updated_at=at)
+                        for number, one in enumerate(documents)
+                    ]
+                ]
+            )
+    assert not [hint for hint in findings(capsys)["hints"] if "AGENT_MEMORY_INDEX_MB" in hint]
+    monkeypatch.setenv("AGENT_MEMORY_INDEX_MB", "1")
+    (told,) = [hint for hint in findings(capsys)["hints"] if "AGENT_MEMORY_INDEX_MB" in hint]
+    assert "'bob@example.com'" in told
+    monkeypatch.setenv("AGENT_MEMORY_INDEX_MB", told.rpartition(" ")[2])
+    assert not [hint for hint in findings(capsys)["hints"] if "AGENT_MEMORY_INDEX_MB" in hint]

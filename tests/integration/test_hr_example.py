@@ -18,7 +18,6 @@ from example_support import EXAMPLES, environment, load
 from langchain_core.messages import HumanMessage
 
 from inference_core import AgentMemory, MemoryContext, MemoryStore, open_store
-from inference_core.agents.middleware import short_term
 from inference_core.testing import ScriptedChatModel
 
 BEFORE = [
@@ -92,8 +91,7 @@ BOTH_FACES = pytest.mark.parametrize("face", FACES)
 
 
 @pytest.fixture(autouse=True)
-def wait_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_term, "RECALL_TIMEOUT_S", 60)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_MODEL", raising=False)
 
 

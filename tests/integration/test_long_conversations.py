@@ -33,12 +33,12 @@ async def test_a_long_conversation_is_read_on_a_worker_and_takes_no_time_from_th
     class Slow(Grounding):
         def is_external(self, text: str, share: float = 0.5) -> bool:
             if not readers:
-                time.sleep(0.3)
+                time.sleep(1.2)
             readers.append(threading.current_thread().name)
             return super().is_external(text, share)
 
     monkeypatch.setattr(provenance, "Grounding", Slow)
-    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.25)
+    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 1.0)
     fetch = call_tool("fetch")
     page = ToolMessage(PAGE, tool_call_id=fetch.tool_calls[0]["id"], name="fetch")
     said = [HumanMessage("I live in Lisbon. Read the page."), fetch, page]

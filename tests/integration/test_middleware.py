@@ -1061,7 +1061,7 @@ class TestServices:
         del store
         gc.collect()
         for worker in workers:
-            worker.join(2)
+            worker.join(60)
         gc.collect()
         assert ([worker.is_alive() for worker in workers], engine()) == ([False] * len(workers), None)
 

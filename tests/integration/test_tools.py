@@ -367,13 +367,13 @@ class TestFailures:
     async def test_a_write_that_is_not_confirmed_is_not_a_success(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sqlite_url: str, face: str
     ) -> None:
-        monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.2)
         with (
             open_store(sqlite_url, embeddings=None) as store,
             closing(sqlite3.connect(tmp_path / "memory.db")) as other,
         ):
             save = tools_of(AgentMemoryStoreService(store), user_id="ada")[SAVE]
             assert (await use(save, face, content="Ada was here before")).startswith("✓")
+            monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 1.0)
             other.execute("BEGIN IMMEDIATE")
             reply = await use(save, face, content=TEA)
             other.rollback()

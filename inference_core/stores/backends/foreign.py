@@ -224,9 +224,9 @@ class ForeignBackend:
             with self._lock:
                 mirror.drop_fresh(changed[-1][1].seq)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The rows that the last call of `heads` has found whose terms hold the most of ``words``."""
-        return holding_most(self.changes(scope, 0), words, limit)
+        return holding_most(self.changes(scope, since), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         """Texts without a vector of ``model``, of the scopes that this process has read."""

@@ -198,8 +198,8 @@ class MongoBackend:
                 if key := key_of(fields):
                     yield state_of(fields).change(key[1])
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        return holding_most(self.changes(scope, 0), words, limit)
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        return holding_most(self.changes(scope, since), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         wanted: dict[str, Any] = {"text": {"$ne": None}, "model": {"$ne": model}}

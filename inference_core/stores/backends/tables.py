@@ -172,8 +172,8 @@ class TableBackend(ABC):
         with self._table(scope[0]) as table:
             return table.changes(scope, since)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        return holding_most(self.changes(scope, 0), words, limit)
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        return holding_most(self.changes(scope, since), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         if keys is not None:

@@ -164,9 +164,9 @@ class SealedBackend:
     def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
         return self._changes(scope, since, with_vectors=True)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``, counted here: the database cannot read them."""
-        return holding_most(self._changes(scope, 0, with_vectors=False), words, limit)
+        return holding_most(self._changes(scope, since, with_vectors=False), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         size = limit

@@ -6,17 +6,20 @@ user, one thread at a time does so.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.observing import record, step
-from inference_core.retrieval.documents import Epoch, Term
+from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
 from inference_core.retrieval.pool import Pool
 from inference_core.stores.backend import Backend, Head, Key, Row
@@ -24,7 +27,10 @@ from inference_core.stores.governance.fence import fences_of
 
 _SECONDS_A_WRITE: Final = 60e-6
 """Building an index takes about that long for each write, in a process that is busy starting."""
-_SCANNED: Final = 1_000
+_SCANNED: Final = 300
+"""A scan gives this many documents: all others wait for the thread that builds the index, for each of them."""
+_WINDOW: Final = 4_000
+"""A scan begins with this many of the last writes: about 10 milliseconds of a database's time."""
 _PORTION: Final = 1_024
 """This many changes are read at once, so that the rows of a large scope are never all in memory."""
 _FOLLOW_S: Final = 0.1
@@ -37,16 +43,21 @@ _ROWS_SHARE: Final = 8
 """Of the bound of bytes, parsed rows get an eighth: few rows are read again and again."""
 _BYTES_PER_ROW: Final = 2_500
 """The objects of a parsed row and its record, besides its text."""
+_IN_USE_S: Final = 600.0
+"""An index larger than the bound is kept this long after its last use: the user's next turn may take minutes."""
+_MEGABYTE: Final = 1024 * 1024
+_LOG = logging.getLogger(__name__)
 
 
 class _Shard:
     """The indexes of one user's scopes. ``lock`` guards changes of them; the cache's lock guards ``pools``.
 
-    ``erasures`` is the head of the user's fence that they were made with.
+    ``erasures`` is the head of the user's fence that they were made with. ``used`` is when they were last asked for.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.used = time.monotonic()
         self.erasures = 0
         self.indexes: dict[Namespace, ScopeIndex] = {}
         self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
@@ -70,8 +81,9 @@ class _Shard:
 class IndexCache:
     """Indexes by user (the first label of a namespace), the least recently used dropped beyond ``max_bytes``.
 
-    A user whose index alone is larger is still served: it is built, used and dropped. ``wake`` has `follow` called
-    after so many seconds.
+    A user whose index alone is larger evicts nobody. One such index is kept besides, while it is in use: the memory of
+    all is bounded by ``max_bytes`` and the largest user's index. A log says so, once for each such user. ``wake`` has
+    `follow` called after so many seconds.
     """
 
     def __init__(self, backend: Backend, model: str, max_bytes: int, wake: Callable[[float], None]) -> None:
@@ -79,7 +91,7 @@ class IndexCache:
         self.rows = RowCache(backend, max_bytes // _ROWS_SHARE)
         self._backend = backend
         self._model = model
-        self._max_bytes = max_bytes - max_bytes // _ROWS_SHARE
+        self._max_bytes = share_of_indexes(max_bytes)
         self._lock = threading.Lock()
         self._shards: OrderedDict[str, _Shard] = OrderedDict()
         self._sizes: dict[str, int] = {}
@@ -88,7 +100,11 @@ class IndexCache:
         self._written: Counter[Namespace] = Counter()
         self._is_woken = False
         self._wake = wake
+        self._large: str | None = None
+        """The user whose index is kept although it is larger than the bound."""
         self._oversized: set[str] = set()
+        self._warned: set[str] = set()
+        self._scanning: set[Namespace] = set()
 
     @property
     def nbytes(self) -> int:
@@ -108,6 +124,7 @@ class IndexCache:
             with self._lock:
                 shard = self._shards.setdefault(root, _Shard())
                 self._shards.move_to_end(root)
+                shard.used = time.monotonic()
             heads = self._heads(shard, own)
             views = shard.views(own, heads)
             if views is None:
@@ -167,20 +184,63 @@ class IndexCache:
         with self._lock:
             for root, own in _by_owner(scopes).items():
                 shard = None if root in self._building else self._shards.get(root)
-                if root not in self._oversized:
-                    missing += [scope for scope in own if shard is None or scope not in shard.indexes]
+                missing += [scope for scope in own if shard is None or scope not in shard.indexes]
         return bool(missing) and sum(self._backend.heads(missing)) * _SECONDS_A_WRITE > wait_seconds
 
-    def scanned(self, scopes: Sequence[Namespace], words: Sequence[Term]) -> list[ScopeView]:
-        """Throw-away views of those documents of ``scopes`` that hold the most of ``words``, without vectors."""
-        return [ScopeIndex(self._model).update(self._backend.holding(scope, words, _SCANNED)) for scope in scopes]
+    def scanned(self, scopes: Sequence[Namespace], words: Sequence[Term], until: float) -> tuple[list[ScopeView], bool]:
+        """Throw-away views of those documents of ``scopes`` that hold the most of ``words``, without vectors.
 
-    def build(self, scopes: Sequence[Namespace]) -> None:
-        """Has the indexes of ``scopes`` built in the background, unless that is being done."""
+        Also returns whether all documents were looked through. The last writes always are; the others only if that ends
+        before ``until`` (`time.monotonic`), as far as can be told.
+        """
+        views: list[ScopeView] = []
+        is_whole = True
+        for scope, head in zip(scopes, self._backend.heads(scopes), strict=True):
+            found, is_all = self._holding(scope, words, head, until) if head else ((), True)
+            views.append(ScopeIndex(self._model).update(found))
+            is_whole = is_whole and is_all
+        return views, is_whole
+
+    def _holding(
+        self, scope: Namespace, words: Sequence[Term], head: int, until: float
+    ) -> tuple[Iterable[Change], bool]:
+        """What `scanned` finds in one scope.
+
+        The first window tells how many writes the database looks through in a second. The wider one has as many as take
+        half of the time that is left. Of each scope, one caller at a time has a wider one: all of them together would
+        hold up the building of the index.
+        """
+        began = time.monotonic()
+        found = self._backend.holding(scope, words, _SCANNED, max(head - _WINDOW, 0))
+        now = time.monotonic()
+        wider = int(_WINDOW * (until - now) / max(now - began, 1e-6)) // 2
+        if head <= _WINDOW or wider < min(head, 2 * _WINDOW):
+            return found, head <= _WINDOW
         with self._lock:
-            for root, own in _by_owner(scopes).items():
+            if scope in self._scanning:
+                return found, False
+            self._scanning.add(scope)
+        try:
+            with suppress(StoreUnavailable):  # it took longer than the database lets a statement run
+                return self._backend.holding(scope, words, _SCANNED, max(head - wider, 0)), head <= wider
+        finally:
+            with self._lock:
+                self._scanning.discard(scope)
+        return found, False
+
+    def build(self, scopes: Sequence[Namespace]) -> bool:
+        """Has the indexes of ``scopes`` built in the background, unless that is being done.
+
+        Returns False if one of them would not be kept, as it is too large, and that of another such user is in use: it
+        is not built then.
+        """
+        with self._lock:
+            owners = _by_owner(scopes)
+            fitting = {root: own for root, own in owners.items() if not self._has_no_place(root)}
+            for root, own in fitting.items():
                 if self._building.setdefault(root, own) is own:
                     self._wake(0.0)
+        return len(fitting) == len(owners)
 
     def note_written(self, scopes: Iterable[Namespace]) -> None:
         """Notes writes of texts to ``scopes``: indexes that are there, or soon needed, follow in the background.
@@ -208,7 +268,8 @@ class IndexCache:
             if not scopes:
                 for scope, count in self._written.items():
                     shard = self._shards.get(scope[0])
-                    if count >= _MANY_WRITES or (shard and scope in shard.indexes):
+                    is_wanted = count >= _MANY_WRITES and not self._has_no_place(scope[0])
+                    if is_wanted or (shard and scope in shard.indexes):
                         del self._written[scope]
                         scopes = [scope]
                         break
@@ -247,18 +308,77 @@ class IndexCache:
                 if is_mixed:  # the server that answered has changed since the heads were read
                     del shard.indexes[scope]
             root, size = scopes[0][0], shard.nbytes
-        dropped: list[str] = []
         with self._lock:
-            if root in self._shards:
-                self._total += size - self._sizes.get(root, 0)
-                self._sizes[root] = size
-                (self._oversized.add if size > self._max_bytes else self._oversized.discard)(root)
-            while self._total > self._max_bytes and self._shards:
-                dropped.append(self._shards.popitem(last=False)[0])
-                self._total -= self._sizes.pop(dropped[-1], 0)
+            dropped = self._sized(root, size) if root in self._shards else []
         for user in dropped:  # without the lock, as the backend may hold its own during a long read
             self._backend.forget(user)
         return views
+
+    def _sized(self, root: str, size: int) -> list[str]:
+        """Notes that the indexes of ``root`` have ``size`` bytes. Returns the users whose indexes it drops for that."""
+        self._total += size - self._sizes.get(root, 0)
+        self._sizes[root] = size
+        dropped: list[str] = []
+
+        def drop(user: str) -> None:
+            del self._shards[user]
+            self._total -= self._sizes.pop(user, 0)
+            dropped.append(user)
+
+        large = self._large
+        if size <= self._max_bytes:
+            self._oversized.discard(root)
+            if root == large:  # it has shrunk
+                self._large = large = None
+        else:
+            self._oversized.add(root)
+            if root not in self._warned:
+                self._warned.add(root)
+                _LOG.warning(
+                    "The search index of a user takes %d MB, more than all users together may have: set "
+                    "AGENT_MEMORY_INDEX_MB to at least %d. Until then, a process keeps only one such index; other "
+                    "users with so many memories are searched by words only. inference-core doctor names the user",
+                    -(-size // _MEGABYTE),
+                    needed_megabytes(size),
+                )
+        if large is not None and large != root and not self._is_large_in_use():
+            drop(large)
+            self._large = large = None
+        if size > self._max_bytes and large is None:
+            self._large = large = root
+        elif size > self._max_bytes and large != root:
+            drop(root)
+        while self._total - self._sizes.get(large or "", 0) > self._max_bytes:
+            drop(next(user for user in self._shards if user != large))
+        return dropped
+
+    def _has_no_place(self, root: str) -> bool:
+        """Whether the index of ``root`` is too large, and another such index is in use."""
+        return root in self._oversized and root != self._large and self._is_large_in_use()
+
+    def _is_large_in_use(self) -> bool:
+        return self._large is not None and self._shards[self._large].used > time.monotonic() - _IN_USE_S
+
+
+def share_of_indexes(max_bytes: int) -> int:
+    """Of the bound ``max_bytes``, what the indexes may have; parsed rows have the rest."""
+    return max_bytes - max_bytes // _ROWS_SHARE
+
+
+def needed_megabytes(size: int) -> int:
+    """The smallest AGENT_MEMORY_INDEX_MB with which an index of ``size`` bytes is within the bound."""
+    return -(-size * _ROWS_SHARE // ((_ROWS_SHARE - 1) * _MEGABYTE))
+
+
+def index_size(backend: Backend, model: str, scopes: Sequence[Namespace]) -> int:
+    """Bytes of the indexes of ``scopes``. Builds them, and keeps none: seconds for each 100,000 memories."""
+    sizes: list[int] = []
+    for scope in scopes:
+        index, changes = ScopeIndex(model), iter(backend.changes(scope, 0))
+        while portion := list(islice(changes, _PORTION)):
+            index.apply(portion)
+        sizes.append(index.publish().nbytes)
+    return sum(sizes)
 
 
 def _by_owner(scopes: Iterable[Namespace]) -> dict[str, list[Namespace]]:

@@ -180,9 +180,10 @@ class StoreReader:
         first = searches[0]
         scopes = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         patience = max(first.wait_seconds, first.cold_seconds)
+        until = time.monotonic() + patience
 
         def searched(ask_model: AskModel) -> list[SearchResult]:
-            return self._search_each_user(searches, lambda own: self._snapshot(own, ask_model, patience))
+            return self._search_each_user(searches, lambda own: self._snapshot(own, ask_model, patience, until))
 
         yield from self._warmed([*scopes], first.text, first.cold_seconds)
         found = yield from self._asked(searched, first.text, first.wait_seconds)
@@ -204,9 +205,10 @@ class StoreReader:
         that is still being loaded gets ``cold_seconds``, and so does an index that is not there yet.
         """
         patience = max(wait_seconds, cold_seconds)
+        until = time.monotonic() + patience
         yield from self._warmed(scopes, text, cold_seconds)
         result = yield from self._asked(
-            lambda ask_model: body(self._snapshot(scopes, ask_model, patience)), text, wait_seconds
+            lambda ask_model: body(self._snapshot(scopes, ask_model, patience, until)), text, wait_seconds
         )
         self._embed_what_was_read()
         return result
@@ -265,9 +267,12 @@ class StoreReader:
                 self._indexes.build(scopes)
             yield from self.embedder.loaded(cold_seconds)
 
-    def _snapshot(self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float) -> Snapshot:
+    def _snapshot(
+        self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float, until: float
+    ) -> Snapshot:
         def taken() -> Snapshot:
-            return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, self._reranker)
+            rerank = self._reranker
+            return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, rerank, until)
 
         snapshot = taken()
         if self.backfill and self.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -37,8 +38,13 @@ _SPARE: Final = 2
 _LARGEST_PORTION: Final = 500
 RERANKED: Final = 30
 """A re-ranker sees at least this many of the best memories of a group."""
-_FIRST_PINNED: Final = 2_000
+_FIRST_PINNED: Final = 500
 """While an index is being built, pinned rows are found only among this many of the newest."""
+_SCAN_SHARE: Final = 0.5
+"""The share of the time left in which words are looked for without an index; the rest is for reading what was found."""
+_BUILDING: Final = "the index is being built"
+_TOO_LARGE: Final = "the index is too large for AGENT_MEMORY_INDEX_MB"
+_NEWEST: Final = "; only the newest memories were searched"
 Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
 
@@ -47,7 +53,9 @@ class Snapshot:
     """Answers from exactly ``scopes``, a user's and those of spaces, as they are when it is made. For one thread.
 
     Where an index would take longer than ``wait_seconds`` to build, it is built in the background; until then the
-    database answers, and searches are by words only. Methods block and raise StoreError.
+    database answers, and searches are by words only. They look through the newest memories, and through as many others
+    as take half of the time until ``until`` (`time.monotonic`; None: ``wait_seconds`` from now). Methods block and
+    raise StoreError.
     """
 
     def __init__(
@@ -58,16 +66,20 @@ class Snapshot:
         ask_model: AskModel,
         wait_seconds: float,
         rerank: Reranker | None = None,
+        until: float | None = None,
     ) -> None:
         self._backend = backend
         self._indexes = indexes
         self._ask_model = ask_model
         self._rerank = rerank
         self._scopes = list(dict.fromkeys(scopes))
+        now = time.monotonic()
+        self._scan_until = now + _SCAN_SHARE * (wait_seconds if until is None else until - now)
         self._is_cold = bool(scopes) and indexes.needs_build(self._scopes, wait_seconds)
         self._views = {} if self._is_cold else dict(zip(self._scopes, indexes.views(self._scopes), strict=True))
+        self._problem = ""
         if self._is_cold:
-            indexes.build(self._scopes)
+            self._problem = _BUILDING if indexes.build(self._scopes) else _TOO_LARGE
 
     @property
     def count_unembedded(self) -> int:
@@ -104,12 +116,14 @@ class Snapshot:
                 for one in searches
             ]
         if self._is_cold:
-            question = QuestionVectors(problem="the index is being built")
+            question = QuestionVectors()
         else:  # the question has vectors only where a text is compared with them
             spaces = (view.vectors.held_spaces for view in self._views.values())
             question = self._ask_model(frozenset[int]().union(*spaces))
         with brief_step("rank"):
-            ranked, query = self._ranked(searches, question)
+            ranked, query, is_whole = self._ranked(searches, question)
+        if self._is_cold:
+            question = QuestionVectors(problem=self._problem if is_whole else self._problem + _NEWEST)
         return [self._result(search, ranked, query, question) for search in searches]
 
     def newest(
@@ -168,15 +182,16 @@ class Snapshot:
             rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
             yield [row for row in rows if row is not None]
 
-    def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query]:
-        """All texts in the groups of ``searches``, ranked, and the query that ranked them."""
+    def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query, bool]:
+        """The texts in the groups of ``searches``, ranked, the query that ranked them, and whether these are all."""
         first = searches[0]
         query = Query.of(first.text, first.now, question.vectors, ignore_session=first.ignore_session)
         asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         scopes = [scope for scope in self._scopes if scope in asked]
-        views = (
-            self._indexes.scanned(scopes, query.terms) if self._is_cold else [self._views[scope] for scope in scopes]
-        )
+        if self._is_cold:
+            views, is_whole = self._indexes.scanned(scopes, query.terms, self._scan_until)
+        else:
+            views, is_whole = [self._views[scope] for scope in scopes], True
         held = [(scope, view) for scope, view in zip(scopes, views, strict=True) if len(view)]
         scopes, views = [scope for scope, _ in held], [view for _, view in held]
         pool = Pool(views) if self._is_cold or not views else self._indexes.pool(scopes, views)
@@ -189,7 +204,8 @@ class Snapshot:
             for search in searches
             for group in search.groups
         }
-        return Ranked(scopes, pool, rank(pool, query, tokens_of, [group for group in groups if group])), query
+        ranking = rank(pool, query, tokens_of, [group for group in groups if group])
+        return Ranked(scopes, pool, ranking), query, is_whole
 
     def _result(self, search: Search, ranked: Ranked, query: Query, question: QuestionVectors) -> SearchResult:
         wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search

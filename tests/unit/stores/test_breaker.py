@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,11 +26,13 @@ def opened() -> Breaker:
     return breaker
 
 
-def test_it_refuses_after_five_failures_until_a_call_is_answered() -> None:
+def test_it_refuses_after_five_failures_until_a_call_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("inference_core.stores.breaker.time", SimpleNamespace(monotonic=lambda: now))
     breaker = opened()
     with pytest.raises(StoreUnavailable, match="Reading it failed 5 times"):
         breaker.check()
-    time.sleep(0.15)
+    now += 0.15
     breaker.check()
     with pytest.raises(StoreUnavailable, match="Reading it failed 5 times"):
         breaker.check()

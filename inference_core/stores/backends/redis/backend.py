@@ -215,9 +215,9 @@ class RedisBackend:
                     if cell:
                         yield unpack_change(int(seq), key.decode(), cell, vector, epoch)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
-        """The keys whose terms contain the most of ``words``; reads all terms."""
-        found = holding_most(self.changes(scope, 0, with_vectors=False), words, limit)
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        """The keys whose terms contain the most of ``words``, counted in this process."""
+        found = holding_most(self.changes(scope, since, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:

@@ -161,9 +161,12 @@ class SqlBackend(ABC):
 
         A key that is written meanwhile may come twice, the newer state last.
         """
+        # The size is a subquery, so that PostgreSQL does not count on it. It takes a scope for small until it has
+        # statistics, and would read and sort all of it for each page.
         query = (
             f"SELECT {CHANGE}, r.model, r.vector, {self.epoch} FROM memory_rows r WHERE r.scope = "
-            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq LIMIT :size"
+            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq "
+            "LIMIT (SELECT CAST(:size AS bigint))"
         )
         name, last = pack_namespace(scope), int(since)
         while type(last) is int:  # a damaged number is a text, and comes behind all others
@@ -171,9 +174,9 @@ class SqlBackend(ABC):
             yield from filter(None, map(change_of, page))
             last = page[-1][0] if len(page) == self.page_size else None
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int) -> Iterable[Change]:
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted by the database."""
-        given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit}
+        given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit, "since": since}
         counted: list[str] = []
         for at, word in enumerate(words[:MAX_WORDS]):
             names = {f"word{at}_{of}": f" {form} " for of, form in enumerate(forms_of(word))}
@@ -184,7 +187,8 @@ class SqlBackend(ABC):
             return []
         query = (
             f"SELECT * FROM (SELECT *, {' + '.join(counted)} AS held FROM (SELECT {CHANGE}, '', NULL, "
-            f"' ' || r.terms || ' ' AS words FROM {ROWS} WHERE s.namespace = :name AND r.text IS NOT NULL) spaced"
+            f"' ' || r.terms || ' ' AS words FROM memory_rows r WHERE r.scope = "
+            "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since AND r.text IS NOT NULL) spaced"
             ") counted WHERE held > 0 ORDER BY held DESC, seq DESC LIMIT :limit"
         )
         return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,17 +17,18 @@ from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
-from inference_core.retrieval.documents import NO_EPOCH, Change, Document
+from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Term
 from inference_core.retrieval.ranking import FEW
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.tables import Table
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing import indexes
-from inference_core.stores.indexing.indexes import IndexCache, RowCache
+from inference_core.stores.indexing.indexes import IndexCache, RowCache, needed_megabytes
 from inference_core.stores.indexing.search import Search
 
 USER: Namespace = ("ada", "semantic")
+LARGE: Namespace = ("large", "semantic")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -186,14 +188,208 @@ def test_a_pool_is_kept_while_its_views_are_the_same():
     assert len(cache._shards["ada"].pools) == indexes._POOLS
 
 
-def test_the_pool_of_a_user_whose_index_does_not_fit_is_not_kept():
+def test_the_pool_of_a_user_whose_index_has_no_place_is_not_kept():
     """It lived on, though the index was dropped, and nobody counted it."""
     backend = InMemoryBackend()
-    backend.apply([[put("a")]])
+    backend.apply([[put("a"), put("a", scope=LARGE)]])
     cache = cache_of(backend, 1)
+    (first,) = cache.views([LARGE])
     views = cache.views([USER])
     assert len(cache.pool([USER], views)) == 1
-    assert (cache.nbytes, len(cache._shards)) == (0, 0)
+    assert (cache.nbytes, list(cache._shards)) == (first.nbytes, [LARGE[0]])
+
+
+class Counting(InMemoryBackend):
+    """Counts how often an index was read from the start, by user."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: Counter[str] = Counter()
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        self.built[scope[0]] += not since
+        return super().changes(scope, since)
+
+
+def with_users(sizes: Mapping[str, int]) -> Counting:
+    """A database in which each user has so many memories."""
+    backend = Counting()
+    for user, size in sizes.items():
+        for start in range(0, size, 1_000):
+            scope, numbers = (user, "semantic"), range(start, min(start + 1_000, size))
+            backend.apply([[put(f"k{at}", f"tea {at} and boat {at % 9}", scope) for at in numbers]])
+    return backend
+
+
+def test_a_user_beyond_the_bound_evicts_nobody_and_is_built_once(full: bool, caplog: pytest.LogCaptureFixture):
+    """All others were evicted first, then the large index itself: each recall of it rebuilt it and all others."""
+    bound, users = (16 << 20, 40) if full else (2 << 20, 20)
+    small = {f"u{at}": 100 for at in range(users)}
+    backend = with_users({"large": bound // 200, **small})
+    cache = cache_of(backend, bound)
+    for user in small:
+        cache.views([(user, "semantic")])
+    (view,) = cache.views([LARGE])
+    assert view.nbytes > bound
+    for _ in range(10):
+        assert cache.views([LARGE]) == [view]
+        for user in small:
+            cache.views([(user, "semantic")])
+    assert backend.built == dict.fromkeys(("large", *small), 1)
+    assert not cache.needs_build([LARGE, *((user, "semantic") for user in small)], 0.0)
+    assert cache.nbytes <= bound + view.nbytes
+    (told,) = caplog.messages
+    assert f"AGENT_MEMORY_INDEX_MB to at least {needed_megabytes(view.nbytes)}" in told
+    assert "large" not in told.partition("inference-core doctor")[0].split()
+    large_enough = cache_of(backend, needed_megabytes(view.nbytes) << 20)
+    large_enough.views([LARGE])
+    assert large_enough._large is None
+    assert cache_of(backend, (needed_megabytes(view.nbytes) - 1) << 20)._max_bytes < view.nbytes
+
+
+def test_of_users_beyond_the_bound_the_one_in_use_is_kept(monkeypatch: pytest.MonkeyPatch):
+    """Recalled in turn, they would evict each other, and each recall would build an index."""
+    backend = with_users({"large": 200, "other": 200, "third": 200})
+    other, third = ("other", "semantic"), ("third", "semantic")
+    woken: list[float] = []
+    cache = cache_of(backend, 1, woken)
+    assert cache.build([LARGE])
+    assert cache.build([other])
+    while cache.follow():
+        pass
+    del woken[:]
+    for _ in range(3):
+        assert not cache.needs_build([LARGE], 0.0)
+        cache.views([LARGE])
+        for scope in (other, third):
+            assert cache.needs_build([scope], 0.0)
+        assert not cache.build([other])
+    cache.note_written([other] * indexes._MANY_WRITES)
+    assert not cache.follow()
+    assert (backend.built, cache._building, list(cache._shards)) == ({"large": 1, "other": 1}, {}, ["large"])
+    monkeypatch.setattr(indexes, "_IN_USE_S", 0.0)  # the first user has left
+    assert cache.build([other])
+    assert cache.follow()
+    assert (list(cache._shards), cache.nbytes) == (["other"], cache._shards["other"].nbytes)
+
+
+def test_a_large_index_that_nobody_uses_goes_with_the_next_build(monkeypatch: pytest.MonkeyPatch):
+    backend = with_users({"large": 2_000, "small": 10})
+    cache = cache_of(backend, 100_000)
+    cache.views([LARGE])
+    monkeypatch.setattr(indexes, "_IN_USE_S", 0.0)
+    (small,) = cache.views([("small", "semantic")])
+    assert (list(cache._shards), cache.nbytes, cache._large) == (["small"], small.nbytes, None)
+
+
+def test_an_index_that_has_shrunk_has_a_place_among_the_others():
+    backend = with_users({"large": 2_000, "other": 10})
+    cache = cache_of(backend, 100_000)
+    cache.views([LARGE])
+    for start in range(0, 1_995, 1_000):
+        numbers = range(start, min(start + 1_000, 1_995))
+        backend.apply([[Remove(namespace=LARGE, key=f"k{at}") for at in numbers]])
+    cache.views([LARGE])  # most of its slots are dead now
+    backend.apply([[put("k0", scope=LARGE)]])
+    cache.views([LARGE])
+    assert (cache._large, cache._oversized, list(cache._shards)) == (None, set(), ["large"])
+    assert cache.nbytes <= cache._max_bytes
+
+
+class Scanned(InMemoryBackend):
+    """Takes ``pace`` seconds of its own clock for each write that it looks through; fails beyond ``most`` of them."""
+
+    def __init__(self, pace: float = 0.0, most: int = 10**9) -> None:
+        super().__init__()
+        self.now, self.pace, self.most = 0.0, pace, most
+        self.looked: list[int] = []
+        self.may_go = threading.Event()
+        self.may_go.set()
+        self.is_wide = threading.Event()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        (head,) = self.heads([scope])
+        self.looked.append(head - since)
+        self.now += (head - since) * self.pace
+        if head - since > self.most:
+            raise StoreUnavailable("canceling statement due to statement timeout")
+        if len(self.looked) > 1:
+            self.is_wide.set()
+            assert self.may_go.wait(60)
+        return super().holding(scope, words, limit, since)
+
+
+def scanned(backend: Scanned, until: float = 1.0, cache: IndexCache | None = None) -> tuple[list[str], bool]:
+    (view,), is_whole = (cache or cache_of(backend)).scanned([USER], ["key", "tea"], until)
+    return sorted(view.keys), is_whole
+
+
+@pytest.fixture
+def hundred(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Scanned]:
+    """Makes a database of 100 writes, of which a scan begins with 10; its clock is that of scans."""
+
+    def made(**options: Any) -> Scanned:
+        backend = Scanned(**options)
+        backend.apply([[put(f"k{at}", "the key" if at % 50 == 0 else f"note {at}") for at in range(100)]])
+        backend.apply([[put("k99", "a key")]])
+        monkeypatch.setattr(indexes, "time", backend)
+        return backend
+
+    monkeypatch.setattr(indexes, "_WINDOW", 10)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("pace", "looked"),
+    [
+        (0.0, [10, 101]),  # all of them, if that ends in time
+        (0.001, [10, 101]),
+        (0.01, [10, 45]),  # else as many as take half of the time that is left
+        (0.02, [10, 20]),
+        (0.04, [10]),  # not worth a second look
+        (1.0, [10]),
+    ],
+)
+def test_a_scan_keeps_to_its_time(hundred: Callable[..., Scanned], pace: float, looked: list[int]):
+    """It looked through all memories, for seconds: recall failed until there was an index."""
+    backend = hundred(pace=pace)
+    keys, is_whole = scanned(backend)
+    assert backend.looked == looked
+    assert is_whole == (looked[-1] == 101)
+    assert keys == [key for key, seq in (("k0", 1), ("k50", 51), ("k99", 101)) if seq > 101 - looked[-1]]
+    assert backend.now <= max(1.0, 10 * pace)
+    assert scanned(hundred(), until=-1.0) == (["k99"], False)  # the last writes are always looked through
+
+
+def test_a_scan_that_the_database_ends_leaves_the_newest(hundred: Callable[..., Scanned]):
+    """Recall raised StoreUnavailable when a scan met the statement timeout, and the breaker opened."""
+    backend = hundred(most=50)
+    assert scanned(backend) == (["k99"], False)
+    assert scanned(hundred()) == (["k0", "k50", "k99"], True)
+
+
+def test_one_caller_at_a_time_looks_through_all(hundred: Callable[..., Scanned]):
+    """Constant recalls looked through all memories at once, so that the index was never built."""
+    backend = hundred()
+    cache = cache_of(backend)
+    backend.may_go.clear()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(scanned, backend, cache=cache)
+        try:
+            assert backend.is_wide.wait(60)
+            backend.looked.clear()
+            for _ in range(3):
+                backend.looked.clear()
+                assert scanned(backend, cache=cache) == (["k99"], False)
+                assert backend.looked == [10]
+        finally:
+            backend.may_go.set()
+        assert first.result(60) == (["k0", "k50", "k99"], True)
+    backend.looked.clear()
+    assert scanned(backend, cache=cache) == (["k0", "k50", "k99"], True)
 
 
 def test_rows_are_kept_within_their_bound_the_last_used_longest():
