@@ -50,16 +50,22 @@ _NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
 
 
 class Fence(NamedTuple):
-    """What is known of a user's fence. ``is_up``: the user is being erased; ``since``: in seconds since 1970."""
+    """What is known of a user's fence. ``is_up``: the user is being erased.
+
+    ``erasure`` is the id of the last erasure that was completed, and ``since`` when that was, in seconds since 1970.
+    """
 
     version: int = 0
     is_up: bool = False
     since: float = 0.0
+    erasure: str = ""
 
     @classmethod
     def of(cls, row: Row | None) -> Fence:
         """What a row says; without one, the user was never erased."""
-        return cls(row.version, bool(row.value["up"]), float(row.value["at"])) if row else cls()
+        if row is None:
+            return cls()
+        return cls(row.version, bool(row.value["up"]), float(row.value["at"]), str(row.value.get("erasure", "")))
 
     @property
     def expected(self) -> int:
@@ -162,23 +168,28 @@ class Fences:
         self._set(root, is_up=True)
         self._up[root] = time.monotonic()
 
-    def take_down(self, root: str) -> None:
-        """Lets in writes of the user that begin after this. Raises StoreError."""
+    def take_down(self, root: str, erasure: str = "") -> None:
+        """Lets in writes of the user that begin after this; ``erasure`` was completed, if given. Raises StoreError."""
         if (left := self._up.pop(root, _LONG_AGO) + _HELD_S - time.monotonic()) > 0:
             time.sleep(left)
-        self._set(root, is_up=False)
+        self._set(root, is_up=False, erasure=erasure)
+
+    def last(self, root: str) -> Fence:
+        """The fence of the user; one that says nothing if an erasure was interrupted. Raises StoreError."""
+        fence = self._read([root]).get(root, _DOWN)
+        return _DOWN if fence.is_up else fence
 
     def since(self, root: str) -> float:
         """When the last erasure of the user from this store ended, in seconds since 1970. Raises StoreError.
 
         0 if there was none, or it was interrupted and has not ended.
         """
-        fence = self._read([root]).get(root, _DOWN)
-        return 0.0 if fence.is_up else fence.since
+        return self.last(root).since
 
-    def _set(self, root: str, *, is_up: bool) -> None:
-        self.read([root])
-        self._apply(_put(self._place(root), {"up": is_up, "at": time.time()}))
+    def _set(self, root: str, *, is_up: bool, erasure: str = "") -> None:
+        known = self._read([root])[root]
+        at = time.time() if erasure else known.since
+        self._apply(_put(self._place(root), {"up": is_up, "at": at, "erasure": erasure or known.erasure}))
         self.read([root])
 
     def _apply(self, write: Write) -> None:
