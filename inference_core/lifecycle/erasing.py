@@ -203,7 +203,7 @@ def erase(
         # a repeated call has the same id, and adds no second receipt.
         ledger.append(receipt)
         for fence in fences:
-            fence.take_down(label)
+            fence.take_down(label, replay_of or receipt.id)
         if receipt.left:  # the next call has to search for these, but can no longer find them in the store
             _write_plan(plan, {name: known[name] for name in _SOUGHT})
         else:

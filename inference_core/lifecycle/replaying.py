@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -15,7 +15,7 @@ from inference_core.lifecycle.erasing import NOT_OURS, RUNNING, UNNAMED, erase, 
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, PlaceCounts
 from inference_core.memory.namespaces import ROOTS, decode_label, encode_label
 from inference_core.stores.backend import Backend, Row, Unreadable
-from inference_core.stores.governance.fence import fences_of
+from inference_core.stores.governance.fence import Fence, fences_of
 from inference_core.stores.governance.holds import Holding, holding
 
 
@@ -38,6 +38,7 @@ def replay(
     """
     # Replays do not count: what came after the erasure itself stays, also if it came before a replay.
     erased: dict[str, dict[str, Any]] = {one["subject"]: one for one in ledger.entries if not one.get("replay_of")}
+    known = {one["id"] for one in ledger.entries}
     receipts: list[ErasureReceipt] = []
     holds: dict[str, tuple[str, ...]] = {}
     held = set[str]()
@@ -49,8 +50,7 @@ def replay(
         if subject not in erased:
             continue
         label, entry = encode_label(user_id), erased[subject]
-        since = datetime.fromisoformat(entry["began"]).timestamp()
-        stale = [store for store in stores if fences_of(store).since(label) < since]
+        stale = [store for store in stores if not _knows(fences_of(store).last(label), entry, known)]
         try:
             for store in stores:
                 cast("Holding", holding(store)).check(label)
@@ -70,6 +70,16 @@ def replay(
     if held:
         raise Held([hold for subject in sorted(held) for hold in holds[subject]])
     return receipts
+
+
+def _knows(fence: Fence, entry: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Whether a store with the user's ``fence`` is of a time after the user's last erasure, whose ``entry`` this is.
+
+    Clocks tell only where the fence names no erasure of this ledger, such as one of an earlier version of the package.
+    """
+    if fence.erasure in known:
+        return fence.erasure == entry["id"]
+    return fence.since >= datetime.fromisoformat(entry["began"]).timestamp()
 
 
 def _stale(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,7 @@ from inference_core.errors import UserErased
 from inference_core.ingestion.verbatim import hand_over, ingest
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
+from inference_core.lifecycle.replaying import replay
 from inference_core.memory.namespaces import encode_label
 from inference_core.outbox.messages import Transcript
 from inference_core.outbox.outbox import Outbox
@@ -309,6 +311,48 @@ def test_who_comes_back_is_remembered_though_the_clock_jumped(
         clocks.by = 0.0
         two.writer.memory(ADA).add("back again")
         assert [one.content for one in two.writer.memory(ADA).all()] == ["back again"]
+
+
+@pytest.mark.parametrize("by", [YEAR_S, -YEAR_S], ids=["ahead", "set back"])
+def test_a_replay_tells_by_no_clock_what_a_store_knows(by: float, tmp_path: Path, clocks: Clocks) -> None:
+    """A backup of between two erasures is erased again though the first was a year ahead; who came back stays."""
+    path, kept, ledger = tmp_path / "memory.db", tmp_path / "kept.db", Ledger(tmp_path / "erasures.jsonl")
+    clocks.by = by
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        assert erase([store.engine.backend], ADA, ledger).left == 0
+    clocks.by = 0.0
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        store.memory(ADA).add(CANARY)
+    shutil.copy(path, kept)
+    clocks.by = -by
+    with open_store(f"sqlite:///{path}", embeddings=None) as store:
+        assert erase([store.engine.backend], ADA, ledger, threads=[Stepping(clocks)]).left == 0
+        store.memory(ADA).add("back again")
+        assert replay([store.engine.backend], ledger) == []
+        assert len(store.memory(ADA).all()) == 1
+    with open_store(f"sqlite:///{kept}", embeddings=None) as store:
+        assert [receipt.left for receipt in replay([store.engine.backend], ledger)] == [0]
+        assert left_of(store.engine.backend, CANARY) == []
+
+
+class Stepping:
+    """A place of no conversations, in the midst of whose erasure the clock is set back by a day."""
+
+    name = "stepping"
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+
+    def there(self) -> dict[str, float]:
+        self._clocks.by -= 86_400.0
+        return {}
+
+    def erase(self, threads: object) -> list[str]:
+        del threads
+        return []
+
+    def files(self) -> list[Path]:
+        return []
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -46,21 +46,28 @@ _HELD_S: Final = 0.15
 """How long a fence is up at least."""
 _MOST_KNOWN: Final = 10_000
 _JUMP: Final = 1 << 32
+_PRIVATE: Final = "memory://"
 _MAKING: Final = threading.Lock()
 _NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
 
 
 class Fence(NamedTuple):
-    """What is known of a user's fence. ``is_up``: the user is being erased; ``since``: in seconds since 1970."""
+    """What is known of a user's fence. ``is_up``: the user is being erased.
+
+    ``erasure`` is the id of the last erasure that was completed, and ``since`` when that was, in seconds since 1970.
+    """
 
     version: int = 0
     is_up: bool = False
     since: float = 0.0
+    erasure: str = ""
 
     @classmethod
     def of(cls, row: Row | None) -> Fence:
         """What a row says; without one, the user was never erased."""
-        return cls(row.version, bool(row.value["up"]), float(row.value["at"])) if row else cls()
+        if row is None:
+            return cls()
+        return cls(row.version, bool(row.value["up"]), float(row.value["at"]), str(row.value.get("erasure", "")))
 
     @property
     def expected(self) -> int:
@@ -78,6 +85,8 @@ class Fences:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = weakref.proxy(backend)
+        # A database in this process's memory is erased from through this object, which thus knows all there is.
+        self._is_ours_alone = backend.name == _PRIVATE
         self._key: bytes | None = None
         self._epoch: Epoch = NO_EPOCH
         self._known: dict[str, Fence] = {}
@@ -104,6 +113,8 @@ class Fences:
 
     def is_fresh(self, roots: Iterable[str]) -> bool:
         """Whether `checks` gives what the database had a moment ago, so that a write that begins now need not read."""
+        if self._is_ours_alone:
+            return True
         names, least = [ERASED] if self._key is None else roots, time.monotonic() - _MOMENT_S
         known = self._known
         return all(self._seen.get(name, _LONG_AGO) > least and not known.get(name, _DOWN).is_up for name in names)
@@ -166,25 +177,31 @@ class Fences:
         self._set(root, is_up=True)
         self._up[root] = time.monotonic()
 
-    def take_down(self, root: str) -> None:
-        """Lets in writes of the user that begin after this. Raises StoreError."""
+    def take_down(self, root: str, erasure: str = "") -> None:
+        """Lets in writes of the user that begin after this; ``erasure`` was completed, if given. Raises StoreError."""
         if (left := self._up.pop(root, _LONG_AGO) + _HELD_S - time.monotonic()) > 0:
             time.sleep(left)
-        self._set(root, is_up=False)
+        self._set(root, is_up=False, erasure=erasure)
+
+    def last(self, root: str) -> Fence:
+        """The fence of the user; one that says nothing if an erasure was interrupted. Raises StoreError."""
+        fence = self._read([root]).get(root, _DOWN)
+        return _DOWN if fence.is_up else fence
 
     def since(self, root: str) -> float:
         """When the last erasure of the user from this store ended, in seconds since 1970. Raises StoreError.
 
         0 if there was none, or it was interrupted and has not ended.
         """
-        fence = self._read([root]).get(root, _DOWN)
-        return 0.0 if fence.is_up else fence.since
+        return self.last(root).since
 
-    def _set(self, root: str, *, is_up: bool) -> None:
-        before = self._read([root]).get(root, _DOWN)
+    def _set(self, root: str, *, is_up: bool, erasure: str = "") -> None:
+        known = self._read([root]).get(root, _DOWN)
+        at = time.time() if erasure else known.since
+        value = {"up": is_up, "at": at, "erasure": erasure or known.erasure}
         # The database may lose this version, and get another erasure's: a write that knows this one must not fit that.
-        above = before.version + secrets.randbelow(_JUMP)
-        self._apply(_put(_place(self._key or b"", root), {"up": is_up, "at": time.time()}, above=above))
+        above = known.version + secrets.randbelow(_JUMP)
+        self._apply(_put(_place(self._key or b"", root), value, above=above))
         self.read([root])
 
     def _apply(self, write: Write) -> None:
@@ -236,7 +253,8 @@ _FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDict
 
 
 def fences_of(backend: Backend) -> Fences:
-    """The one Fences of this process for ``backend``."""
+    """The one Fences of this process for ``backend``, which all that pass calls on to it share."""
+    backend = getattr(backend, "beneath", backend)
     with _MAKING:
         found = _FENCES.get(backend)
         if found is None:
