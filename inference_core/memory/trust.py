@@ -114,8 +114,8 @@ def decide(
     extracts: an agent that passes on a web page is not the source.
 
     What the user or the application states is stored. External text waits for the user if it is procedural or, given
-    the ``kind`` that a model chose, anything else that guides an agent, such as a preference. In the categories to
-    ``confirm``, everything waits that neither the user nor the application stated.
+    its ``kind``, anything else that guides an agent, such as a preference. In the categories to ``confirm``, everything
+    waits that neither the user nor the application stated.
     """
     if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
         raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
@@ -126,9 +126,9 @@ def decide(
     return Decision.PENDING if waits else Decision.YES
 
 
-def check_write(source: MemorySource, category: MemoryCategory) -> None:
+def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:
     """Raises UntrustedWrite unless text from ``source`` may be stored at once, leaving aside categories to confirm."""
-    if decide(source, category) is not Decision.YES:
+    if decide(source, category, kind) is not Decision.YES:
         raise UntrustedWrite(
             f"{why_it_waits(source, category)}; save it as 'facts', or let the user or the application state the rule"
         )

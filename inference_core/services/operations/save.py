@@ -131,7 +131,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
     origin = source or MemorySource()
-    decision = decide(origin, chosen, kind if getattr(origin, "tool", None) else None, scope.confirm)
+    decision = decide(origin, chosen, kind, scope.confirm)
     now = scope.clock.now()
     record = MemoryRecord(
         id="" if memory_id is None else canonical_id(memory_id),

@@ -154,6 +154,7 @@ class _Change:
     def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> tuple[MemoryRecord, Decision]:
         """``old`` with the changes, and whether they may be made at once. Raises InvalidInput, UntrustedWrite."""
         kind = old.memory_type if self.memory_type is None else MemoryType(validate_memory_type(self.memory_type))
+        changed = None if kind is old.memory_type else kind
         content, topic, pinned = self.content, self.topic, self.pinned
         new = replace(
             old,
@@ -175,18 +176,17 @@ class _Change:
         if getattr(self.source, "author", None):  # in a space, labels are a member's words too
             told += [topic, self.tags, self.extra_metadata]
         if self.source is None or all(one is None for one in told):
-            check_write(old.source, new.category)
+            check_write(old.source, new.category, changed)
             return new, Decision.YES
         source = self.source
-        by_model = getattr(source, "tool", None) is not None
-        decision = decide(source, new.category, kind if by_model else None, scope.confirm)
-        if by_model and source.trust is Trust.EXTERNAL < old.trust:
+        decision = decide(source, new.category, kind, scope.confirm)
+        if source.trust is Trust.EXTERNAL < old.trust:
             decision = Decision.PENDING  # what a page says ends nothing that the user stated
         # An agent that rewords a less trusted memory does not vouch for it: the memory keeps its source or, if it is
         # trusted less than that, counts as a tool's. What such a source may not write at once waits for the user.
         if decision is Decision.YES and source.trust < Trust.STATED and old.trust < source.trust:
             said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
-            if decide(said_by, new.category, None if kind is old.memory_type else kind) is Decision.YES:
+            if decide(said_by, new.category, changed) is Decision.YES:
                 return new, Decision.YES  # rewording it vouches for nothing
             source, decision = said_by, Decision.PENDING
         return replace(new, source=source, trust=source.trust), decision  # whoever rewrites it answers for it
