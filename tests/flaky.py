@@ -19,16 +19,17 @@ CALLS = ("apply", "get", "page", "count", "namespaces", "heads", "changes", "pen
 
 
 class FlakyBackend(InMemoryBackend):
-    """Works until ``fault`` is set: "down" raises at every call, "hang" waits until it is cleared."""
+    """Works until ``fault`` is set: "down" raises at every one of ``calls``, "hang" waits until it is cleared."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fault: str | None = None
+        self.calls: Sequence[str] = CALLS
         self.healed = threading.Event()
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        return self._guarded(found) if name in CALLS else found
+        return self._guarded(found) if name in CALLS and name in self.calls else found
 
     def _guarded(self, method: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -183,13 +183,14 @@ class Worker:
                 with self._changed:  # before reading the outbox, so that nothing put in meanwhile is missed
                     noted, self._noted = self._noted, {}
                     self._is_woken = False
-                for found in run(self._pipeline.partitions()):
-                    with self._changed:
+                listed = run(self._pipeline.partitions())
+                with self._changed:  # all before the first one goes on, which needs this lock for that
+                    for found in listed:
                         is_new = found[0] not in lap.under_way
                         # The partition's last batch may have been read before this message was put in.
                         lap.has_more |= not is_new and found[0] in noted
                         if is_new:
-                            pool.submit(partial(self._go_on, pool, lap, found))  # which needs this lock to end
+                            pool.submit(partial(self._go_on, pool, lap, found))
                             lap.under_way.add(found[0])
                 with self._changed:  # until all is done, or it is time to look for other partitions
                     self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
@@ -212,7 +213,8 @@ class Worker:
         try:
             seen = run(self._pipeline.outbox.seen(partition)) if report.has_more and not self._rests else 0
             if seen:
-                pool.submit(partial(self._go_on, pool, lap, (partition, seen)))
+                with self._changed:
+                    pool.submit(partial(self._go_on, pool, lap, (partition, seen)))
                 goes_on = True
         except StoreError as error:
             _LOG.warning("Messages of one user wait for the next look: %s", error)

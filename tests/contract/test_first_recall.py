@@ -116,6 +116,7 @@ class TestWaiting:
             found = patient.sync.recall_memories("ada", "Which tea?")
             assert [one.content for one in found] == ["Drinks green tea"]
             assert (found.by_meaning, found.reason) == (False, "The embedding model is being loaded")
+            loading.go.set()  # else closing waits for it
 
     def test_it_does_not_wait_for_a_model_that_cannot_be_loaded(self, sqlite_url: str, loading: Loading) -> None:
         loading.error = OSError("no such file")

@@ -30,7 +30,7 @@ from inference_core.stores.backends.sql.postgres_connections import _LOCK, Conne
 from inference_core.testing import ScriptedChatModel
 
 SAVERS = 3
-SILENCE_S = 1.0
+SILENCE_S = 3.0
 RECOVERY_S = 20.0
 LATE_S = 60.0
 ROW = Put(namespace=("ada", "semantic"), key="a", value="{}", kind="fact", updated_at=datetime.now(UTC))
@@ -39,7 +39,7 @@ ROW = Put(namespace=("ada", "semantic"), key="a", value="{}", kind="fact", updat
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "silence_s", SILENCE_S)
-    monkeypatch.setattr(postgres_connections, "_WRITING", postgres_connections._WRITING.replace("15s", "3s"))
+    monkeypatch.setattr(postgres_connections, "_WRITING", postgres_connections._WRITING.replace("15s", "6s"))
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_reads_work_again_after_a_silence(store: MemoryStore, proxy: SilentProxy
     with ThreadPoolExecutor(8) as pool:
         assert [*pool.map(backend.get_meta, ["a"] * 64)] == [None] * 64
         proxy.fall_silent()
-        with pytest.raises(StoreUnavailable, match="no answer for 1 s"):
+        with pytest.raises(StoreUnavailable, match="no answer for 3 s"):
             backend.get_meta("a")
         proxy.recover()
         assert [*pool.map(backend.get_meta, ["a"] * 64)] == [None] * 64

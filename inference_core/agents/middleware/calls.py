@@ -44,10 +44,20 @@ AsyncHandler = Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
 Response = ModelResponse[Any] | ExtendedModelResponse[Any]
 Update = dict[str, Any]
 """Changes to the agent's state."""
+_WAIT_SHARE: Final = 0.7
 MAX_MARKERS: Final = 4
 """The most cache markers that Anthropic accepts in a request."""
 _CACHE_CONTROL: Final = "cache_control"
 _Reported = OmitFromSchema(input=True, output=False)
+
+
+def time_to_wait(seconds: float, usual: float) -> float:
+    """Of the ``seconds`` that a recall may take, those in which it waits for the model, its vectors, or an index.
+
+    If that takes longer, recall goes on by words only. The rest, never more than the ``usual`` limit, is for ranking
+    and rendering: without it, a slow server would use up the whole time, and the run would have no memory at all.
+    """
+    return max(_WAIT_SHARE * seconds, seconds - usual)
 
 
 class FirstOfRun(UntrackedValue[Any]):

@@ -30,6 +30,7 @@ from inference_core.agents.middleware.calls import (
     profile_of,
     profile_text,
     text_block,
+    time_to_wait,
     with_system_blocks,
 )
 from inference_core.agents.provenance import delegating, is_from_outside, noted_outside
@@ -53,13 +54,6 @@ MAX_RECEIPT_DAYS: Final = 36_500
 DEFAULT_ENGINEER: Final = ContextEngineer(pruning=Pruning(min_chance=0.025, keeps_standing=False))
 """Prunes harder than the default, since a turn recalls only the few best of each category (`docs/context-quality.md`).
 Rules and preferences need no exemption: the profile has them."""
-_WAIT_SHARE: Final = 0.7
-"""The share of the timeout in which recall waits for the model, the question's vectors, or an index.
-
-If that takes longer, recall goes on by words only. The rest of the time, which is never more than ``recall_timeout``,
-is for ranking and rendering: with a share of 1, a slow server would use up the whole timeout, and the run would have no
-memory at all.
-"""
 _WARNING_PERIOD_S: Final = 60.0
 Placement = Literal["last_user", "system"]
 """Where memories outside the profile go."""
@@ -267,7 +261,7 @@ class MemoryMiddleware(OperationMiddleware):
             query = asked.text if asked else None
             agent = scope.namespaces.agent_name
             seconds = scope.engine.patience(self._recall_timeout, self._cold_timeout)
-            waits = max(_WAIT_SHARE * seconds, seconds - self._recall_timeout)
+            waits = time_to_wait(seconds, self._recall_timeout)
             options = replace(self._options, wait_seconds=waits, cold_seconds=waits)
             recall = observed(agent, build_turn_context, scope, user, query, options, frozen)
             turn = yield from patiently(seconds, recall)

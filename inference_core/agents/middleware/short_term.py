@@ -24,6 +24,7 @@ from inference_core.agents.middleware.calls import (
     OperationMiddleware,
     Update,
     profile_text,
+    time_to_wait,
     with_system_text,
 )
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
@@ -150,7 +151,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         # Without a block that asks a model, a reply waits no longer for memory than with MemoryMiddleware.
         engines = {block.scope(self._scope(runtime)).engine for block in blocks}
         seconds = max((one.patience(RECALL_TIMEOUT_S, COLD_TIMEOUT_S) for one in engines), default=RECALL_TIMEOUT_S)
-        recall = self._recalled(state, runtime, max(0.0, seconds - RECALL_TIMEOUT_S))
+        recall = self._recalled(state, runtime, time_to_wait(seconds, RECALL_TIMEOUT_S))
         return render_blocks((yield from patiently(seconds, recall)))
 
     def _recalled(
