@@ -27,7 +27,7 @@ SUITES: Final = {
     "everything else": "tests",
 }
 BENCHMARKS: Final = (
-    *("import", "cold_start", "responsiveness", "group_commit", "postgres_saves", "recall", "save", "update", "cold"),
+    *("import", "cold_start", "burst", "responsiveness", "group_commit", "postgres_saves", "recall", "save", "update", "cold"),
     *("footprint", "models", "middleware", "turn", "ingest", "outbox", "listing", "migration", "starvation", "serving"),
     *("audit", "backup", "encryption", "telemetry", "neighbours", "context_build", "recall_cache", "capacity"),
 )
