@@ -27,8 +27,20 @@ SUITES: Final = {
     "everything else": "tests",
 }
 BENCHMARKS: Final = (
-    *("import", "cold_start", "burst", "responsiveness", "group_commit", "postgres_saves", "recall", "save", "update", "cold"),
-    *("footprint", "models", "middleware", "turn", "ingest", "outbox", "listing", "migration", "starvation", "serving"),
+    *("import", "cold_start", "burst", "responsiveness", "group_commit", "postgres_saves", "recall", "save", "update"),
+    *(
+        "cold",
+        "footprint",
+        "models",
+        "middleware",
+        "turn",
+        "ingest",
+        "outbox",
+        "listing",
+        "migration",
+        "starvation",
+        "serving",
+    ),
     *("audit", "backup", "encryption", "telemetry", "neighbours", "context_build", "recall_cache", "capacity"),
 )
 """Names of results; each is written by the script of its name."""
