@@ -132,7 +132,10 @@ class MemorySettings(_Settings):
     )
     timezone: str = Field(default="UTC", description="The users' time zone, as an IANA name.")
     recall_timeout: float = Field(
-        default=RECALL_TIMEOUT_S, gt=0, description="Maximum seconds that a reply waits for its memories."
+        default=RECALL_TIMEOUT_S,
+        gt=0,
+        description="Maximum seconds that a recall may take before a reply, once the process is warm; waiting for its "
+        "turn in a burst does not count.",
     )
     cold_timeout: float = Field(
         default=COLD_TIMEOUT_S,
