@@ -229,8 +229,8 @@ class StoreEngine(StoreReader):
 
         def landed() -> None:
             self._indexes.note_written(namespace for namespace, _ in texts)
-            if embeds and self.backfill and any(document.vector is None for _, document in texts):
-                self.backfill.owe()
+            if embeds and any(document.vector is None for _, document in texts):
+                self.embed_later()
 
         # Without an expected version there is no conflict: if another writer was faster, try again.
         tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES

@@ -32,6 +32,7 @@ from inference_core.services.agent_memory_service import (
     purge_user_long_term_memory,
     purge_user_memories,
 )
+from inference_core.services.operations import delete
 from inference_core.services.operations.scope import put_of
 from inference_core.services.user_memories import UserEntry, UserMemoryEntry
 from inference_core.testing import FrozenClock
@@ -198,6 +199,47 @@ def test_many_entries(own_store: BaseStore):
     mine = [address(entry) for entry in list_user_memories(own_store, U, limit=None)[0]]
     assert delete_user_memory_entries(own_store, U, mine) == 1_100
     assert count_user_memories(own_store, U)["total"] == 0
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["purge", "delete"])
+def test_a_removal_of_all_ends_beside_callers_who_save_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool
+):
+    """Whatever it removed was replaced by the time it looked again, so that it never ended."""
+    monkeypatch.setattr(delete, "PORTION", 4)
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        for number in range(10):
+            service.save_memory(U, f"before {number}", "facts")
+        write, saved = store.engine.write, 0
+
+        def write_beside(*args: Any, **options: Any) -> Any:
+            nonlocal saved
+            if (saved := saved + 1) < 50:  # as many as the removal, after each of its portions
+                for number in range(4):
+                    run(write([put_of(record_of_fact(f"meanwhile {saved} {number}"))]))
+            return write(*args, **options)
+
+        monkeypatch.setattr(store.engine, "write", write_beside)
+        removed = service.delete_user_memories(U) if deletes else purge_user_memories(store, U)
+        assert removed == 10
+        assert saved < 50
+        left = [entry["content"] for entry in list_user_memories(store, U, limit=None)[0]]
+        assert left
+        assert all(content.startswith("meanwhile") for content in left)
+
+
+def record_of_fact(content: str) -> MemoryRecord:
+    now = FrozenClock().now().replace(year=2100)
+    return MemoryRecord(
+        id=content.replace(" ", "-"),
+        content=content,
+        memory_type=MemoryType.FACTS,
+        category=MemoryCategory.SEMANTIC,
+        namespace=(U_LABEL, "semantic"),
+        created_at=now,
+        updated_at=now,
+    )
 
 
 def test_purge_also_takes_what_is_of_no_category(any_store: BaseStore):

@@ -42,6 +42,7 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.stores.access_counts import Usage, usage_put
 from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
+from inference_core.stores.codec import Cursor
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.versions import State, last_end, states_in, versions_key
 
@@ -146,11 +147,14 @@ def empty(
     kinds: frozenset[str] | None = None,
     cause: Cause | None = None,
 ) -> Operation[int]:
-    """Removes all rows of exactly ``scopes`` (of ``kinds``), in portions until none is left; returns how many."""
-    removed = 0
-    while rows := (yield from engine.page(scopes, kinds=kinds, limit=PORTION)):
+    """Removes all rows of exactly ``scopes`` (of ``kinds``) that are there now, in portions; returns how many.
+
+    It does not come back for what others write meanwhile: beside callers who save all the time, it would never end.
+    """
+    removed, after = 0, None
+    while rows := (yield from engine.scan(scopes, kinds=kinds, limit=PORTION, after=after)):
         yield from engine.write([Remove(namespace=row.namespace, key=row.key) for row in rows], cause)
-        removed += len(rows)
+        removed, after = removed + len(rows), Cursor.of(rows[-1])
     return removed
 
 

@@ -227,14 +227,14 @@ class StoreReader:
         return max(usual, self._first_recall + cold - now)
 
     def embed_later(self) -> None:
-        """Has texts that have no vector yet get theirs in the background, soon."""
-        if self.embedder and self.backend.capabilities.writable:
-            self.maintenance.wake(VECTORS)
+        """Has texts that were stored without a vector get theirs in the background, soon, or when the store closes."""
+        if self.backfill:
+            self.backfill.owe()
 
     def _embed_what_was_read(self) -> None:
         """Without a change feed, a backend knows only of texts it has read that they wait for a vector."""
-        if not self.backend.capabilities.change_feed:
-            self.embed_later()
+        if self.backfill and not self.backend.capabilities.change_feed:
+            self.maintenance.wake(VECTORS)
 
     def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         self._reading.check()
