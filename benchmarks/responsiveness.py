@@ -25,6 +25,7 @@ from timing import scratch
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
 from inference_core.effects import HANG_S
+from inference_core.stores.backend import Head
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
@@ -43,7 +44,7 @@ class HangingBackend(InMemoryBackend):
         super().__init__()
         self.let_go = threading.Event()
 
-    def heads(self, scopes: Any) -> list[int]:
+    def heads(self, scopes: Any) -> list[Head]:
         """Hangs."""
         self.let_go.wait(30)
         return super().heads(scopes)

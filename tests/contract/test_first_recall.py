@@ -294,6 +294,21 @@ class TestClosing:
         assert not closing.is_alive()
         assert not loading.go.is_set()
 
+    def test_a_portion_that_has_not_begun_is_dropped_in_silence(
+        self, sqlite_url: str, loading: Loading, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its threads are busy with others' texts: closing used to end with a traceback."""
+        with opened(sqlite_url) as store:
+            assert store.engine.backfill is not None
+            assert store.engine.embedder is not None
+            for _ in range(2):
+                store.engine.embedder.in_background(loading)
+            store.engine.maintenance.close()  # it is woken once more before that
+            store.engine.backfill.fill_portion()
+            store.engine.backfill.close(0.01)
+            loading.go.set()
+        assert caplog.text == ""
+
     def test_a_model_that_fails_does_not_keep_it_open(
         self, without_chore: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:

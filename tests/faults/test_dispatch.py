@@ -321,6 +321,6 @@ class Pair:
         data = self._standby.folder / "data"
         shutil.rmtree(data)
         host = ("-h", str(self._primary.folder), "-U", "postgres")
-        copied = self._standby._run("pg_basebackup", *host, "-D", str(data), "-R", "-X", "stream", "-c", "fast")
+        copied = self._standby.run("pg_basebackup", *host, "-D", str(data), "-R", "-X", "stream", "-c", "fast")
         assert copied.wait() == 0
         self._standby.start()

@@ -14,6 +14,7 @@ from inference_core.effects import arun, run
 from inference_core.embeddings import embedder as embedder_module
 from inference_core.errors import DeadlineExceeded, EmbeddingError
 from inference_core.memory.namespaces import Namespace
+from inference_core.stores.backend import Head
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.breaker import PATIENCE
 from inference_core.stores.codec import PageRequest
@@ -109,7 +110,7 @@ async def test_a_coroutine_that_never_answers_is_left_alone_for_a_while(monkeypa
 class SlowForOne(InMemoryBackend):
     """Reads of one user take longer than some callers have time."""
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[int]:
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
         if scopes and scopes[0][0] == "big":
             time.sleep(0.1)
         return super().heads(scopes)

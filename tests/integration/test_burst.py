@@ -13,6 +13,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
 from inference_core.agents.identity import configurable_of
 from inference_core.embeddings.embedder import Embedder
+from inference_core.stores.backend import Head
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
@@ -26,7 +27,7 @@ PATIENCE_S = 1.0
 class SlowBackend(InMemoryBackend):
     """A database whose answers take a while, though less than a caller would wait."""
 
-    def heads(self, scopes: Any) -> list[int]:
+    def heads(self, scopes: Any) -> list[Head]:
         time.sleep(READ_S)
         return super().heads(scopes)
 

@@ -139,6 +139,8 @@ class Backfill:
 
     def _filled(self, done: Future[bool]) -> None:
         """Wakes the chore if a portion leaves something to do, or if a text was stored while it looked for some."""
+        if done.cancelled():  # the store is being closed
+            return
         if done.exception() or done.result() or self._refused or self._asked_meanwhile:
             self._wake(0.0)
 
