@@ -22,6 +22,7 @@ from inference_core.retrieval.vectors import pack_vectors
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.stores.backend import Backend, Put
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing.search import Search
 from inference_core.stores.opening import open_backend
 
 MANY, PORTION, CALLERS = 200_000, 2_000, 2
@@ -52,8 +53,9 @@ def fill(backend: Backend, model: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_no_recall_fails_while_a_large_index_is_built(kind: str, tmp_path: Path):
+def test_no_recall_fails_while_a_large_index_is_built(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Each recall looked through all memories: half of them failed, and the index was not there after minutes."""
+    monkeypatch.setitem(Search.__init__.__kwdefaults__ or {}, "wait_seconds", 2.0)  # else it would wait for the index
     embedder = Embedder(HashingEmbeddings(), "hashing")
     with database(kind, tmp_path) as url:
         with closing(open_backend(url)) as backend:
