@@ -56,7 +56,6 @@ from inference_core.services.operations.receipts import list_receipts, rebuild_r
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 from inference_core.services.operations.save import save
 from inference_core.services.operations.scope import (
-    DEFAULT_COLD_SECONDS,
     DEFAULT_DELETED_DAYS,
     MemoryScope,
     UserId,
@@ -80,6 +79,7 @@ from inference_core.services.user_memories import (
 )
 from inference_core.settings import MemorySettings
 from inference_core.stores.factory import engine_of
+from inference_core.stores.indexing.search import COLD_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -262,7 +262,7 @@ class AgentMemoryStoreService(ServiceBase):
             actor=actor or Actor(),
             store=store,
             spaces=spaces,
-            cold_seconds=DEFAULT_COLD_SECONDS if timeout is None else _COLD_SHARE * timeout,
+            cold_seconds=COLD_SECONDS if timeout is None else _COLD_SHARE * timeout,
         )
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)

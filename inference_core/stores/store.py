@@ -52,7 +52,7 @@ from inference_core.stores.codec import unpack_value
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.redacting import redacted
 from inference_core.stores.governance.time_to_live import FRESH, MemoryTTLConfig, expiry_in
-from inference_core.stores.indexing.search import Search
+from inference_core.stores.indexing.search import COLD_SECONDS, Search
 
 if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import UserMemory
@@ -62,8 +62,6 @@ else:
 _LOG = logging.getLogger(__name__)
 MAX_PAGE: Final = 10_000
 MAX_OFFSET: Final = 1_000_000_000
-_COLD_S: Final = 7.0
-"""How long a search waits for a model that is being loaded, and for an index that is not there yet, in seconds."""
 _INDEXED_CHARS: Final = 1024 * 1024
 """The most of an item's text that is indexed. Of a longer text, such as a tool's result, queries find the beginning."""
 
@@ -183,7 +181,7 @@ class MemoryStore(BaseStore):
                     text=op.query,
                     limit=end,
                     reject=lambda row: None if accepts(row.value) else "filter",
-                    cold_seconds=_COLD_S,
+                    cold_seconds=COLD_SECONDS,
                 )
             )
             found = [(one.row, one.score) for one in result.groups[0][op.offset :]]

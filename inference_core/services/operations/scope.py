@@ -35,13 +35,13 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import AllFences
+from inference_core.stores.indexing.search import COLD_SECONDS
 
 T = TypeVar("T")
 UserId = Owner
 ATTEMPTS: Final = 100
 MAX_TAGS: Final = 32
 DEFAULT_DELETED_DAYS: Final = 7.0
-DEFAULT_COLD_SECONDS: Final = 7.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class MemoryScope:
     spaces: Spaces | None = None
     beside: tuple[Write, ...] = ()
     since: AllFences | None = None
-    cold_seconds: float = DEFAULT_COLD_SECONDS
+    cold_seconds: float = COLD_SECONDS
 
     @property
     def kept_until(self) -> datetime | None:

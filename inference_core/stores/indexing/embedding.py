@@ -33,9 +33,10 @@ PORTION: Final = 32
 _FEW: Final = 3
 _MOST_AT_ONCE: Final = 16
 _MOST_CHARACTERS: Final = 8_000
+"""A search embeds at most so many texts, of so many characters, before it ranks: about a tenth of a second's work."""
 _FEW_WRITTEN_S: Final = 0.1
 _FEW_PAUSE_S: Final = 5.0
-"""A search embeds at most so many texts, of so many characters, before it ranks: about a tenth of a second's work."""
+"""How long a search waits until these vectors are stored, and how long none tries again after a failure."""
 _PAUSE_S: Final = 0.5
 
 

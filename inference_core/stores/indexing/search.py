@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from inference_core.retrieval.vectors import Floats
 
 
+COLD_SECONDS: Final = 7.0
+"""How long a direct search waits for a model that is being loaded, and for an index that is not there yet."""
+
+
 class RecallMode(str, Enum):
     """By which evidence hits were ranked."""
 
