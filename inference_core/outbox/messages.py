@@ -1,6 +1,6 @@
 """Message: one message of a conversation, whatever its source. Transcript: the messages of a file.
 
-The module also answers questions about their text: which part the user wrote, and how to split it into memories.
+The module also says from which message on a session holds text from outside, and splits texts into memories.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 from inference_core.memory.trust import Origin
+from inference_core.outbox.outside import quotes
 
 NO_THREAD: Final = "threadless"
 """The session of runs without a thread, whose callers pass the whole history each time."""
@@ -24,32 +25,6 @@ EMPTY: Final = "empty"
 """Why a message without text is skipped."""
 OTHER_PARTS: Final = "parts without text"
 """Why a part of a message is skipped, such as an image. Counts parts, not messages."""
-FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-SIGNS: Final = (
-    r"^[ \t]{0,8}(?:[>|#$]|(?:from|to|subject|date|sent|cc):\s|-{3,}|={3,}|_{3,}|(?:dear|hi|hello) "
-    r"[^\n]{1,40},\s*$|\[?\d\d:\d\d)"
-)
-"""The start of a line from which a message is pasted text (MULTILINE, IGNORECASE)."""
-_PASTED: Final = re.compile(SIGNS, re.IGNORECASE | re.MULTILINE)
-_DOCUMENT: Final = (
-    r"(?:e-?mail|mail|message|document|doc|article|page|letter|text|note|notes|log|logs|output|readme|ticket|transcript"
-    r"|file|review|post)\b"
-)
-_TO_WORK_ON: Final = re.compile(
-    r"\b(?:summari[sz]e|translate|proofread|review|rephrase|rewrite|shorten|analy[sz]e|explain|what does|look at|read"
-    r"|check|here(?:'s| is| are)"
-    rf"|(?:this|these|following|attached|forwarded) {_DOCUMENT})\b"
-    r"[^\n:]{0,80}:(?=[\s\"'\u201c\u201e\u00ab])",
-    re.IGNORECASE,
-)
-_CODE: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands for code while signs of pasted text are looked for."""
-_INTRODUCES_CODE: Final = re.compile(rf"(?!.*\b{_DOCUMENT})[^\n]*:\s*{_CODE}", re.IGNORECASE)
-"""A `_TO_WORK_ON` sign that introduces code, not a document: once the code has ended, the user speaks again."""
-_QUOTED: Final = re.compile(
-    r"[:\uff1a]\s?[\"\u201c\u201e\u00ab\u300c\u2018](?=[^\n\"\u201d\u201c\u00bb\u300d\u2019]{20})"
-)
-"""A colon and the start of a quotation that is a text of its own."""
 _ENDS: Final = (
     re.compile(r"\n{2,}"),
     re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
@@ -74,7 +49,9 @@ class ConversationMessage:
     """One message. ``at`` is when it was said, aware; None where the source does not say.
 
     ``id`` is the source's own; without one, ``position``, counted from 0 in the session, tells equal messages apart.
-    ``after_tool``: an assistant said it after a tool's results or pasted text, and may only repeat them.
+    ``author`` is the name of another person who said it; None for the user, whatever the user's name.
+    ``is_proven``: nothing in it is from outside, such as a file or a citation (see `outside`).
+    ``is_marked``: text from outside was in the conversation by then, which an assistant may repeat.
     """
 
     session_id: str | None
@@ -84,12 +61,20 @@ class ConversationMessage:
     position: int = 0
     author: str | None = None
     at: datetime | None = None
-    after_tool: bool = False
+    is_proven: bool = True
+    is_marked: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user said it. Its `own_sentences` are then the user's words."""
+        return self.role is Role.USER and self.author is None and self.is_proven
 
     @property
     def origin(self) -> Origin:
-        """Whose words they are; what may be a tool's counts as a tool's."""
-        return Origin.TOOL if self.after_tool else _ORIGINS[self.role]
+        """Whose words they are; what may be from outside counts as a tool's or a document's."""
+        if self.role is Role.USER:
+            return Origin.USER if self.is_proven and not quotes(self.text) else Origin.DOCUMENT
+        return Origin.TOOL if self.is_marked or not self.is_proven else _ORIGINS[self.role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +90,18 @@ class Transcript:
 
 
 def traced(messages: Iterable[ConversationMessage]) -> Iterator[ConversationMessage]:
-    """``messages``, the assistant's marked ``after_tool`` once a message of their session `brings_outside` text."""
+    """``messages``, marked from the first on that `brings_outside` text into their session."""
     with_outside: set[str | None] = set()
     for message in messages:
-        if message.session_id not in with_outside and brings_outside(message):
+        if message.is_marked or brings_outside(message):
             with_outside.add(message.session_id)
-        is_after = message.role is Role.ASSISTANT and message.session_id in with_outside
-        yield replace(message, after_tool=True) if is_after else message
+        yield replace(message, is_marked=True) if message.session_id in with_outside else message
 
 
 def brings_outside(message: ConversationMessage) -> bool:
     """Whether ``message`` holds text from outside, which the assistant may repeat from then on."""
-    return message.role is Role.TOOL or (message.role is Role.USER and has_pasted(message.text))
+    is_others = message.role is Role.TOOL or message.author is not None or not message.is_proven
+    return is_others or (message.role is Role.USER and quotes(message.text))
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:
@@ -144,30 +129,6 @@ def session_name(session_id: str | None) -> str | None:
 def session_label(session_id: str | None) -> str | None:
     """``session_id`` as a field of a memory: a `label`, but ids that are too long stay distinct."""
     return label(session_name(session_id))
-
-
-def own_words(text: str) -> str:
-    """``text`` without code, up to the first sign of pasted text; a greeting in the first line is not such a sign."""
-    text = FENCE.sub(f"\n{_CODE}\n", text.replace(_CODE, ""))
-    start = 0 if text.lstrip().startswith(">") else max(text.find("\n"), 0)
-    signs = [sign.start() for sign in (_PASTED.search(text, start), _QUOTED.search(text)) if sign]
-    at = 0
-    while sign := _TO_WORK_ON.search(text, at):
-        if not _INTRODUCES_CODE.match(text, sign.start()):
-            signs.append(sign.end())
-            break
-        at = text.index("\n", sign.start())  # what introduces code ends its line, so all signs of the line do
-    return text[: min(signs, default=len(text))].replace(f"\n{_CODE}\n", "\n")
-
-
-def has_pasted(text: str) -> bool:
-    """Whether something follows the user's `own_words` in ``text``, or code stands in it."""
-    return bool(text.removeprefix(own_words(text)).strip())
-
-
-def quotes(text: str) -> bool:
-    """Whether ``text`` repeats a text of somebody else: a quotation after a colon."""
-    return bool(_QUOTED.search(FENCE.sub("\n", text)))
 
 
 def split_text(text: str, max_bytes: int) -> list[str]:

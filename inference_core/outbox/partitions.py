@@ -156,7 +156,8 @@ class Waiting:
             "position": message.position,
             "author": message.author and mended(message.author),
             "at": message.at and message.at.isoformat(),
-            **({"after_tool": True} if message.after_tool else {}),
+            **({"after_tool": True} if message.is_marked else {}),
+            **({} if message.is_proven else {"unproven": True}),
             **({"zone": self.zone} if self.zone else {}),
             **({"due": self.due.isoformat()} if self.due else {}),
             **({"trace": self.trace} if self.trace else {}),
@@ -174,7 +175,8 @@ class Waiting:
             position=value["position"],
             author=value["author"],
             at=datetime.fromisoformat(value["at"]) if value["at"] else None,
-            after_tool=value.get("after_tool", False),
+            is_proven=not value.get("unproven", False),
+            is_marked=value.get("after_tool", False),
         )
         due = moment_field(value, "due")
         return cls(row.key, row.version, message, value.get("zone"), due, value.get("trace"))

@@ -1,0 +1,248 @@
+"""Said: what the user said in a conversation, and whether anything in it is from outside.
+
+A model that obeys an injected text may name the user as its source, and one changed word turns the user's sentence into
+another's. So where text from outside is in the conversation, only whole sentences of the user count as the user's words,
+and texts that the user confirmed.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Final
+
+from inference_core.outbox.messages import ConversationMessage, Role, brings_outside
+from inference_core.outbox.outside import own_sentences
+
+MAX_QUESTION: Final = 160
+"""Letters of a question besides the text that it shows."""
+_MAX_ANSWER: Final = 6
+_YES: Final = frozenset(
+    [
+        "yes",
+        "yep",
+        "yeah",
+        "sure",
+        "ok",
+        "okay",
+        "right",
+        "correct",
+        "exactly",
+        "agreed",
+        "ja",
+        "jawohl",
+        "klar",
+        "genau",
+        "gerne",
+        "oui",
+        "ouais",
+        "bien",
+        "si",
+        "sí",
+        "vale",
+        "claro",
+        "correcto",
+        "sì",
+        "certo",
+        "esatto",
+        "sim",
+        "isso",
+        "tak",
+        "jasne",
+        "zgoda",
+        "да",
+        "конечно",
+        "верно",
+        "так",
+        "ано",
+        "igen",
+        "evet",
+        "tamam",
+        "kyllä",
+        "joo",
+        "はい",
+        "ええ",
+        "うん",
+        "はいお願いします",
+        "お願いします",
+        "是",
+        "是的",
+        "好",
+        "好的",
+        "对",
+        "可以",
+        "行",
+        "네",
+        "예",
+        "응",
+        "네부탁해요",
+        "نعم",
+        "أجل",
+        "हाँ",
+        "हां",
+        "जी",
+        "כן",
+    ]
+)
+_KINDLY: Final = frozenset(
+    [
+        "please",
+        "do",
+        "it",
+        "that",
+        "thanks",
+        "thank",
+        "you",
+        "bitte",
+        "danke",
+        "mach",
+        "das",
+        "merci",
+        "svp",
+        "gracias",
+        "hazlo",
+        "por",
+        "favor",
+        "grazie",
+        "prego",
+        "per",
+        "favore",
+        "obrigado",
+        "obrigada",
+        "proszę",
+        "dzięki",
+        "пожалуйста",
+        "спасибо",
+        "lütfen",
+        "请",
+        "谢谢",
+        "ありがとう",
+        "감사합니다",
+        "شكرا",
+        "من",
+        "فضلك",
+    ]
+)
+_FORGETTING: Final = frozenset(
+    [
+        "forget",
+        "delete",
+        "erase",
+        "remove",
+        "shall",
+        "should",
+        "may",
+        "can",
+        "i",
+        "do",
+        "you",
+        "want",
+        "me",
+        "to",
+        "really",
+        "now",
+        "please",
+        "from",
+        "memory",
+        "the",
+        "this",
+        "that",
+    ]
+)
+"""The words that a question about forgetting may have besides the text to forget; "never" and "remember" are not."""
+_HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+"""Characters in a question that a client may not show to the user."""
+_ASKS: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
+_QUOTATION: Final = re.compile("[\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u300c-\u300f*_]")
+_EDGE: Final = ".!\u3002\uff01\u06d4\u0964 \"'"
+
+
+class Said:
+    """What the user said in ``messages``, in their order, and what the user confirmed.
+
+    ``is_marked``: text from outside was in the conversation before. ``sources``: only these messages of the user count;
+    None: all.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[ConversationMessage],
+        *,
+        is_marked: bool = False,
+        sources: Collection[ConversationMessage] | None = None,
+    ) -> None:
+        self.has_outside = is_marked or any(one.is_marked or brings_outside(one) for one in messages)
+        counted = [one for one in messages if one.is_own and (sources is None or one in sources)]
+        self._sentences = [own_sentences(one.text) for one in counted]
+        self._confirmed = [
+            line for asked, answer in pairwise(messages) if answer in counted and (line := _agreed(asked, answer))
+        ]
+
+    def is_external(self, text: str) -> bool:
+        """Whether ``text`` may come from outside: something does, and the text is not `owned`."""
+        return self.has_outside and self.owned(text) is None
+
+    def owned(self, text: str) -> str | None:
+        """``text`` as the user said it, if it is one or more whole sentences in a row of one message; else None.
+
+        Also, as it is, a text to which the user said yes.
+        """
+        wanted = _normal(text)
+        if not wanted:
+            return None
+        for sentences in self._sentences:
+            normal = [_normal(one) for one in sentences]
+            for start, first in enumerate(normal):
+                if not wanted.startswith(first):
+                    continue
+                for end in range(start + 1, len(normal) + 1):
+                    whole = " ".join(sentences[start:end])
+                    if _normal(whole) == wanted:
+                        return whole
+        return text if self.has_confirmed(text) else None
+
+    def has_confirmed(self, text: str) -> bool:
+        """Whether the user said yes to a question that shows ``text`` word for word, and little else."""
+        return any(_rest(line, text) is not None for line in self._confirmed)
+
+    def has_dismissed(self, text: str) -> bool:
+        """Whether the user said yes to a question that asks to forget ``text``, such as Forget “…”?"""
+        found = (_rest(line, text) for line in self._confirmed)
+        return any(rest is not None and set(rest) <= _FORGETTING and set(rest) & _VERBS for rest in found)
+
+
+_VERBS: Final = frozenset({"forget", "delete", "erase", "remove"})
+
+
+def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
+    """The last line of ``asked`` if it is a question to which the user says nothing but yes; else ""."""
+    said = re.findall(r"\w+", answer.text.casefold())
+    if asked.role is not Role.ASSISTANT or not 0 < len(said) <= _MAX_ANSWER:
+        return ""
+    if _YES.isdisjoint(said) or not set(said) <= _YES | _KINDLY:
+        return ""
+    line = asked.text.strip().rpartition("\n")[2].strip()
+    return line if _ASKS.search(line) and not _HIDING.search(line) else ""
+
+
+def _rest(line: str, text: str) -> list[str] | None:
+    """The words of a question around ``text``, which has to be most of it; None if it does not show the text."""
+    wanted, shown = _bare(text), _bare(line)
+    before, found, after = f" {shown} ".partition(f" {wanted} ")
+    if not wanted or not found or len(before) + len(after) > min(MAX_QUESTION, max(len(wanted), 40)):
+        return None
+    return re.findall(r"\w+", f"{before} {after}")
+
+
+def _normal(text: str) -> str:
+    """``text`` as it is compared: without differences of case, white space, apostrophes and the marks at its end."""
+    plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").replace("\u2018", "'")
+    return " ".join(plain.split()).strip(_EDGE)
+
+
+def _bare(text: str) -> str:
+    """`_normal` without quotation marks and without the mark at the end of words, so that a question can show it."""
+    plain = _QUOTATION.sub(" ", _normal(text))
+    return " ".join(word.rstrip(".!?,;:\u3002\uff01\uff1f\u061f") or word for word in plain.split())
