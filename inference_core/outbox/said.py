@@ -27,7 +27,9 @@ _KINDLY: Final = (
     "obrigado obrigada proszę dzięki пожалуйста спасибо lütfen 请 谢谢 ありがとう 감사합니다 شكرا من فضلك"
 )
 _ASKING: Final = "shall should may can could i do you want would like me to please now really the this that memory my"
-_REMEMBERING: Final = "remember save store note keep add as a an rule instruction preference procedure following for later"
+_REMEMBERING: Final = (
+    "remember save store note keep add as a an rule instruction preference procedure following for later"
+)
 _FORGETTING: Final = "forget delete erase remove from"
 """The words that a question may have besides the text that it shows. Others, such as "never", would turn its meaning."""
 _HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
