@@ -31,7 +31,7 @@ _REMEMBERING: Final = (
     "remember save store note keep add as a an rule instruction preference procedure following for later"
 )
 _FORGETTING: Final = "forget delete erase remove from"
-"""The words that a question may have besides the text that it shows. Others, such as "never", would turn its meaning."""
+"""The words that a question may have besides the text that it shows. Others, such as "never", may turn its meaning."""
 _HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters in a question that a client may not show to the user."""
 _ASKS: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
@@ -124,4 +124,4 @@ def _normal(text: str) -> str:
 def _bare(text: str) -> str:
     """`_normal` without quotation marks and without the mark at the end of words, so that a question can show it."""
     plain = _QUOTATION.sub(" ", _normal(text))
-    return " ".join(word.rstrip(".!?,;:\u3002\uff01\uff1f\u061f") or word for word in plain.split())
+    return " ".join(filter(None, (word.rstrip(".!?,;:\u3002\uff01\uff1f\u061f") for word in plain.split())))
