@@ -89,13 +89,10 @@ def is_plain_block(block: Any, allowed: Mapping[str, frozenset[str]] = _TOLD) ->
         return False
     fields = cast("Mapping[str, Any]", block)
     named = allowed.get(str(fields.get("type")))
-    extras = fields.get("extras") or {}
-    return (
-        named is not None
-        and _has_only(fields, _FRAME | named)
-        and isinstance(extras, Mapping)
-        and _has_only(extras, _EXTRAS)
-    )
+    if named is None or not _has_only(fields, _FRAME | named):
+        return False
+    extras: Any = fields.get("extras")
+    return not extras or (isinstance(extras, Mapping) and _has_only(cast("Mapping[str, Any]", extras), _EXTRAS))
 
 
 def _has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:

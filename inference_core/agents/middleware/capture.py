@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, Unpack
 
 from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
@@ -23,7 +23,7 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
-from inference_core.agents.provenance import OutsideState, first_outside, outside_update, told_by_agent
+from inference_core.agents.provenance import OutsideState, first_outside, heard_update, outside_update, told_by_agent
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -156,6 +156,12 @@ class CaptureMiddleware(OperationMiddleware):
             update = (yield from self._captured(request.state, request.runtime, end)) or {}
         return request, {**update, **outside_update(request.state)}
 
+    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+        """Records what the model said."""
+        del request
+        yield from ()
+        return heard_update(said)
+
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Puts new messages into the outbox. Raises ConfigurationError if the store cannot hold one."""
         return run(self._captured(state, runtime), _TIMEOUT_S)
@@ -207,7 +213,7 @@ class CaptureMiddleware(OperationMiddleware):
                     position=at,
                     author=None if is_agents else said.name,
                     at=now,
-                    after_tool=is_agents and (at > after or bool(told)),
+                    is_marked=at > after or bool(told),
                 )
                 new.append(message)
             partition = Partition.of(user, scope.namespaces)
