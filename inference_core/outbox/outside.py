@@ -1,7 +1,7 @@
 """Outside unless proven harmless: which messages and texts hold nothing but the words of a user or a model.
 
-Providers and frameworks invent new kinds of blocks, metadata and messages all the time. So the tables below name what is
-harmless; whatever they do not name counts as text from outside.
+Providers and frameworks invent new kinds of blocks, metadata and messages all the time. So the tables below name what
+is harmless; whatever they do not name counts as text from outside.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Said: what the user said in a conversation, and whether anything in it is from outside.
 
-A model that obeys an injected text may name the user as its source, and one changed word turns the user's sentence into
-another's. So where text from outside is in the conversation, only whole sentences of the user count as the user's words,
-and texts that the user confirmed.
+A model that obeys an injected text may name the user as its source, and one changed word turns the user's sentence
+into another's. So where text from outside is in the conversation, only whole sentences of the user count as the user's
+words, and texts that the user confirmed.
 """
 
 from __future__ import annotations
@@ -16,142 +16,22 @@ from typing import Final
 from inference_core.outbox.messages import ConversationMessage, Role, brings_outside
 from inference_core.outbox.outside import own_sentences
 
-MAX_QUESTION: Final = 160
-"""Letters of a question besides the text that it shows."""
 _MAX_ANSWER: Final = 6
-_YES: Final = frozenset(
-    [
-        "yes",
-        "yep",
-        "yeah",
-        "sure",
-        "ok",
-        "okay",
-        "right",
-        "correct",
-        "exactly",
-        "agreed",
-        "ja",
-        "jawohl",
-        "klar",
-        "genau",
-        "gerne",
-        "oui",
-        "ouais",
-        "bien",
-        "si",
-        "sí",
-        "vale",
-        "claro",
-        "correcto",
-        "sì",
-        "certo",
-        "esatto",
-        "sim",
-        "isso",
-        "tak",
-        "jasne",
-        "zgoda",
-        "да",
-        "конечно",
-        "верно",
-        "так",
-        "ано",
-        "igen",
-        "evet",
-        "tamam",
-        "kyllä",
-        "joo",
-        "はい",
-        "ええ",
-        "うん",
-        "はいお願いします",
-        "お願いします",
-        "是",
-        "是的",
-        "好",
-        "好的",
-        "对",
-        "可以",
-        "行",
-        "네",
-        "예",
-        "응",
-        "네부탁해요",
-        "نعم",
-        "أجل",
-        "हाँ",
-        "हां",
-        "जी",
-        "כן",
-    ]
+_YES: Final = (
+    "yes yep yeah sure ok okay right correct exactly agreed ja jawohl klar genau gerne oui ouais bien si sí vale claro "
+    "correcto sì certo esatto sim isso tak jasne zgoda да конечно верно так ано igen evet tamam kyllä joo "
+    "はい ええ うん はいお願いします お願いします 是 是的 好 好的 对 可以 行 네 예 응 네부탁해요 نعم أجل हाँ हां जी כן"
 )
-_KINDLY: Final = frozenset(
-    [
-        "please",
-        "do",
-        "it",
-        "that",
-        "thanks",
-        "thank",
-        "you",
-        "bitte",
-        "danke",
-        "mach",
-        "das",
-        "merci",
-        "svp",
-        "gracias",
-        "hazlo",
-        "por",
-        "favor",
-        "grazie",
-        "prego",
-        "per",
-        "favore",
-        "obrigado",
-        "obrigada",
-        "proszę",
-        "dzięki",
-        "пожалуйста",
-        "спасибо",
-        "lütfen",
-        "请",
-        "谢谢",
-        "ありがとう",
-        "감사합니다",
-        "شكرا",
-        "من",
-        "فضلك",
-    ]
+_KINDLY: Final = (
+    "please do it that thanks thank you bitte danke mach das merci svp gracias hazlo por favor grazie prego per favore "
+    "obrigado obrigada proszę dzięki пожалуйста спасибо lütfen 请 谢谢 ありがとう 감사합니다 شكرا من فضلك"
 )
-_FORGETTING: Final = frozenset(
-    [
-        "forget",
-        "delete",
-        "erase",
-        "remove",
-        "shall",
-        "should",
-        "may",
-        "can",
-        "i",
-        "do",
-        "you",
-        "want",
-        "me",
-        "to",
-        "really",
-        "now",
-        "please",
-        "from",
-        "memory",
-        "the",
-        "this",
-        "that",
-    ]
+_ASKING: Final = "shall should may can could i do you want would like me to please now really the this that memory my"
+_REMEMBERING: Final = (
+    "remember save store note keep add as a an rule instruction preference procedure following for later"
 )
-"""The words that a question about forgetting may have besides the text to forget; "never" and "remember" are not."""
+_FORGETTING: Final = "forget delete erase remove from"
+"""The words that a question may have besides the text that it shows. Others, such as "never", may turn its meaning."""
 _HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters in a question that a client may not show to the user."""
 _ASKS: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
@@ -204,16 +84,12 @@ class Said:
         return text if self.has_confirmed(text) else None
 
     def has_confirmed(self, text: str) -> bool:
-        """Whether the user said yes to a question that shows ``text`` word for word, and little else."""
-        return any(_rest(line, text) is not None for line in self._confirmed)
+        """Whether the user said yes to a question that shows ``text`` word for word, such as Remember “…”?"""
+        return any(_is_about(line, text, _REMEMBERING) for line in self._confirmed)
 
     def has_dismissed(self, text: str) -> bool:
-        """Whether the user said yes to a question that asks to forget ``text``, such as Forget “…”?"""
-        found = (_rest(line, text) for line in self._confirmed)
-        return any(rest is not None and set(rest) <= _FORGETTING and set(rest) & _VERBS for rest in found)
-
-
-_VERBS: Final = frozenset({"forget", "delete", "erase", "remove"})
+        """Whether the user said yes to a question that asks to forget ``text``: Forget “…”?"""
+        return any(_is_about(line, text, _FORGETTING) for line in self._confirmed)
 
 
 def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
@@ -221,19 +97,22 @@ def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
     said = re.findall(r"\w+", answer.text.casefold())
     if asked.role is not Role.ASSISTANT or not 0 < len(said) <= _MAX_ANSWER:
         return ""
-    if _YES.isdisjoint(said) or not set(said) <= _YES | _KINDLY:
+    if set(_YES.split()).isdisjoint(said) or not set(said) <= {*_YES.split(), *_KINDLY.split()}:
         return ""
     line = asked.text.strip().rpartition("\n")[2].strip()
     return line if _ASKS.search(line) and not _HIDING.search(line) else ""
 
 
-def _rest(line: str, text: str) -> list[str] | None:
-    """The words of a question around ``text``, which has to be most of it; None if it does not show the text."""
-    wanted, shown = _bare(text), _bare(line)
-    before, found, after = f" {shown} ".partition(f" {wanted} ")
-    if not wanted or not found or len(before) + len(after) > min(MAX_QUESTION, max(len(wanted), 40)):
-        return None
-    return re.findall(r"\w+", f"{before} {after}")
+def _is_about(line: str, text: str, verbs: str) -> bool:
+    """Whether a question shows the whole ``text``, with no words around it but those of asking and ``verbs``.
+
+    To forget, one of the verbs has to be there; to remember, "Do you want me to …?" is clear, too.
+    """
+    wanted = _bare(text)
+    before, found, after = f" {_bare(line)} ".partition(f" {wanted} ")
+    words = {*before.split(), *after.split()}
+    names_it = verbs is _REMEMBERING or not words.isdisjoint(verbs.split()[:-1])
+    return bool(wanted and found) and names_it and words <= {*_ASKING.split(), *verbs.split()}
 
 
 def _normal(text: str) -> str:
@@ -245,4 +124,4 @@ def _normal(text: str) -> str:
 def _bare(text: str) -> str:
     """`_normal` without quotation marks and without the mark at the end of words, so that a question can show it."""
     plain = _QUOTATION.sub(" ", _normal(text))
-    return " ".join(word.rstrip(".!?,;:\u3002\uff01\uff1f\u061f") or word for word in plain.split())
+    return " ".join(filter(None, (word.rstrip(".!?,;:\u3002\uff01\uff1f\u061f") for word in plain.split())))
