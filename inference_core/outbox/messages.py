@@ -93,7 +93,7 @@ def traced(messages: Iterable[ConversationMessage]) -> Iterator[ConversationMess
     """``messages``, marked from the first on that `brings_outside` text into their session."""
     with_outside: set[str | None] = set()
     for message in messages:
-        if message.is_marked or brings_outside(message):
+        if any_outside([message]):
             with_outside.add(message.session_id)
         yield replace(message, is_marked=True) if message.session_id in with_outside else message
 
@@ -102,6 +102,11 @@ def brings_outside(message: ConversationMessage) -> bool:
     """Whether ``message`` holds text from outside, which the assistant may repeat from then on."""
     is_others = message.role is Role.TOOL or message.author is not None or not message.is_proven
     return is_others or (message.role is Role.USER and quotes(message.text))
+
+
+def any_outside(messages: Iterable[ConversationMessage]) -> bool:
+    """Whether text from outside is in ``messages``, or was in their conversation before."""
+    return any(one.is_marked or brings_outside(one) for one in messages)
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:
