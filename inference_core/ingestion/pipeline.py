@@ -50,7 +50,7 @@ _ENDED: Final = "The worker ended, or lost the database, each time it worked on 
 class Extractor(Protocol):
     """Finds memories in messages, with a language model or by rules.
 
-    An extractor whose ``extract`` has a keyword ``earlier`` is also given the last messages of the session before these.
+    An extractor whose ``extract`` has a keyword ``earlier`` is also given the session's last messages before these.
     """
 
     def extract(

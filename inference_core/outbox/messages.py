@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final
 
 from inference_core.errors import InvalidMemory
+from inference_core.memory.namespaces import Owner
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 from inference_core.memory.trust import Origin
 from inference_core.outbox.outside import quotes
@@ -107,6 +108,11 @@ def brings_outside(message: ConversationMessage) -> bool:
 def any_outside(messages: Iterable[ConversationMessage]) -> bool:
     """Whether text from outside is in ``messages``, or was in their conversation before."""
     return any(one.is_marked or brings_outside(one) for one in messages)
+
+
+def author_of(name: str | None, user_id: Owner) -> str | None:
+    """``name`` as the author of a message in the user's role; None if it is the user's own."""
+    return None if name and name.casefold() == str(user_id).casefold() else name or None
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:

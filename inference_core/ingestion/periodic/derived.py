@@ -53,7 +53,7 @@ class Citable:
 
     @classmethod
     def of_message(cls, message: ConversationMessage, at: datetime) -> Citable:
-        """A message as a source, dated ``at``; a document if it is another person's, since a summary may use only it."""
+        """A message as a source, dated ``at``; a document if a person's text may be another's than the user's."""
         is_others = message.role is Role.USER and brings_outside(message)
         origin = Origin.DOCUMENT if is_others else message.origin
         return cls(
