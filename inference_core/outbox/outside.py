@@ -53,13 +53,22 @@ _END: Final = re.compile(
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\s]*\Z")
 """A semicolon ends Greek questions."""
 _MAIL_QUOTE: Final = re.compile(r"\s*[>|\u203a\u2502]")
-_REPORT: Final = re.compile(
-    r":\s+(?=\S.{7})|\uff1a\s*(?=\S.{5})"  # what follows a colon
-    '|"[^"]{12,}"|\u201c[^\u201d\u201c]{12,}[\u201d\u201c]|\u201e[^\u201c\u201d]{12,}[\u201c\u201d]'
-    "|\u00ab[^\u00bb]{12,}\u00bb|\u00bb[^\u00ab]{12,}\u00ab|[\u300c\u300e][^\u300d\u300f]{6,}[\u300d\u300f]"
-    "|(?<!\\w)['\u2018\u201a][^'\u2018\u2019]{12,}['\u2019\u2018](?!\\w)"
-)
-"""In a sentence, the start of words that may be somebody else's: after a colon, or between quotation marks."""
+
+
+def _reports(least: int) -> re.Pattern[str]:
+    """Finds the start of words that may be somebody else's: ``least`` letters after a colon, or in quotation marks."""
+    few = least // 3  # letters of Chinese or Japanese
+    pairs = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab")
+    marks = [rf"{one}[^{one}{end}]{{{least},}}{end}" for one, end in pairs]
+    marks += [rf"[\u300c\u300e][^\u300d\u300f]{{{few},}}[\u300d\u300f]"]
+    marks += [rf"(?<!\w)['\u2018\u201a][^'\u2018\u2019]{{{least},}}['\u2018\u2019](?!\w)"]
+    return re.compile("|".join([rf":\s+(?=\S.{{{least}}})", rf"\uff1a\s*(?=\S.{{{few}}})", *marks]))
+
+
+_REPORT: Final = _reports(9)
+"""Ends what counts as the user's own words."""
+_QUOTATION: Final = _reports(24)
+"""Tells that a message quotes: titles and short notes after a colon do not."""
 _HIDDEN: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters that people do not type: tags, changes of direction, the place of an object."""
 
@@ -103,19 +112,19 @@ def _has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:
 def quotes(text: str) -> bool:
     """Whether a message of a user may repeat a text of somebody else, in any language.
 
-    It does if it has several lines or more than `MAX_OWN` letters, a line that begins like a quotation in a mail, words
-    after a colon or between quotation marks, code, or characters that nobody types.
+    It does if it has several lines or more than `MAX_OWN` letters, a line that begins like a quotation in a mail, a
+    sentence after a colon or between quotation marks, code, or characters that nobody types.
     """
     return _own_part(text)[1]
 
 
 def own_sentences(text: str) -> list[str]:
-    """The sentences of a message that its user wrote, in order: those before the first that `quotes`; no questions."""
+    """The sentences that a message's user wrote, in order, up to the first that may repeat somebody; no questions."""
     return [one for one in _own_part(text)[0] if not _QUESTION.search(one)]
 
 
 def _own_part(text: str) -> tuple[list[str], bool]:
-    """The sentences that are the user's own, and whether there is more than them."""
+    """The sentences that are the user's own, and whether the text `quotes`."""
     before, *code = FENCE.split(text)
     lines = [line for line in before.splitlines() if line.strip()]
     if not lines:
@@ -124,8 +133,7 @@ def _own_part(text: str) -> tuple[list[str], bool]:
     if len(lines) > 1 or len(line) > MAX_OWN or _MAIL_QUOTE.match(line) or _HIDDEN.search(line):
         return [], True
     sentences = sentences_of(line)
-    own = list(takewhile(lambda one: not _REPORT.search(one), sentences))
-    return own, bool(code) or len(own) < len(sentences)
+    return list(takewhile(lambda one: not _REPORT.search(one), sentences)), bool(code or _QUOTATION.search(line))
 
 
 def sentences_of(line: str) -> list[str]:
