@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -53,22 +52,18 @@ _END: Final = re.compile(
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\s]*\Z")
 """A semicolon ends Greek questions."""
 _MAIL_QUOTE: Final = re.compile(r"\s*[>|\u203a\u2502]")
-
-
-def _reports(least: int) -> re.Pattern[str]:
-    """Finds the start of words that may be somebody else's: ``least`` letters after a colon, or in quotation marks."""
-    few = least // 3  # letters of Chinese or Japanese
-    pairs = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab")
-    marks = [rf"{one}[^{one}{end}]{{{least},}}{end}" for one, end in pairs]
-    marks += [rf"[\u300c\u300e][^\u300d\u300f]{{{few},}}[\u300d\u300f]"]
-    marks += [rf"(?<!\w)['\u2018\u201a][^'\u2018\u2019]{{{least},}}['\u2018\u2019](?!\w)"]
-    return re.compile("|".join([rf":\s+(?=\S.{{{least}}})", rf"\uff1a\s*(?=\S.{{{few}}})", *marks]))
-
-
-_REPORT: Final = _reports(9)
-"""Ends what counts as the user's own words."""
-_QUOTATION: Final = _reports(24)
-"""Tells that a message quotes: titles and short notes after a colon do not."""
+_PAIRS: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab")
+_REPORT: Final = re.compile(
+    "|".join(
+        [
+            r":\s+(?=\S.{23})|\uff1a\s*(?=\S.{7})",
+            *(f"{start}[^{start}{end}]{{24,}}{end}" for start, end in _PAIRS),
+            "[\u300c\u300e][^\u300d\u300f]{8,}[\u300d\u300f]",
+            "(?<!\\w)['\u2018\u201a][^'\u2018\u2019]{24,}['\u2018\u2019](?!\\w)",
+        ]
+    )
+)
+"""The start of words that may be somebody else's: a sentence after a colon or in quotation marks, no title or note."""
 _HIDDEN: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters that people do not type: tags, changes of direction, the place of an object."""
 
@@ -132,8 +127,9 @@ def _own_part(text: str) -> tuple[list[str], bool]:
     line = lines[0].strip()
     if len(lines) > 1 or len(line) > MAX_OWN or _MAIL_QUOTE.match(line) or _HIDDEN.search(line):
         return [], True
-    sentences = sentences_of(line)
-    return list(takewhile(lambda one: not _REPORT.search(one), sentences)), bool(code or _QUOTATION.search(line))
+    if report := _REPORT.search(line):
+        return sentences_of(line[: report.start()])[:-1], True  # the last one introduces, or belongs to, the report
+    return sentences_of(line), bool(code)
 
 
 def sentences_of(line: str) -> list[str]:
