@@ -204,6 +204,21 @@ def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Oper
     return [key for key, row in zip(asked, rows, strict=True) if row is None]
 
 
+def noted_outside(
+    engine: StoreEngine, clock: Clock, user_id: Owner, session_id: str | None, is_outside: bool
+) -> Operation[bool]:
+    """Whether text from outside was in the user's session before; if it ``is_outside`` now, a mark remembers it.
+
+    The mark stays until the user is erased. Raises StoreError.
+    """
+    marks, key = marks_of(user_id), digest_of(["tool", session_name(session_id)])
+    is_first = bool((yield from unmarked(engine, marks, [key])))
+    if is_first and is_outside:
+        with suppress(VersionConflict):  # another process was faster
+            yield from engine.write([mark(marks, key, clock)])
+    return not is_first
+
+
 # The state of an outbox: what waits, the dead letters, and retrying or dropping them.
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
 
 from inference_core.effects import Operation
-from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import FORGOTTEN, PENDING, holds_memories, sidecar_namespace
 from inference_core.memory.record import MemoryRecord
-from inference_core.memory.text import digest_of, mapping_field
+from inference_core.memory.text import mapping_field
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import ConversationMessage, Role, brings_outside, label, traced
-from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.outbox.partitions import noted_outside
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
 from inference_core.short_term.blocks.memory import UserSession
@@ -54,12 +52,9 @@ def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: boo
 
 def with_outside(scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[bool]:
     """Whether text from outside was in the session before ``messages``; if some is in them, a mark remembers it."""
-    marks, key = marks_of(conversation.user_id), digest_of(["tool", conversation.session_id])
-    is_first = bool((yield from unmarked(scope.engine, marks, [key])))
-    if is_first and any(brings_outside(passage(one, conversation.session_id)) for one in messages):
-        with suppress(VersionConflict):  # another process was faster
-            yield from scope.engine.write([mark(marks, key, scope.clock)])
-    return not is_first
+    user, session = conversation.user_id, conversation.session_id
+    is_outside = any(brings_outside(passage(one, session)) for one in messages)
+    return (yield from noted_outside(scope.engine, scope.clock, user, session, is_outside))
 
 
 def text_in(message: AnyMessage) -> str:
