@@ -15,6 +15,7 @@ from typing import Final
 
 from inference_core.outbox.messages import ConversationMessage, Role, brings_outside
 from inference_core.outbox.outside import own_sentences
+from inference_core.retrieval.analysis import analyze
 
 _MAX_ANSWER: Final = 6
 _YES: Final = (
@@ -42,18 +43,19 @@ _EDGE: Final = ".!\u3002\uff01\u06d4\u0964 \"'"
 class Said:
     """What the user said in ``messages``, in their order, and what the user confirmed.
 
-    ``is_marked``: text from outside was in the conversation before. ``sources``: only these messages of the user count;
-    None: all.
+    ``has_outside``: whether text from outside is, or was, in the conversation; None: as the messages say. ``sources``:
+    only these messages of the user count; None: all.
     """
 
     def __init__(
         self,
         messages: Sequence[ConversationMessage],
         *,
-        is_marked: bool = False,
+        has_outside: bool | None = None,
         sources: Collection[ConversationMessage] | None = None,
     ) -> None:
-        self.has_outside = is_marked or any(one.is_marked or brings_outside(one) for one in messages)
+        brings = has_outside is None and any(one.is_marked or brings_outside(one) for one in messages)
+        self.has_outside = brings or bool(has_outside)
         counted = [one for one in messages if one.is_own and (sources is None or one in sources)]
         self._sentences = [own_sentences(one.text) for one in counted]
         self._confirmed = [
@@ -90,6 +92,11 @@ class Said:
     def has_dismissed(self, text: str) -> bool:
         """Whether the user said yes to a question that asks to forget ``text``: Forget “…”?"""
         return any(_is_about(line, text, _FORGETTING) for line in self._confirmed)
+
+
+def same_subject(one: str, other: str) -> bool:
+    """Whether two texts share a content word."""
+    return not set(analyze(one)).isdisjoint(analyze(other))
 
 
 def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
