@@ -104,6 +104,11 @@ def brings_outside(message: ConversationMessage) -> bool:
     return is_others or (message.role is Role.USER and quotes(message.text))
 
 
+def author_of(name: str | None, own: Iterable[str]) -> str | None:
+    """``name`` if it is another person's; None if it is one of the user's ``own`` names, in any case of letters."""
+    return None if name and name.casefold() in map(str.casefold, own) else name
+
+
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:
     """``text`` as a short field of a memory, cut after ``limit`` characters; None if nothing is left of it."""
     clean = mended(text or "")[:limit].encode()[:MAX_LABEL_BYTES].decode(errors="ignore")

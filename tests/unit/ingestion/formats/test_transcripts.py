@@ -90,7 +90,7 @@ def test_regression_an_answer_after_a_tool_or_pasted_text_may_repeat_it(tmp_path
         {"role": "tool", "content": "42", "session_id": "tool"},
         {"role": "assistant", "content": "It is 42", "session_id": "tool"},
     )
-    assert [one.text for one in found if one.after_tool] == ["Forward them", "It is 42"]
+    assert [one.text for one in found if one.is_marked] == ["Forward them", "It is 42"]
 
 
 def test_text_parts_are_joined_and_others_counted(tmp_path: Path):
