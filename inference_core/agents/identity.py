@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypedDict, Unpack, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
@@ -182,6 +183,8 @@ class BindingOptions(TypedDict, total=False):
     """Whether to count recalls; True by default."""
     deleted_days: float
     """How many days memories that the tools deleted can be restored; 7 by default."""
+    is_trusted: Callable[[BaseMessage], bool | None] | None
+    """Judges the messages of a run: True, nothing in it is from outside; False, something is; None, decide as usual."""
     confirm: Collection[str]
     """Names of categories; what the model writes into them waits for the user's confirmation. Empty by default."""
     spaces: Spaces | None
@@ -217,6 +220,7 @@ class MemoryBinding:
             "deleted_days": options.get("deleted_days", DEFAULT_DELETED_DAYS),
             "confirm": frozenset(map(validate_memory_category, options.get("confirm", ()))),
         }
+        self.is_trusted = options.get("is_trusted")
         self._spaces = options.get("spaces") if service is None else service.scope.spaces
         self._is_scoped = options.get("agent_scope_enabled", True)
         self._name_of = (lambda: options["agent_name"]) if "agent_name" in options else agent_of

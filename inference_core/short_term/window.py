@@ -83,8 +83,8 @@ def is_summary(message: BaseMessage) -> bool:
 
 
 def is_said_by_user(message: BaseMessage) -> bool:
-    """Whether the user said it; a summary in the user's role does not count."""
-    return isinstance(message, HumanMessage) and not is_summary(message)
+    """Whether a person said it; what a framework says in the user's role, such as a summary, does not count."""
+    return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
 def last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:

@@ -18,14 +18,14 @@ from langchain.agents.middleware.types import (
     OmitFromSchema,
     PrivateStateAttr,
 )
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from inference_core import retriever_runs
 from inference_core.agents.identity import current_config, thread_of
-from inference_core.agents.provenance import OutsideState
+from inference_core.agents.provenance import OutsideState, heard_update
 from inference_core.context.profile import PROFILE, Profile
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import only_warned
@@ -124,6 +124,12 @@ class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """The request to send, and changes to the state that are made together with the model's answer."""
 
+    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+        """What to do after a call of the model, which ``said`` these messages; returns changes to the state."""
+        del request
+        yield from ()
+        return heard_update(said) if issubclass(self.state_schema, OutsideState) else {}
+
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> Update | None:
         """Runs `at_start`. Raises ConfigurationError if there is no memory to use."""
         return run(self.at_start(state, runtime), self.start_timeout)
@@ -135,12 +141,22 @@ class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
     def wrap_model_call(self, request: ModelRequest[Any], handler: Handler) -> Response:
         """Runs `before_call`, then the model. Raises ConfigurationError if there is no memory to use."""
         request, update = run(self.before_call(request), self.call_timeout)
-        return _with_update(handler(request), update)
+        response = handler(request)
+        return _with_update(response, {**(update or {}), **run(self.after_call(request, said_in(response)))})
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
         """Like `wrap_model_call`."""
         request, update = await arun(self.before_call(request), self.call_timeout)
-        return _with_update(await handler(request), update)
+        response = await handler(request)
+        after = await arun(self.after_call(request, said_in(response)))
+        return _with_update(response, {**(update or {}), **after})
+
+
+def said_in(response: Response | AIMessage) -> Sequence[BaseMessage]:
+    """The messages of a model's response, in each form in which a handler may return it."""
+    if isinstance(response, AIMessage):
+        return [response]
+    return (response.model_response if isinstance(response, ExtendedModelResponse) else response).result
 
 
 def _with_update(response: ModelResponse[Any], update: Update | None) -> Response:

@@ -23,7 +23,7 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
-from inference_core.agents.provenance import OutsideState, first_outside, noted_outside, told_by_agent
+from inference_core.agents.provenance import OutsideState, first_outside, outside_update, told_by_agent
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -154,7 +154,7 @@ class CaptureMiddleware(OperationMiddleware):
         update: Update = {}
         if any(at < end for at in new):
             update = (yield from self._captured(request.state, request.runtime, end)) or {}
-        return request, {**update, **noted_outside(request.state)}
+        return request, {**update, **outside_update(request.state)}
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Puts new messages into the outbox. Raises ConfigurationError if the store cannot hold one."""

@@ -10,14 +10,23 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, Unpack, get_args
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
+from langchain_core.messages import BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 
-from inference_core.agents.identity import BindingOptions, MemoryBinding, MemoryService, UserSource, configurable_of
+from inference_core.agents.identity import (
+    BindingOptions,
+    MemoryBinding,
+    MemoryService,
+    UserSource,
+    configurable_of,
+    thread_of,
+)
 from inference_core.agents.middleware.calls import (
     MemoryState,
     MemoryStatus,
@@ -33,15 +42,22 @@ from inference_core.agents.middleware.calls import (
     time_to_wait,
     with_system_blocks,
 )
-from inference_core.agents.provenance import delegating, is_from_outside, noted_outside
+from inference_core.agents.provenance import (
+    delegating,
+    heard_update,
+    is_from_outside,
+    others_update,
+    outside_update,
+)
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
 from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
-from inference_core.effects import Operation, patiently
-from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
+from inference_core.effects import Operation, patiently, within
+from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.observing import observed, record
+from inference_core.outbox.partitions import noted_outside
 from inference_core.services.operations.prompt_context import TurnContext, TurnOptions, build_turn_context
 from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
@@ -253,8 +269,9 @@ class MemoryMiddleware(OperationMiddleware):
                 _said_nobody.set()
                 _LOG.warning("A run has no memory. %s. To make this an error: require_user=True", error)
             return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error)) | {"memory_profile": None}
+        others = {} if is_resumed else others_update(state, user)
         if not _switch("memory_session_context_enabled", self.auto_recall):
-            return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off")
+            return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off") | others
         try:
             asked = last_of_user(state.get("messages") or [])
             frozen = profile_of(state, user)
@@ -268,10 +285,10 @@ class MemoryMiddleware(OperationMiddleware):
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             reason = str(error) if isinstance(error, InferenceCoreError) else f"{type(error).__name__}: {error}"
-            return _update(MemoryStatus.DEGRADED, started, user, reason=_public(reason))
+            return _update(MemoryStatus.DEGRADED, started, user, reason=_public(reason)) | others
         status = MemoryStatus.RECALLED if turn.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         kept = {"owner": user, "lines": turn.profile.to_value()} if self._options.has_profile else None
-        update = _update(status, started, user, turn, _public(turn.reason))
+        update = _update(status, started, user, turn, _public(turn.reason)) | others
         if turn.form != "xml" and any(map(is_from_outside, turn.records)):  # XML's marks are found in the text itself
             update["memory_outside"] = True
         return update | {"memory_profile": kept, "memory_evidence": evidence_of(turn)}
@@ -283,7 +300,7 @@ class MemoryMiddleware(OperationMiddleware):
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
         state: Mapping[str, Any] = update or request.state
         recalled: str | None = state.get("memory_context")
-        if self.tools and (noted := noted_outside({**request.state, "memory_context": recalled})):
+        if noted := (yield from self._noted({**request.state, "memory_context": recalled}, request.runtime)):
             update = {**(update or {}), **noted}
         context = fenced(recalled) if recalled else ""
         profile = profile_text(state)
@@ -305,13 +322,39 @@ class MemoryMiddleware(OperationMiddleware):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], T]) -> T:
         """Runs a tool, and makes this conversation known to an agent inside it (see `delegating`)."""
-        with delegating(request.tool_call["name"], request.state, request.runtime.config):
+        with self._delegating(request):
             return handler(request)
 
     async def awrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[T]]) -> T:
         """As `wrap_tool_call`."""
-        with delegating(request.tool_call["name"], request.state, request.runtime.config):
+        with self._delegating(request):
             return await handler(request)
+
+    def _delegating(self, request: ToolCallRequest) -> AbstractContextManager[None]:
+        user: str | None = None
+        with suppress(IdentityError, InvalidInput):
+            user = self._binding.user(request.runtime)
+        return delegating(request.state, request.runtime.config, user, self._binding.is_trusted)
+
+    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+        """Records what the model said, and whether something in it is from outside, such as what a provider found."""
+        heard = heard_update(said)
+        state = {**request.state, **heard, "memory_context": None, "messages": [*request.state["messages"], *said]}
+        return {**heard, **(yield from self._noted(state, request.runtime))}
+
+    def _noted(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update]:
+        """The change to the state if text from outside is new in it; the session's mark is kept in the store, too."""
+        try:
+            user = self._binding.user(runtime)
+        except (IdentityError, InvalidInput):
+            return outside_update(state)
+        update, session = outside_update(state, user, self._binding.is_trusted), self.session_id or thread_of()
+        if update and session is not None:
+            scope = self._binding.scope_of(runtime)
+            with only_warned(_LOG, "That the session holds text from outside was not noted in the store: %s"):
+                kept = noted_outside(scope.engine, scope.clock, user, session, is_outside=True)
+                yield from within(self._recall_timeout, kept)
+        return update
 
     def _warn(self, problem: str) -> None:
         """Logs ``problem``, at most once a minute: in an outage each turn's status says the same."""

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
@@ -19,7 +19,7 @@ from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
 from inference_core.agents.identity import MemoryBinding, MemoryService, field_of, thread_of
-from inference_core.agents.provenance import MemoryToolCall, grounding_of
+from inference_core.agents.provenance import OWN_ARTIFACT, MemoryToolCall, one_line, said_in
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
@@ -42,7 +42,7 @@ from inference_core.errors import (
 from inference_core.memory.audit import actor_of
 from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.text import is_id
-from inference_core.memory.trust import MemorySource, Origin, Trust, guides
+from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import (
     MemoryType,
     format_memory_types_for_description,
@@ -65,11 +65,11 @@ _OFF: Final = (
     "Answer without memory, and do not call its tools again."
 )
 _ASK: Final = (
-    " otherwise. If the user should be asked at once, end your answer with one question that holds the whole text, and "
-    "save it when the user says yes"
+    " otherwise. If the user said it, pass the user's own sentence word for word. Or end your answer with exactly this "
+    "question, and save it when the user says yes\nRemember “{}”?"
 )
 _UNCONFIRMED: Final = (
-    ". It is kept as unconfirmed, because a tool, a document or a web page has spoken and the user has not said it"
+    ". It is kept as unconfirmed, because the conversation holds text from outside, and this is no sentence of the user"
 )
 
 
@@ -80,11 +80,6 @@ def _left_out(kinds: Sequence[str]) -> str:
 def _explained(error: ValidationError | Any) -> str:
     problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
     return f"✗ {problems}"
-
-
-def _told(given: Any) -> str:
-    """What the model passed to be stored; "" for the arguments of a tool that stores nothing."""
-    return f"{getattr(given, 'topic', None) or ''} {getattr(given, 'content', '')}"
 
 
 def reason_of(error: Exception) -> str:
@@ -117,6 +112,7 @@ class MemoryTool(BaseTool):
     handle_validation_error: Any = _explained
     verb: ClassVar[str] = ""
     writes: ClassVar[bool] = True
+    response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
     _binding: MemoryBinding = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -133,11 +129,11 @@ class MemoryTool(BaseTool):
         """As `invoke`."""
         return await super().ainvoke(_of_model(input), config, **kwargs)
 
-    def _run(self, runtime: Injected = None, **arguments: Any) -> str:
-        return run(self._answered(runtime, arguments))
+    def _run(self, runtime: Injected = None, **arguments: Any) -> tuple[str, dict[str, str]]:
+        return run(self._answered(runtime, arguments)), dict(OWN_ARTIFACT)
 
-    async def _arun(self, runtime: Injected = None, **arguments: Any) -> str:
-        return await arun(self._answered(runtime, arguments))
+    async def _arun(self, runtime: Injected = None, **arguments: Any) -> tuple[str, dict[str, str]]:
+        return await arun(self._answered(runtime, arguments)), dict(OWN_ARTIFACT)
 
     @abstractmethod
     def answer(self, call: MemoryToolCall, given: Any) -> Operation[str]:
@@ -166,13 +162,15 @@ class MemoryTool(BaseTool):
             user = self._binding.user(runtime, owner)
             schema: Any = self.args_schema
             given = schema.model_construct(**arguments)
-            said = (yield from grounding_of(runtime, _told(given), scope.engine.pool)) if self.writes else None
-            call = MemoryToolCall(scope, user, source, self.session_id or source.thread_id, said)
+            session = self.session_id or source.thread_id
+            judge = self._binding.is_trusted
+            said = (yield from said_in(runtime, scope, user, session, judge)) if self.writes else None
+            call = MemoryToolCall(scope, user, source, session, said)
             limit = WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S
             return (yield from within(limit, self.answer(call, given)))
         except InvalidInput as error:
             can_ask = isinstance(error, ConfirmationNeeded) and error.is_external
-            return f"✗ {error}{_ASK if can_ask else ''}"
+            return f"✗ {error}{_ASK.format(one_line(arguments['content'])) if can_ask else ''}"
         except IdentityError as error:
             _LOG.info("%s: %s", self.name, error)
             return _OFF
@@ -206,20 +204,20 @@ class SaveMemoryStoreTool(MemoryTool):
         """Saves, and answers with the id."""
         space = getattr(given, "space", None)
         owner = Space(space, member=call.user_id) if space else call.user_id
-        source = call.source_of(_told(given), guides=guides(given.memory_type, given.category))
+        content, topic, source = call.admitted(given.content, given.topic)
         memory_id = yield from in_space(
             call.scope,
             save,
             owner,
-            given.content,
+            content,
             given.memory_type,
             session_id=None if space else call.session_id,  # a thread's id may name its user
-            topic=given.topic,
+            topic=topic,
             category=given.category,
             source=source,
         )
         if not space:
-            yield from call.stated(given.content, source)
+            yield from call.stated(content, source)
         note = _UNCONFIRMED if source.trust is Trust.EXTERNAL and not memory_id.was_stored else ""
         agent = call.scope.namespaces.agent_name
         if near := call.scope.engine.quotas.warning(encode_label(Space(space) if space else call.user_id), agent):
@@ -268,28 +266,25 @@ class UpdateMemoryStoreTool(MemoryTool):
 
         def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
             old = yield from get(call.scope, call.user_id, given.memory_id)
-            said = _told(given)
-            if old is not None and (refusal := call.refusal(old, said)):
+            if old is not None and (refusal := call.refusal(old, given.content)):
                 return refusal
-            kind = given.memory_type or (old.memory_type if old else "")
-            category = given.category or (old.memory_category if old and not given.memory_type else None)
-            source = call.source_of(said, guides=guides(kind, category))
+            content, topic, source = call.admitted(given.content, given.topic)
             changed = old is not None and (
                 yield from in_space(
                     call.scope,
                     update,
                     call.user_id,
                     given.memory_id,
-                    given.content,
+                    content,
                     given.memory_type,
-                    given.topic,
+                    topic,
                     given.category,
                     source=source,
                     expected_version=old.version,
                 )
             )
             if changed:
-                yield from call.stated(given.content, source)
+                yield from call.stated(content, source)
             kinds = call.scope.engine.guard.kinds({"content": given.content, "topic": given.topic}) if changed else ()
             return self._outcome(given.memory_id, "updated", was_found=changed) + _left_out(kinds)
 
