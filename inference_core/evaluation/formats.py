@@ -99,7 +99,7 @@ def load_transcript(
     path = Path(place)
     conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
     said = (turn.message(conversation.id) for conversation in conversations for turn in conversation.turns)
-    messages = list(traced(replace(one, author=author_of(one.author, own)) for one in said))
+    messages = list(traced(replace(one, author=author_of(one.author, *own)) for one in said))
     return Transcript(messages, len(messages))
 
 

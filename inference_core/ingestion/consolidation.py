@@ -6,7 +6,7 @@ job records every effect, so that it can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,6 @@ from inference_core.memory.text import canonical_text, digest_of, moment_field
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
-from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import (
     ConversationMessage,
     Role,
@@ -29,6 +28,7 @@ from inference_core.outbox.messages import (
     session_name,
     traced,
 )
+from inference_core.outbox.said import Said
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.review import proposal
@@ -77,8 +77,8 @@ class MemoryChanges:
         self.added.append(record.id)
 
     def reinforce(self, record: MemoryRecord, repetition: MemoryRecord) -> None:
-        """Counts a ``repetition`` of ``record``; several in one batch count once."""
-        if record.id in self.added or record.id in self.reinforced:
+        """Counts a ``repetition`` of ``record``; several in one batch count once, and less trusted ones never."""
+        if record.id in self.added or record.id in self.reinforced or _is_lower(repetition, record):
             return
         self.reinforced.append(record.id)
         if record.extra_metadata.get(LAST_JOB) == self.job_id:
@@ -87,9 +87,7 @@ class MemoryChanges:
         count = record.extra_metadata.get(REINFORCED)
         times = (count if isinstance(count, int) else 0) + 1
         seen = {REINFORCED: times, LAST_SEEN: repetition.created_at.isoformat(), LAST_JOB: self.job_id}
-        # A web page that repeats the user must not date the memory later than what the user has said since.
-        tellers = (record, repetition) if repetition.trust >= min(record.trust, Trust.INFERRED) else (record,)
-        said = [moment for one in tellers if (moment := moment_field(one.extra_metadata, SAID))]
+        said = [moment for one in (record, repetition) if (moment := moment_field(one.extra_metadata, SAID))]
         seen |= {SAID: max(said).isoformat()} if said else {}
         self.before[record.id] = {name: record.extra_metadata[name] for name in seen if name in record.extra_metadata}
         self.set(replace(record, extra_metadata={**record.extra_metadata, **seen}))
@@ -111,7 +109,7 @@ class MemoryChanges:
             return
         if target.superseded_by == successor.id:
             self.set(target)  # an earlier attempt of this job ended it
-        elif target.pinned or not _holds(target, now) or record.trust < min(target.trust, Trust.INFERRED):
+        elif target.pinned or not _holds(target, now) or _is_lower(record, target):
             return
         else:
             self.set(ended(target, record, successor.id))
@@ -162,10 +160,20 @@ def consolidated(
     candidates: Sequence[Candidate],
     messages: Sequence[ConversationMessage],
     job_id: str,
+    *,
+    earlier: Sequence[ConversationMessage] = (),
+    is_marked: bool = False,
 ) -> Operation[MemoryChanges]:
-    """What ``candidates`` change in the user's memories; nothing is written yet. Raises StoreError."""
+    """What ``candidates`` change in the user's memories; nothing is written yet. Raises StoreError.
+
+    ``earlier`` are messages of the session before. ``is_marked``: the extractor was shown other text from outside, too.
+    """
     changes = MemoryChanges(job_id)
-    for candidate in candidates:
+    told = list(traced([*earlier, *messages]))
+    messages = told[len(earlier) :]
+    for given in candidates:
+        sources = _sources(given, messages)
+        candidate = judged(given, Said(told, has_outside=is_marked or None, sources=sources))
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             yield from check_rejected(scope, record)
@@ -173,7 +181,7 @@ def consolidated(
             target = changes.get(found) if found else None
             if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
                 record = _outlived(record, target)
-            outranks = partial(_outranks, record, candidate, messages)
+            outranks = partial(_outranks, record, sources)
             successor, is_known, replaced = yield from _placed(scope, record, changes, outranks)
         except (InvalidMemory, UntrustedWrite) as error:
             changes.problems.append(mended(str(error)))
@@ -199,6 +207,28 @@ def consolidated(
     return changes
 
 
+def judged(candidate: Candidate, said: Said) -> Candidate:
+    """``candidate`` with the origin that it earns by what the user ``said`` in its sources.
+
+    No other place decides that. If text from outside was there, a candidate is a whole sentence of the user, stored as
+    the user said it, or confirmed by the user; or it counts as a tool's.
+    """
+    if not said.has_outside:
+        return candidate
+    own = said.owned(candidate.content)
+    return replace(candidate, origin=Origin.TOOL) if own is None else replace(candidate, content=own)
+
+
+def _sources(candidate: Candidate, messages: Sequence[ConversationMessage]) -> Sequence[ConversationMessage]:
+    """The messages that ``candidate`` names; all if it names none."""
+    return [message for message in messages if message.id in candidate.message_ids] or messages
+
+
+def _is_lower(record: MemoryRecord, other: MemoryRecord) -> bool:
+    """Whether only ``record`` is external."""
+    return record.trust < min(other.trust, Trust.INFERRED)
+
+
 def _is_earlier(record: MemoryRecord, target: MemoryRecord) -> bool:
     """Whether ``record`` was said before ``target``, if both are dated, and is not a repetition of it.
 
@@ -211,7 +241,7 @@ def _is_earlier(record: MemoryRecord, target: MemoryRecord) -> bool:
 
 def _outlived(record: MemoryRecord, later: MemoryRecord) -> MemoryRecord:
     """``record`` as superseded by ``later``, which was said after it, unless only ``later`` is external."""
-    if later.trust < min(record.trust, Trust.INFERRED):
+    if _is_lower(later, record):
         return record
     return replace(ended(record, later), updated_at=record.updated_at)
 
@@ -255,16 +285,13 @@ def _placed(
         record = replace(record, id=digest_of([record.id]))
 
 
-def _outranks(
-    record: MemoryRecord, candidate: Candidate, messages: Sequence[ConversationMessage], old: MemoryRecord
-) -> bool:
+def _outranks(record: MemoryRecord, sources: Sequence[ConversationMessage], old: MemoryRecord) -> bool:
     """Whether ``record`` replaces ``old``, which says the same: it came from outside, and now the user says so too.
 
     If ``record`` only counted as a repetition, a web page could occupy a fact: what the user states later would stay
-    untrusted. An assistant that repeats what it has recalled vouches for nothing, so ``old`` counts as outside text.
+    untrusted. An assistant that repeats what it has recalled vouches for nothing.
     """
-    is_lower = old.trust == Trust.EXTERNAL < record.trust
-    return is_lower and not _grounding(candidate, messages, [old.content]).is_external(candidate.content)
+    return _is_lower(old, record) and any(message.is_own for message in sources)
 
 
 def _holds(record: MemoryRecord, now: datetime) -> bool:
@@ -278,10 +305,15 @@ def _record(
     content = canonical_text(mended(candidate.content), max_bytes=scope.max_content_bytes)
     content = scope.engine.guard.text(content)  # before an id is made of it
     category = get_category_for_type(candidate.memory_type.value)
-    source = _source(candidate, messages)
+    sources = _sources(candidate, messages)
+    source = MemorySource(
+        origin=candidate.origin,
+        thread_id=session_name(messages[0].session_id),
+        message_ids=tuple(mended(message.id) for message in sources if message.id),
+        tool=_TOOL,
+    )
     namespace = scope.namespaces.namespace_for(user_id, category)
     now = scope.clock.now()
-    sources = [message for message in messages if message.id in candidate.message_ids] or messages
     said = [message.at for message in sources if message.at]
     metadata: dict[str, Any] = {
         JOB: job_id,
@@ -313,31 +345,6 @@ def _record(
     )
     put_of(record)  # raises now what would otherwise fail only at the write
     return record
-
-
-def _grounding(candidate: Candidate, messages: Sequence[ConversationMessage], others: Iterable[str] = ()) -> Grounding:
-    """The user's words in the messages that ``candidate`` names (all if it names none), and the words from outside."""
-    traces = list(traced(messages))
-    named = [message for message in traces if message.id in candidate.message_ids]
-    return Grounding(traces, others, sources=[message for message in named or traces if message.role is Role.USER])
-
-
-def _source(candidate: Candidate, messages: Sequence[ConversationMessage]) -> MemorySource:
-    """The source of a candidate; of origin TOOL if the candidate may come from tool output or pasted text."""
-    traces = list(traced(messages))
-    named = [message for message in traces if message.id in candidate.message_ids]
-    from_tools = [message for message in traces if message.origin is Origin.TOOL]
-    is_external = (
-        (bool(from_tools) and not named)
-        or (bool(named) and all(message.origin is Origin.TOOL for message in named))
-        or _grounding(candidate, messages).is_external(candidate.content)
-    )
-    return MemorySource(
-        origin=Origin.TOOL if is_external else candidate.origin,
-        thread_id=session_name(messages[0].session_id),
-        message_ids=tuple(mended(message.id) for message in named or traces if message.id),
-        tool=_TOOL,
-    )
 
 
 def _normal(content: str) -> str:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from enum import Enum
-from typing import Final, Protocol, runtime_checkable
+from inspect import signature
+from typing import Any, Final, Protocol, runtime_checkable
 
 from inference_core.clock import time_zone
 from inference_core.effects import Operation
@@ -40,12 +41,17 @@ _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
 _FULL_S: Final = 900.0
 """How long the messages of a user whose memory is full wait for the next attempt."""
+_OUTSIDE: Final = "outside"
+"""The note that an extractor was offered memories that are from outside."""
 _ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
 @runtime_checkable
 class Extractor(Protocol):
-    """Finds memories in messages, with a language model or by rules."""
+    """Finds memories in messages, with a language model or by rules.
+
+    An extractor whose ``extract`` has a keyword ``earlier`` is also given the session's last messages before these.
+    """
 
     def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
@@ -95,18 +101,30 @@ class MessageWork:
     def __init__(self, outbox: Outbox, extractor: Extractor, periodic: PeriodicWork) -> None:
         self._outbox = outbox
         self._extractor = extractor
+        self._takes_earlier = "earlier" in signature(extractor.extract).parameters
         self._periodic = periodic
 
     def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
         """The candidates of the messages. Raises ModelError, StoreError."""
         messages = [waiting.message for waiting in claim.batch]
         offered = yield from offered_for(scope, claim.partition.user_id, messages)
-        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone))
+        more: dict[str, Any] = {"earlier": claim.earlier} if self._takes_earlier else {}
+        found = yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more)
+        is_marked = any(one.is_external for one in offered)
+        return replace(found, notes={**found.notes, _OUTSIDE: True}) if is_marked else found
 
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
         messages = [waiting.message for waiting in claim.batch]
-        return consolidated(scope, claim.partition.user_id, extraction.candidates, messages, claim.job_id)
+        return consolidated(
+            scope,
+            claim.partition.user_id,
+            extraction.candidates,
+            messages,
+            claim.job_id,
+            earlier=claim.earlier,
+            is_marked=bool(extraction.notes.get(_OUTSIDE)),
+        )
 
     def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
         """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""

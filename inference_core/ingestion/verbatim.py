@@ -19,7 +19,7 @@ from inference_core.effects import Operation, run
 from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
-from inference_core.memory.trust import Decision, MemorySource, Origin, decide
+from inference_core.memory.trust import Decision, MemorySource, decide
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import (
     EMPTY,
@@ -27,7 +27,6 @@ from inference_core.outbox.messages import (
     ConversationMessage,
     Transcript,
     mended,
-    quotes,
     session_label,
     split_text,
 )
@@ -140,9 +139,7 @@ class Drafts:
     def _record(self, message: ConversationMessage, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()
         self._last = now = now if self._last is None else max(now, self._last + _TICK)
-        is_quoting = message.origin is Origin.USER and quotes(message.text)
-        origin = Origin.DOCUMENT if is_quoting else message.origin
-        source = MemorySource(origin=origin, message_ids=() if message.id is None else (mended(message.id),))
+        source = MemorySource(origin=message.origin, message_ids=() if message.id is None else (mended(message.id),))
         return MemoryRecord(
             id=memory_id,
             content=canonical_text(content, max_bytes=self._scope.max_content_bytes),

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final
 
 from inference_core.errors import InvalidMemory
+from inference_core.memory.namespaces import Owner
 from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
 from inference_core.memory.trust import Origin
 from inference_core.outbox.outside import quotes
@@ -93,7 +94,7 @@ def traced(messages: Iterable[ConversationMessage]) -> Iterator[ConversationMess
     """``messages``, marked from the first on that `brings_outside` text into their session."""
     with_outside: set[str | None] = set()
     for message in messages:
-        if message.is_marked or brings_outside(message):
+        if any_outside([message]):
             with_outside.add(message.session_id)
         yield replace(message, is_marked=True) if message.session_id in with_outside else message
 
@@ -104,9 +105,17 @@ def brings_outside(message: ConversationMessage) -> bool:
     return is_others or (message.role is Role.USER and quotes(message.text))
 
 
-def author_of(name: str | None, own: Iterable[str]) -> str | None:
-    """``name`` if it is another person's; None if it is one of the user's ``own`` names, in any case of letters."""
-    return None if name and name.casefold() in map(str.casefold, own) else name
+def any_outside(messages: Iterable[ConversationMessage]) -> bool:
+    """Whether text from outside is in ``messages``, or was in their conversation before."""
+    return any(one.is_marked or brings_outside(one) for one in messages)
+
+
+def author_of(name: str | None, *own: Owner) -> str | None:
+    """``name`` as the author of a message in the user's role; None if it is one of the user's ``own`` names.
+
+    The case of letters makes no difference.
+    """
+    return None if not name or name.casefold() in (str(one).casefold() for one in own) else name
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:

@@ -23,9 +23,19 @@ from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.observing import traceparent
 from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.outbox.messages import ConversationMessage, mended
-from inference_core.outbox.partitions import CLOSING, DEAD_LIST, OUTBOX, Partition, Waiting, marks_of, places
-from inference_core.stores.backend import Check, Put, Remove, Row, Write
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, mended, session_name, traced
+from inference_core.outbox.partitions import (
+    CLOSING,
+    DEAD_LIST,
+    OUTBOX,
+    Partition,
+    Waiting,
+    marks_of,
+    message_of,
+    message_to_json,
+    places,
+)
+from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import AllFences
 
@@ -38,6 +48,10 @@ _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
 _MAX_LISTED: Final = 10_000
 _MAX_REASON: Final = 500
+MAX_EARLIER: Final = 6
+"""How many messages before a batch an extractor is shown, of at most so many letters together."""
+MAX_EARLIER_LETTERS: Final = 4_000
+_EARLIER_LIFE: Final = timedelta(days=1)
 
 
 class Attempt(NamedTuple):
@@ -80,6 +94,7 @@ class Claim:
 
     ``token`` is the version of its lease. ``tries`` are the attempts of messages by their keys, ``before`` what they
     were when the batch was claimed. ``fence`` refuses its writes if the user was erased since it was found.
+    ``earlier`` are the messages of the session before the batch, as far as they were kept.
     """
 
     partition: Partition
@@ -89,6 +104,7 @@ class Claim:
     extraction: Extraction | None = None
     before: Tries = field(default_factory=dict[str, Attempt])
     fence: Sequence[Check] = ()
+    earlier: Sequence[ConversationMessage] = ()
 
     @property
     def is_interrupted(self) -> bool:
@@ -232,7 +248,10 @@ class Outbox:
             with suppress(VersionConflict):  # more work has come in
                 yield from self.engine.write([partition.listing(moment, seen, due)])
         token = 0 if lease is None else lease.version
-        return Claim(partition, token, batch, tries, extraction, tries, fence) if batch else None
+        if not batch:
+            return None
+        earlier = yield from self._earlier(partition, batch[0].message)
+        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier)
 
     def claim(self, found: Claim) -> Operation[Claim | None]:
         """Claims what `next_batch` found; None if another worker did."""
@@ -313,6 +332,18 @@ class Outbox:
                 writes.append(replace(one, due=again).put(claim.partition.messages, now, one.version))
             else:
                 writes += _gone(claim.partition, one, now)
+        messages = [one.message for one in claim.batch]
+        if _has_earlier(claim.partition, messages[0]):
+            session = session_name(messages[0].session_id)
+            tail = [message_to_json(one) for one in _tail([*claim.earlier, *messages])]
+            put = Put(
+                namespace=claim.partition.earlier,
+                key=digest_of([session]),
+                value=_json({"session": session, "messages": tail}),
+                updated_at=now,
+                expiry=Expiry(now + _EARLIER_LIFE, _EARLIER_LIFE),
+            )
+            writes.append(put)
         return writes
 
     def failed(self, claim: Claim, reason: str) -> Operation[list[str]]:
@@ -339,6 +370,14 @@ class Outbox:
         lease = self._lease(partition, 0.0, tries, claim.token)
         yield from self.engine.write([lease, Remove(namespace=partition.state, key=RESULT), *writes, *claim.fence])
         return dead
+
+    def _earlier(self, partition: Partition, first: ConversationMessage) -> Operation[list[ConversationMessage]]:
+        """The messages that were kept of the session of ``first``; without those said later, if it comes late."""
+        if not _has_earlier(partition, first):
+            return []
+        (row,) = yield from self.engine.get([(partition.earlier, digest_of([session_name(first.session_id)]))])
+        kept = [message_of(one) for one in row.value["messages"]] if row else []
+        return [one for one in kept if not (one.at and first.at and one.at > first.at)]
 
     def _lease_end(self, partition: Partition) -> float:
         return self._clock.now().timestamp() + self.limits.lease_s * (TASK_LEASES if partition.task else 1)
@@ -375,6 +414,23 @@ class Outbox:
     def _lease(self, partition: Partition, until: float, tries: Tries, expected: int) -> Put:
         value = _json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
+
+
+def _has_earlier(partition: Partition, message: ConversationMessage) -> bool:
+    """Whether the messages before a batch are known: runs without a thread may be different conversations."""
+    return partition.task is None and message.session_id not in (None, NO_THREAD)
+
+
+def _tail(messages: Sequence[ConversationMessage]) -> list[ConversationMessage]:
+    """The last of ``messages``, the first of them cut at its beginning if it is too long."""
+    found: list[ConversationMessage] = []
+    room = MAX_EARLIER_LETTERS
+    for one in reversed(list(traced(messages))[-MAX_EARLIER:]):
+        found.insert(0, replace(one, text=one.text[-room:]))
+        room -= len(one.text)
+        if room <= 0:
+            break
+    return found
 
 
 def _count(tries: Tries, waiting: Waiting) -> int:

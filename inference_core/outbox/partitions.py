@@ -36,6 +36,7 @@ STATE: Final = "state"
 CLOSING: Final = "closing"
 """The field of a listing which says that the partition is being taken off the list."""
 _SAID: Final = "said"
+_EARLIER: Final = "earlier"
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 """Lists the dead letters of all users."""
 _PAGE: Final = 200
@@ -72,6 +73,11 @@ class Partition:
     def said(self) -> Namespace:
         """Where the messages are that have become memories and wait for the summary of their session."""
         return (*self._base, _SAID)
+
+    @property
+    def earlier(self) -> Namespace:
+        """Where, for each session, the last messages are that have become memories."""
+        return (*self._base, _EARLIER)
 
     @property
     def dead(self) -> Namespace:
@@ -147,17 +153,8 @@ class Waiting:
 
     def to_json(self) -> dict[str, Any]:
         """Itself as JSON data."""
-        message = self.message
         return {
-            "session": session_name(message.session_id),
-            "role": message.role.value,
-            "text": mended(message.text),
-            "id": message.id and mended(message.id),
-            "position": message.position,
-            "author": message.author and mended(message.author),
-            "at": message.at and message.at.isoformat(),
-            **({"after_tool": True} if message.is_marked else {}),
-            **({} if message.is_proven else {"unproven": True}),
+            **message_to_json(self.message),
             **({"zone": self.zone} if self.zone else {}),
             **({"due": self.due.isoformat()} if self.due else {}),
             **({"trace": self.trace} if self.trace else {}),
@@ -167,24 +164,43 @@ class Waiting:
     def of(cls, row: Row) -> Waiting:
         """The message that a row of the outbox holds."""
         value = row.value
-        message = ConversationMessage(
-            session_id=value["session"],
-            role=Role(value["role"]),
-            text=value["text"],
-            id=value["id"],
-            position=value["position"],
-            author=value["author"],
-            at=datetime.fromisoformat(value["at"]) if value["at"] else None,
-            is_proven=not value.get("unproven", False),
-            is_marked=value.get("after_tool", False),
-        )
         due = moment_field(value, "due")
-        return cls(row.key, row.version, message, value.get("zone"), due, value.get("trace"))
+        return cls(row.key, row.version, message_of(value), value.get("zone"), due, value.get("trace"))
 
     def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
         """The write that puts it into the outbox."""
         value = encode_json(self.to_json(), what="outbox")
         return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
+
+
+def message_to_json(message: ConversationMessage) -> dict[str, Any]:
+    """``message`` as JSON data that every store can hold."""
+    return {
+        "session": session_name(message.session_id),
+        "role": message.role.value,
+        "text": mended(message.text),
+        "id": message.id and mended(message.id),
+        "position": message.position,
+        "author": message.author and mended(message.author),
+        "at": message.at and message.at.isoformat(),
+        **({"after_tool": True} if message.is_marked else {}),
+        **({} if message.is_proven else {"unproven": True}),
+    }
+
+
+def message_of(value: Mapping[str, Any]) -> ConversationMessage:
+    """The message that `message_to_json` wrote."""
+    return ConversationMessage(
+        session_id=value["session"],
+        role=Role(value["role"]),
+        text=value["text"],
+        id=value["id"],
+        position=value["position"],
+        author=value["author"],
+        at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+        is_proven=not value.get("unproven", False),
+        is_marked=value.get("after_tool", False),
+    )
 
 
 def marks_of(user_id: Owner) -> Namespace:

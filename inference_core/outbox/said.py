@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
 
-from inference_core.outbox.messages import ConversationMessage, Role, brings_outside
+from inference_core.outbox.messages import ConversationMessage, Role, any_outside
 from inference_core.outbox.outside import own_sentences
 from inference_core.retrieval.analysis import analyze
 
@@ -54,8 +54,7 @@ class Said:
         has_outside: bool | None = None,
         sources: Collection[ConversationMessage] | None = None,
     ) -> None:
-        brings = has_outside is None and any(one.is_marked or brings_outside(one) for one in messages)
-        self.has_outside = brings or bool(has_outside)
+        self.has_outside = any_outside(messages) if has_outside is None else has_outside
         counted = [one for one in messages if one.is_own and (sources is None or one in sources)]
         self._sentences = [own_sentences(one.text) for one in counted]
         self._confirmed = [
@@ -92,6 +91,11 @@ class Said:
     def has_dismissed(self, text: str) -> bool:
         """Whether the user said yes to a question that asks to forget ``text``: Forget “…”?"""
         return any(_is_about(line, text, _FORGETTING) for line in self._confirmed)
+
+
+def holds(text: str, part: str) -> bool:
+    """Whether ``text`` has the words of ``part`` in a row."""
+    return f" {_bare(part)} " in f" {_bare(text)} "
 
 
 def same_subject(one: str, other: str) -> bool:

@@ -28,6 +28,8 @@ MEDIA_TOKENS: Final = 1_000
 """The estimate for an image, a recording or a file."""
 SUMMARY_MARK: Final = "summarization"
 """``additional_kwargs["lc_source"]`` of a summary, as in LangChain's own summaries."""
+_FRAMEWORKS: Final = ("lc_source", "read_file_media_result")
+"""Keys of ``additional_kwargs`` by which LangChain and deepagents mark their own messages in the user's role."""
 NO_RESULT: Final = "No result: the run ended before this tool did."
 CUT: Final = "\n… [{} characters cut] …\n"
 _LEAST_CHARACTERS: Final = 200
@@ -84,7 +86,7 @@ def is_summary(message: BaseMessage) -> bool:
 
 def is_said_by_user(message: BaseMessage) -> bool:
     """Whether a person said it; what a framework says in the user's role, such as a summary, does not count."""
-    return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
+    return isinstance(message, HumanMessage) and not any(map(message.additional_kwargs.get, _FRAMEWORKS))
 
 
 def last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:

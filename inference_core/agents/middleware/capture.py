@@ -29,9 +29,10 @@ from inference_core.errors import IdentityError, InferenceCoreError, InvalidInpu
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline, checked_extractor
 from inference_core.ingestion.worker import INTERVAL_S, Worker
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of
 from inference_core.outbox.outbox import Limits, Outbox, check_outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outside import is_plain
+from inference_core.outbox.partitions import Partition, noted_outside
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user
 from inference_core.stores.factory import any_engine_of
@@ -69,7 +70,8 @@ class CaptureMiddleware(OperationMiddleware):
     interrupted, or was killed before the commit are captured with the next run of their thread, before its first
     request to the model, if a checkpointer or the application supplies them again. If another user continues a thread,
     earlier messages are not captured for that user. Capture never breaks a run: failures are logged, and the messages
-    are captured later.
+    are captured later. Another person's messages, which have a ``name`` other than the user's id, tell nothing of the
+    user; messages that a framework writes in the user's role are not captured.
 
     Put it before `ShortTermMemoryMiddleware`, so that messages are captured before they leave the conversation.
 
@@ -154,7 +156,8 @@ class CaptureMiddleware(OperationMiddleware):
         update: Update = {}
         if any(at < end for at in new):
             update = (yield from self._captured(request.state, request.runtime, end)) or {}
-        return request, {**update, **outside_update(request.state)}
+        user = (request.state.get("captured") or {}).get("user")
+        return request, {**update, **outside_update(request.state, user, self._binding.is_trusted)}
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Puts new messages into the outbox. Raises ConfigurationError if the store cannot hold one."""
@@ -189,9 +192,14 @@ class CaptureMiddleware(OperationMiddleware):
             captured: Captured | None = state.get("captured")
             user = self._binding.user(runtime, captured and captured["user"])
             # After the first text from outside, the assistant may be repeating it.
-            first = first_outside(state)
-            now, after = scope.clock.now(), len(messages) if first is None else first
+            is_trusted = self._binding.is_trusted
+            first = first_outside(state, user, is_trusted)
             thread, told = thread_of(), told_by_agent()
+            if thread is not None:
+                note = scope.engine, scope.clock, user, thread
+                was_there = yield from noted_outside(*note, is_outside=first is not None)
+                first = -1 if was_there else first
+            now, after = scope.clock.now(), len(messages) if first is None else first
             # Without a checkpointer the caller passes the whole history each time, with new ids: then the position of a
             # message identifies it.
             is_kept = thread is not None and configurable_of().get(CHECKPOINTER, True) is not None
@@ -199,15 +207,17 @@ class CaptureMiddleware(OperationMiddleware):
             for at in _new(state, end):
                 said = messages[at]
                 is_agents = isinstance(said, AIMessage) or told is not None
+                judged = is_trusted(said) if is_trusted else None
                 message = ConversationMessage(
                     session_id=NO_THREAD if thread is None else thread,
                     role=Role.ASSISTANT if is_agents else Role.USER,
                     text=said.text,
                     id=said.id if is_kept else None,
                     position=at,
-                    author=None if is_agents else said.name,
+                    author=None if is_agents else author_of(said.name, user),
                     at=now,
-                    after_tool=is_agents and (at > after or bool(told)),
+                    is_proven=is_plain(said) if judged is None else judged,
+                    is_marked=at >= after or bool(told),
                 )
                 new.append(message)
             partition = Partition.of(user, scope.namespaces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from string import Template
 from typing import Any, Final
@@ -18,6 +18,7 @@ from inference_core.clock import in_zone
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError
+from inference_core.ingestion.consolidation import judged
 from inference_core.ingestion.extraction.schema import (
     EXTRACTED_TYPES,
     MAX_CONTENT,
@@ -32,8 +33,8 @@ from inference_core.ingestion.extraction.structured import CUT_OFF, PROMPTS, Ask
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import GUIDING_TYPES, IDEA, MemoryTypeDescription
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.grounding import Grounding
-from inference_core.outbox.messages import ConversationMessage, Role, traced
+from inference_core.outbox.messages import ConversationMessage, Role, any_outside, traced
+from inference_core.outbox.said import Said, holds
 
 DEFAULT_MAX_MEMORIES: Final = 30
 _MESSAGE_NAME: Final = re.compile(r"[\[<]?(?:(?:m|msg|message)[ _#-]*)?([0-9]{1,6})[\]>]?", re.IGNORECASE | re.ASCII)
@@ -51,24 +52,35 @@ MAX_MESSAGE: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages and known memories by the names that the model sees, and the user's time and time zone."""
+    """Messages and known memories by the names that the model sees, and the user's time and time zone.
+
+    ``earlier`` messages of the session have no names, so that nothing is extracted from them.
+    """
 
     messages: Mapping[str, ConversationMessage]
     offered: Mapping[str, KnownMemory]
     now: datetime
     zone: tzinfo
+    earlier: Sequence[ConversationMessage] = ()
 
     @classmethod
     def of(
-        cls, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        cls,
+        messages: Sequence[ConversationMessage],
+        offered: Sequence[KnownMemory],
+        now: datetime,
+        zone: tzinfo,
+        earlier: Sequence[ConversationMessage] = (),
     ) -> Batch:
         """A batch of these messages, without those that have no text."""
-        said = [message for message in traced(messages) if message.text.strip()]
+        told = list(traced([*earlier, *messages]))
+        said = [message for message in told[len(earlier) :] if message.text.strip()]
         return cls(
             {f"m{number}": message for number, message in enumerate(said, 1)},
             {one.name.casefold(): one for one in offered},
             now,
             zone,
+            told[: len(earlier)],
         )
 
     def named(self, names: Sequence[str], problems: list[str]) -> list[ConversationMessage]:
@@ -83,10 +95,16 @@ class Batch:
                 problems.append(f"names a message that is not there: {quoted(given)}")
         return list(found.values())
 
-    def grounding(self, sources: Sequence[ConversationMessage]) -> Grounding:
-        """Tells the user's words, those in ``sources`` alone, from all others in the batch."""
-        others = [one.content for one in self.offered.values() if one.is_external]
-        return Grounding(list(self.messages.values()), others, sources=sources)
+    @property
+    def has_outside(self) -> bool:
+        """Whether the model is shown text from outside, or what was said after it."""
+        is_offered = any(one.is_external for one in self.offered.values())
+        return is_offered or any_outside(self.earlier) or any_outside(self.messages.values())
+
+    def said(self, sources: Sequence[ConversationMessage]) -> Said:
+        """What the user said in ``sources``, which are messages of the batch."""
+        messages = [*self.earlier, *self.messages.values()]
+        return Said(messages, has_outside=self.has_outside, sources=sources)
 
     @property
     def problems(self) -> list[str]:
@@ -97,6 +115,8 @@ class Batch:
 def request_for(batch: Batch, prompt: str, most: int) -> list[BaseMessage]:
     """The request for at most ``most`` memories; ``prompt`` says what is worth remembering."""
     rules = Template(PROMPTS["extraction"]["rules"]).substitute(types=_TYPES, most=most)
+    if batch.has_outside:
+        rules = f"{PROMPTS['extraction']['outside']}\n\n{rules}"
     known = [
         f'  <memory name="{short(one.name)}">{neutral_line(one.content, MAX_CONTENT)}</memory>'
         for one in batch.offered.values()
@@ -104,14 +124,23 @@ def request_for(batch: Batch, prompt: str, most: int) -> list[BaseMessage]:
     lines = [
         f"<now>{stamp(batch.now, batch.zone)}</now>",
         *(["<known_memories>", *known, "</known_memories>"] if known else []),
-        "<conversation>",
     ]
-    for name, message in batch.messages.items():
-        by = f' name="{short(message.author)}"' if message.author else ""
+
+    def line(message: ConversationMessage, name: str = "") -> str:
         at = f' at="{stamp(message.at, batch.zone)}"' if message.at else ""
         text = neutral_line(message.text, MAX_MESSAGE)
-        lines.append(f'  <message id="{name}" from="{message.role.value}"{by}{at}>{text}</message>')
+        return f"  <message{name} {speaker(message.role, message.author)}{at}>{text}</message>"
+
+    if batch.earlier:
+        lines += ["<earlier>", *map(line, batch.earlier), "</earlier>"]
+    lines += ["<conversation>", *(line(message, f' id="{name}"') for name, message in batch.messages.items())]
     return [SystemMessage(f"{prompt}\n\n{rules}"), HumanMessage("\n".join([*lines, "</conversation>"]))]
+
+
+def speaker(role: Role, author: str | None) -> str:
+    """The attributes that tell a model who speaks: the user, another person by name, the assistant or a tool."""
+    who = "other" if role is Role.USER and author else role.value
+    return f'from="{who}" name="{short(author)}"' if author else f'from="{who}"'
 
 
 def short(text: str) -> str:
@@ -151,16 +180,23 @@ class ModelExtractor:
         self.max_memories = max_memories
 
     def extract(
-        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo = UTC
+        self,
+        messages: Sequence[ConversationMessage],
+        offered: Sequence[KnownMemory],
+        now: datetime,
+        zone: tzinfo = UTC,
+        *,
+        earlier: Sequence[ConversationMessage] = (),
     ) -> Operation[Extraction]:
         """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
 
         All messages go in one call. The first answer that is unusable or was cut off is sent back once for repair;
         after that, and when a model fails, the next model is asked. If there is a single message and no answer about it
-        is complete, the complete memories of the fullest one are used. ``now`` and ``zone`` are the user's time. Raises
-        ModelError if no model gave a usable answer; an empty list is usable.
+        is complete, the complete memories of the fullest one are used. ``now`` and ``zone`` are the user's time.
+        ``earlier`` messages of the session tell what these are about, and give no memories. Raises ModelError if no
+        model gave a usable answer; an empty list is usable.
         """
-        batch = Batch.of(messages, offered, now, zone)
+        batch = Batch.of(messages, offered, now, zone, earlier)
         if not batch.messages:
             return Extraction(())
         asking = Asking(self._models, self.timeout, PROMPTS["extraction"]["repair"])
@@ -235,35 +271,34 @@ def read_candidates(entries: Iterable[Entry], batch: Batch, most: int) -> Parsed
 def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Candidate | None:
     """``memory`` as a candidate, or None if it is refused; adds to ``problems`` what cannot be used of it.
 
-    The model may have obeyed an injected text, so the sources that it names are checked against the words of the
-    messages. Only what the user said may guide the agent or change known memories, and is trusted more than a tool's
-    text.
+    The model may have obeyed an injected text, so the candidate is `judged`. Only what the user said may guide the
+    agent or change known memories.
     """
     sources = batch.named(memory.sources, problems)
-    said = sources or list(batch.messages.values())
-    by_users = [message.role is Role.USER for message in said]
-    grounding = batch.grounding(said)
-    is_external = grounding.is_external(memory.content)
-    is_named = any(by_users) if sources else all(by_users)
-    is_stated = is_named and not is_external
-    action, target = _effect(memory, batch, problems, is_stated=is_stated)
-    if action is None:
-        return None
-    if memory.type.value in GUIDING_TYPES and not (is_stated and grounding.may_guide(memory.content)):
+    told = sources or list(batch.messages.values())
+    by_user = [message.role is Role.USER and message.author is None for message in told]
+    is_named = any(by_user) if sources else all(by_user)
+    if memory.type.value in GUIDING_TYPES and not is_named:
         problems.append(f"was left out: {memory.type.value} without a word of the user")
         return None
+    message_ids = tuple(dict.fromkeys(message.id for message in sources if message.id is not None))
+    found = Candidate(content=memory.content, memory_type=memory.type, message_ids=message_ids)
+    found = judged(found, batch.said(told))
+    is_external = found.origin is not Origin.AGENT
+    action, target = _effect(memory, batch, problems, is_stated=is_named and not is_external)
+    if action is None:
+        return None
+    keeps_all = is_external or not batch.has_outside
 
     def is_kept(label: str) -> bool:
-        """Whether ``label`` may stay: one made of a tool's words must not describe what the user said."""
-        return is_external or grounding.keeps(label)
+        """Whether ``label`` may stay: what others say must not describe what the user said."""
+        return keeps_all or holds(found.content, label)
 
-    is_from_tool = not is_stated and (is_named or any(message.origin is Origin.TOOL for message in said))
     entities, relations = memory.graph(is_kept)
-    said_at = next((message.at for message in said if message.at), batch.now)
+    said_at = next((message.at for message in told if message.at), batch.now)
     start, end = memory.validity(said_at, batch.zone, problems)
-    return Candidate(
-        content=memory.content,
-        memory_type=memory.type,
+    return replace(
+        found,
         topic=memory.topic if memory.topic and is_kept(memory.topic) else None,
         tags=tuple(tag for tag in memory.tags if tag == IDEA or is_kept(tag)),
         importance=memory.importance,
@@ -272,8 +307,6 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         state=memory.state,
         entities=entities,
         relations=relations,
-        message_ids=tuple(dict.fromkeys(message.id for message in sources if message.id is not None)),
-        origin=Origin.TOOL if is_from_tool else Origin.AGENT,
         action=action,
         target=target,
     )

@@ -1,7 +1,7 @@
 """Memories from the user's plain statements, found by rules: no model, no network, bounded time.
 
 Precision comes first: questions, guesses, plans, quotations, pasted text, code and chatter are skipped, and so is
-everything the assistant or a tool says. A memory is the user's own sentence, unchanged.
+everything that others say. A memory is the user's own sentence, unchanged.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ from inference_core.effects import Operation
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import IDEA, MemoryType
 from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import SIGNS, ConversationMessage, Role, own_words
+from inference_core.outbox.messages import ConversationMessage, any_outside
+from inference_core.outbox.outside import own_sentences
 from inference_core.slots.reading import MAX_STATEMENT, Said, compare_said, expanded, is_labelled, said_of
 from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
 from inference_core.slots.words import pattern, rows, words
 
-MAX_CHARACTERS: Final = 4_000
-"""The rest of a longer message is taken as pasted and ignored."""
-MAX_SENTENCES: Final = 40
 MAX_OFFERED: Final = 200
 _MIN_WORDS: Final = 3
 _FEW_WORDS: Final = 3
 _MAX_WORDS: Final = 8
 _MAX_OWN_WORDS: Final = 25
-_PASTED: Final = re.compile(rf"{SIGNS}|^[^\n]{{0,200}}:[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _LINK: Final = re.compile(r"\b(?:and|of|for|to|in|thing|goal|one|top)\b")
 _IMPORTANCE: Final = dict.fromkeys(("residence", "employer", "partner", "diet", "birthday", "job"), 0.8) | {
     "name": 0.9,
@@ -67,20 +64,17 @@ class _Sentence:
 
 
 def extract_by_rules(
-    messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime
+    messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, *, is_marked: bool = False
 ) -> Extraction:
     """The candidates in the user's plain statements, in order; ``now``, aware, is the time of undated messages.
 
-    Messages of several authors give nothing, as it is unclear which of them is the user. A candidate supersedes the
-    first of ``offered`` that it contradicts, else reinforces the first that it repeats; only the first MAX_OFFERED are
-    compared. If one candidate supersedes another, the older one gets an end of validity. Never raises; the time for a
-    message is bounded.
+    A candidate supersedes the first of ``offered`` that it contradicts, else reinforces the first that it repeats; only
+    the first MAX_OFFERED are compared. If one candidate supersedes another, the older one gets an end of validity.
+    ``is_marked``: text from outside was in the conversation before. Never raises; the time for a message is bounded.
     """
-    theirs = [message for message in messages if message.role is Role.USER]
-    if len({message.author for message in theirs}) > 1:
-        return Extraction([])
+    splits = not (is_marked or any_outside(messages) or any(one.is_external for one in offered))
     found: list[tuple[Candidate, _Sentence]] = []
-    for sentence in (sentence for message in theirs for sentence in _sentences(message, now)):
+    for sentence in (one for message in messages if message.is_own for one in _sentences(message, now, splits=splits)):
         candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence) or _introduction(sentence)
         if candidate is None:
             continue
@@ -105,15 +99,13 @@ def extract_by_rules(
     return Extraction(placed)
 
 
-def _sentences(message: ConversationMessage, now: datetime) -> Iterator[_Sentence]:
-    """The user's own sentences that may state something, up to the first sign of pasted or somebody else's text.
+def _sentences(message: ConversationMessage, now: datetime, *, splits: bool) -> Iterator[_Sentence]:
+    """The user's own sentences that may state something, up to the first that names somebody else or a task first.
 
-    A sentence whose parts each make sense alone is split: superseding one part must not end the others.
+    With ``splits``, a sentence whose parts each make sense alone is split: superseding one part must not end the
+    others. Beside text from outside, only whole sentences are the user's words.
     """
-    text = own_words(message.text[:MAX_CHARACTERS])
-    pasted = _PASTED.search(text)
-    whole = pattern("sentence_end").split(text[: pasted.start()] if pasted else text, maxsplit=MAX_SENTENCES)
-    for part in whole[:MAX_SENTENCES]:
+    for part in pattern("sentence_end").split(" ".join(own_sentences(message.text))):
         text = part.strip()
         if is_labelled(expanded(text)):
             return  # what follows may be somebody else's, too
@@ -122,7 +114,7 @@ def _sentences(message: ConversationMessage, now: datetime) -> Iterator[_Sentenc
         sentence = _Sentence.of(text, message, now)
         if len(sentence.plain.split()) < _MIN_WORDS:
             continue
-        parts = [part.strip(" ,") for part in re.split(r",? (?:and|but) (?=(?:I|my)\b)", text)]
+        parts = [part.strip(" ,") for part in re.split(r",? (?:and|but) (?=(?:I|my)\b)", text)] if splits else []
         is_each = 1 < len(parts) == len(sentence.said.slots) == sentence.said.clauses
         if is_each and all(map(pattern("first_person").search, parts)):
             yield from (_Sentence.of(part, message, now) for part in parts)
@@ -240,8 +232,14 @@ class RuleExtractor:
     """An extractor without a model: finds plain statements in English and German."""
 
     def extract(
-        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+        self,
+        messages: Sequence[ConversationMessage],
+        offered: Sequence[KnownMemory],
+        now: datetime,
+        zone: tzinfo,
+        *,
+        earlier: Sequence[ConversationMessage] = (),
     ) -> Operation[Extraction]:
-        """The candidates of ``messages``; days are those of ``zone``."""
+        """The candidates of ``messages``; days are those of ``zone``. ``earlier`` messages give none."""
         yield from ()
-        return extract_by_rules(messages, offered, in_zone(now, zone))
+        return extract_by_rules(messages, offered, in_zone(now, zone), is_marked=any_outside(earlier))

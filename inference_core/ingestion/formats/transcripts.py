@@ -160,7 +160,7 @@ def _message(
         text=text,
         id=_label(fields, "id"),
         position=position,
-        author=author_of(_label(fields, "name"), own if role is Role.USER else ()),
+        author=author_of(_label(fields, "name"), *(own if role is Role.USER else ())),
         at=at,
         is_proven=is_proven,
     )

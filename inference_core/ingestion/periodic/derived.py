@@ -14,13 +14,13 @@ from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.ingestion.consolidation import MemoryChanges
-from inference_core.ingestion.extraction.extractor import short, stamp
+from inference_core.ingestion.extraction.extractor import speaker, stamp
 from inference_core.ingestion.extraction.schema import CONTENT, Entry, first_of, texts_of
 from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
 from inference_core.memory.types import MemoryType, get_category_for_type
-from inference_core.outbox.messages import ConversationMessage, Role, has_pasted, mended
+from inference_core.outbox.messages import ConversationMessage, Role, brings_outside, mended
 from inference_core.outbox.outbox import Claim
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 
@@ -53,9 +53,9 @@ class Citable:
 
     @classmethod
     def of_message(cls, message: ConversationMessage, at: datetime) -> Citable:
-        """A message as a source, dated ``at``; a document if it has pasted text, since a summary may use only that."""
-        is_document = message.origin is Origin.USER and has_pasted(message.text)
-        origin = Origin.DOCUMENT if is_document else message.origin
+        """A message as a source, dated ``at``; a document if a person's text may be another's than the user's."""
+        is_others = message.role is Role.USER and brings_outside(message)
+        origin = Origin.DOCUMENT if is_others else message.origin
         return cls(
             text=message.text,
             at=at,
@@ -87,8 +87,7 @@ def lowest_origin(sources: Sequence[Citable]) -> Origin:
 def shown_source(name: str, source: Citable, zone: tzinfo, most: int) -> Shown:
     """``source`` as a line of a request, its text cut to ``most`` characters."""
     kind = "message" if source.role else "memory" if source.memory_id else "earlier_summary"
-    by = f' from="{source.role.value}"' if source.role else ""
-    by += f' name="{short(source.author)}"' if source.author else ""
+    by = f" {speaker(source.role, source.author)}" if source.role else ""
     text = neutral_line(source.text, most)
     return Shown(name, f'<{kind} id="{name}"{by} at="{stamp(source.at, zone)}">{text}</{kind}>', [source])
 

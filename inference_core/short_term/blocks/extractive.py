@@ -22,9 +22,9 @@ from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
 from inference_core.memory.trust import Decision, MemorySource, Origin, decide
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.grounding import Grounding
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.outbox.said import Said, holds
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
@@ -34,7 +34,6 @@ from inference_core.short_term.blocks.filing import (
     passage,
     passages,
     sessions_of,
-    with_outside,
     with_sessions,
 )
 from inference_core.short_term.blocks.memory import (
@@ -160,13 +159,12 @@ class ExtractiveMemory(Block):
         clean = scope.engine.guard.text
         for one in messages:
             if isinstance(one, HumanMessage | AIMessage) and one.text.strip():
-                what = clean(passage(one, conversation.session_id).text)
+                what = clean(passage(one, conversation).text)
                 key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
                 said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
         fresh = yield from unmarked(scope.engine, marks, said)
-        after_tool = yield from with_outside(scope, conversation, messages)
+        words = Said((yield from passages(scope, conversation, messages)))
         on_worker = scope.engine.pool.call
-        words = yield from on_worker(Grounding, passages(messages, conversation.session_id, after_tool=after_tool))
         portions: list[dict[str, AnyMessage]] = []  # one for each request: nearly always one
         size = 0
         for key in fresh:
@@ -222,14 +220,14 @@ class ExtractiveMemory(Block):
         yield from retried(attempt)
 
     def _records(
-        self, scope: MemoryScope, conversation: UserSession, facts: Sequence[ExtractedFact], words: Grounding
+        self, scope: MemoryScope, conversation: UserSession, facts: Sequence[ExtractedFact], words: Said
     ) -> dict[str, MemoryRecord]:
         """Those of ``facts`` that can be stored, as memories by id."""
         made = (self._record(scope, conversation, fact, words) for fact in facts)
         return {one.id: one for one in made if one}
 
     def _record(
-        self, scope: MemoryScope, conversation: UserSession, fact: ExtractedFact, words: Grounding
+        self, scope: MemoryScope, conversation: UserSession, fact: ExtractedFact, words: Said
     ) -> MemoryRecord | None:
         """``fact`` as a memory, with an id that follows from its text. None if it cannot be stored."""
         parts = split_text(mended(fact.content), scope.max_content_bytes)
@@ -238,9 +236,13 @@ class ExtractiveMemory(Block):
         except InvalidMemory:
             return None
         content = scope.engine.guard.text(content)  # before an id is made of it
+        own = words.owned(content) if words.has_outside else content
+        topic = label(fact.topic)
+        if own is not None:
+            content, topic = own, topic if topic and (not words.has_outside or holds(own, topic)) else None
         namespace = scope.namespaces.namespace_for(conversation.user_id, MemoryCategory.SEMANTIC)
         now = scope.clock.now()
-        origin = Origin.TOOL if words.is_external(f"{fact.topic or ''} {content}") else Origin.AGENT
+        origin = Origin.TOOL if own is None else Origin.AGENT
         source = MemorySource(origin=origin, tool=self.name, thread_id=conversation.session_id)
         return MemoryRecord(
             id=digest_of([self.name, *namespace, _normal(content)]),
@@ -250,7 +252,7 @@ class ExtractiveMemory(Block):
             namespace=namespace,
             created_at=now,
             updated_at=now,
-            topic=label(fact.topic),
+            topic=topic,
             session_id=session_label(conversation.session_id),
             agent_name=scope.namespaces.agent_name,
             extra_metadata=block_metadata(self.name, [conversation.session_id]),

@@ -14,7 +14,8 @@ from inference_core.memory.namespaces import FORGOTTEN, PENDING, holds_memories,
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import mapping_field
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.messages import ConversationMessage, Role, brings_outside, label, traced
+from inference_core.outbox.messages import ConversationMessage, Role, any_outside, author_of, label, traced
+from inference_core.outbox.outside import is_plain
 from inference_core.outbox.partitions import noted_outside
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
@@ -28,33 +29,31 @@ _BLOCK: Final = "block"
 _SESSIONS: Final = "sessions"
 
 
-def passage(message: AnyMessage, session_id: str, position: int = 0) -> ConversationMessage:
+def passage(message: AnyMessage, conversation: UserSession, position: int = 0) -> ConversationMessage:
     """``message`` as a message to ingest; tool calls and media become text."""
     is_result = isinstance(message, ToolMessage | FunctionMessage)
     is_answer = isinstance(message, AIMessage)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     told = (f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})" for call in calls)
     return ConversationMessage(
-        session_id=session_id,
+        session_id=conversation.session_id,
         role=Role.TOOL if is_result else Role.ASSISTANT if is_answer else Role.USER,
         text="\n".join(part for part in (text_in(message), *told) if part),
         id=message.id,
         position=position,
-        author=label(message.name) if is_result or isinstance(message, HumanMessage) else None,
+        author=None if is_answer else label(message.name if is_result else author_of(message.name, conversation.user_id)),
+        is_proven=is_result or is_plain(message),
     )
 
 
-def passages(messages: Sequence[AnyMessage], session_id: str, *, after_tool: bool = False) -> list[ConversationMessage]:
-    """``messages`` as messages to ingest, in order; ``after_tool`` is what `with_outside` returned for them."""
-    said = list(traced(passage(message, session_id, at) for at, message in enumerate(messages)))
-    return [replace(one, after_tool=one.role is Role.ASSISTANT) for one in said] if after_tool else said
-
-
-def with_outside(scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[bool]:
-    """Whether text from outside was in the session before ``messages``; if some is in them, a mark remembers it."""
-    user, session = conversation.user_id, conversation.session_id
-    is_outside = any(brings_outside(passage(one, session)) for one in messages)
-    return (yield from noted_outside(scope.engine, scope.clock, user, session, is_outside))
+def passages(
+    scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]
+) -> Operation[list[ConversationMessage]]:
+    """``messages`` as messages to ingest, in order, marked if text from outside is or was in the session."""
+    said = list(traced(passage(message, conversation, at) for at, message in enumerate(messages)))
+    note = scope.engine, scope.clock, conversation.user_id, conversation.session_id
+    was_there = yield from noted_outside(*note, is_outside=any_outside(said))
+    return [replace(one, is_marked=True) for one in said] if was_there else said
 
 
 def text_in(message: AnyMessage) -> str:

@@ -28,7 +28,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.scope import MemoryScope, retried
-from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages, with_outside
+from inference_core.short_term.blocks.filing import block_metadata, forget_session, passages
 from inference_core.short_term.blocks.memory import (
     Block,
     BlockOptions,
@@ -139,8 +139,7 @@ class VectorMemory(Block):
     def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
         """Stores each message once, with a mark that outlives its deletion."""
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
-        after_tool = yield from with_outside(scope, conversation, messages)
-        said = passages(messages, conversation.session_id, after_tool=after_tool)
+        said = yield from passages(scope, conversation, messages)
         # On a worker, as a long conversation that overflows for the first time takes seconds.
         made = yield from scope.engine.pool.call(lambda: [draft for one in said if (draft := drafts.of(one))])
         vector_store = self.vector_store
