@@ -80,8 +80,8 @@ def is_plain(message: BaseMessage) -> bool:
     parts = cast("list[Any]", [content] if isinstance(content, str) else content)
     return (
         all(is_plain_block(part, blocks) for part in parts)
-        and _has_only(message.additional_kwargs, kwargs)
-        and _has_only(message.response_metadata, reported)
+        and has_only({**message.additional_kwargs, **(message.model_extra or {})}, kwargs)
+        and has_only(message.response_metadata, reported)
     )
 
 
@@ -93,13 +93,13 @@ def is_plain_block(block: Any, allowed: Mapping[str, frozenset[str]] = _TOLD) ->
         return False
     fields = cast("Mapping[str, Any]", block)
     named = allowed.get(str(fields.get("type")))
-    if named is None or not _has_only(fields, _FRAME | named):
+    if named is None or not has_only(fields, _FRAME | named):
         return False
     extras: Any = fields.get("extras")
-    return not extras or (isinstance(extras, Mapping) and _has_only(cast("Mapping[str, Any]", extras), _EXTRAS))
+    return not extras or (isinstance(extras, Mapping) and has_only(cast("Mapping[str, Any]", extras), _EXTRAS))
 
 
-def _has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:
+def has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:
     """Whether all other fields are empty or only numbers."""
     return all(name in allowed or not value or isinstance(value, int | float) for name, value in fields.items())
 

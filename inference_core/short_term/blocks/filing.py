@@ -41,7 +41,9 @@ def passage(message: AnyMessage, conversation: UserSession, position: int = 0) -
         text="\n".join(part for part in (text_in(message), *told) if part),
         id=message.id,
         position=position,
-        author=None if is_answer else label(message.name if is_result else author_of(message.name, conversation.user_id)),
+        author=None
+        if is_answer
+        else label(message.name if is_result else author_of(message.name, conversation.user_id)),
         is_proven=is_result or is_plain(message),
     )
 
