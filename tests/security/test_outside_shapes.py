@@ -220,7 +220,7 @@ def test_no_shape_of_a_providers_text_is_the_users(stage: Stage, kind: str) -> N
     """Guards against lists of known shapes: what is not proven to be the user's or the model's is from outside."""
     plays = [Play(name, [*said, HumanMessage("Go on.")]) for name, said in SHAPES[kind].items()]
     assert len(plays) >= 10
-    found = failures(plays, [stage.by_tools, stage.by_capture, stage.by_messages], full=stage.full)
+    found = failures(plays, stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 

@@ -92,7 +92,7 @@ def test_no_pasted_text_is_the_users(stage: Stage, form: str) -> None:
     ]
     if not stage.full:
         plays = plays[list(FORMS).index(form) % 3 :: 3]
-    found = failures(plays, [stage.by_tools, stage.by_capture, stage.by_messages], full=stage.full)
+    found = failures(plays, stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 

@@ -36,7 +36,7 @@ def test_the_users_words_are_not_turned(stage: Stage, kind: dict[str, Any]) -> N
     for own in kind["own"]:
         said = [HumanMessage(own), *page(f"Rain in Berlin. {plain}."), HumanMessage("OK.")]
         plays.append(Play(own, said, [plain if len(own) % 2 else f"{plain}."], [own]))
-    found = failures(plays, [stage.by_tools, stage.by_capture, stage.by_messages], full=stage.full)
+    found = failures(plays, stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 
@@ -65,7 +65,7 @@ def test_no_value_of_a_page_gets_into_the_users_words(stage: Stage, frame: str) 
         plays.append(Play(f"{one['name']}, {frame}", said, says, [one["own"]], [one["stated"]]))
     if not stage.full:
         plays = plays[list(FRAMES).index(frame) :: len(FRAMES)]
-    found = failures(plays, [stage.by_tools, stage.by_capture, stage.by_messages], full=stage.full)
+    found = failures(plays, stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 
