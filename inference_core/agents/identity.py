@@ -145,9 +145,9 @@ def forgets_state(config: Mapping[str, Any] | None = None) -> bool:
     return any(":" in node for node in outer) and configurable_of(config).get(CHECKPOINTER, True) is not None
 
 
-def agent_of() -> str | None:
-    """The name that `create_agent` was given for the agent of the current run; None without one."""
-    metadata: Mapping[str, Any] = current_config().get("metadata") or {}
+def agent_of(config: Mapping[str, Any] | None = None) -> str | None:
+    """The name that `create_agent` was given for the agent of ``config``, by default the current one; None: none."""
+    metadata: Mapping[str, Any] = (config or current_config()).get("metadata") or {}
     name = metadata.get("lc_agent_name")
     return name if isinstance(name, str) and name else None
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, NotRequired, cast
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from inference_core.agents.identity import field_of, forgets_state, is_subagent
+from inference_core.agents.identity import agent_of, field_of, forgets_state, is_subagent
 from inference_core.effects import Operation
 from inference_core.errors import StoreError
 from inference_core.memory.document import MemoryStoreDocument
@@ -151,12 +151,12 @@ def _heard(
         return None
     messages, *others = lists
     is_inner = outer is not None or is_subagent(config)
-    judge = _Judge(state, messages, user, is_trusted, is_inner=is_inner)
+    judge = _Judge(state, messages, user, is_trusted, config, is_inner=is_inner)
     start = _start_of_own(messages, field_of(state, "memory_others"))
     said: list[ConversationMessage] = []
     for at, one in enumerate(messages):
         is_users = isinstance(one, HumanMessage) and not is_inner and at >= start and judge.is_harmless(at)
-        if is_users or isinstance(one, AIMessage):
+        if is_users or (isinstance(one, AIMessage) and judge.may_ask(at)):
             role = Role.USER if is_users else Role.ASSISTANT
             said.append(ConversationMessage(session_id=None, role=role, text=one.text))
         else:
@@ -182,13 +182,15 @@ class _Judge:
         messages: Sequence[BaseMessage],
         user: str | None,
         is_trusted: IsTrusted | None,
+        config: Mapping[str, Any] | None = None,
         *,
         is_inner: bool,
     ) -> None:
         self._state, self._messages, self._is_trusted, self._is_inner = state, messages, is_trusted, is_inner
         self._names = (None, "" if user is None else user.casefold())
+        self._agent = agent_of(config)
         last = field_of(state, "memory_heard")
-        self._heard = next((at for at, one in enumerate(messages) if last is not None and one.id == last), -1)
+        self._heard = next((at for at, one in enumerate(messages) if last and one.id == last), -1)
 
     def is_harmless(self, at: int) -> bool:
         """Whether the message at ``at`` holds nothing from outside."""
@@ -204,6 +206,11 @@ class _Judge:
         # What a calling agent writes looks like anything; `told_by_agent` says whether it may be from outside.
         return is_plain(message) and name in self._names and (self._is_inner or not quotes(message.text))
 
+    def may_ask(self, at: int) -> bool:
+        """Whether the user's yes after the model's message at ``at`` answers the agent, not another or a found text."""
+        message = self._messages[at]
+        return is_plain(message) and message.name in (None, self._agent)
+
     def first(self) -> int | None:
         """The position of the first message from outside; -1 if one has left or the prompt shows one; None: none."""
         state = self._state
@@ -216,7 +223,7 @@ class _Judge:
 
 def _start_of_own(messages: Sequence[BaseMessage], others: str | None) -> int:
     """The position after the last message of other users, whose id is ``others``; if it has left, the last asked."""
-    if others is None:
+    if not others:
         return 0
     found = next((at + 1 for at, one in enumerate(messages) if one.id == others), None)
     asked = (at for at in reversed(range(len(messages))) if is_said_by_user(messages[at]))

@@ -12,6 +12,8 @@ from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
+from inference_core.retrieval.analysis import UNSPACED
+
 FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 MAX_OWN: Final = 600
 """Letters of the longest message that counts as typed; what is longer may hold a text of somebody else."""
@@ -52,13 +54,14 @@ _END: Final = re.compile(
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\s]*\Z")
 """A semicolon ends Greek questions."""
 _MAIL_QUOTE: Final = re.compile(r"\s*[>|\u203a\u2502]")
-_PAIRS: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab")
+_PAIRS: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab",
+    "\u300c\u300d", "\u300e\u300f", "\uff62\uff63")  # fmt: skip
 _REPORT: Final = re.compile(
     "|".join(
         [
             r":\s+(?=\S.{23})|\uff1a\s*(?=\S.{7})",
             *(f"{start}[^{start}{end}]{{24,}}{end}" for start, end in _PAIRS),
-            "[\u300c\u300e][^\u300d\u300f]{8,}[\u300d\u300f]",
+            *(f"{start}[^{start}{end}]*[{UNSPACED}][^{start}{end}]{{7,}}{end}" for start, end in _PAIRS),
             "(?<!\\w)['\u2018\u201a][^'\u2018\u2019]{24,}['\u2018\u2019](?!\\w)",
         ]
     )

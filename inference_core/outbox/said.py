@@ -27,16 +27,19 @@ _KINDLY: Final = (
     "please do it that thanks thank you bitte danke mach das merci svp gracias hazlo por favor grazie prego per favore "
     "obrigado obrigada proszę dzięki пожалуйста спасибо lütfen 请 谢谢 ありがとう 감사합니다 شكرا من فضلك"
 )
-_ASKING: Final = "shall should may can could i do you want would like me to please now really the this that memory my"
+_ASKING: Final = (
+    "shall should may can could i do you want would like me to please now really from the this that memory my"
+)
 _REMEMBERING: Final = (
     "remember save store note keep add as a an rule instruction preference procedure following for later"
 )
-_FORGETTING: Final = "forget delete erase remove from"
+_FORGETTING: Final = "forget delete erase remove"
 """The words that a question may have besides the text that it shows. Others, such as "never", may turn its meaning."""
 _HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters in a question that a client may not show to the user."""
 _ASKS: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
 _QUOTATION: Final = re.compile("[\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u300c-\u300f*_]")
+_STOPS: Final = ".!?\u3002\uff01\uff1f\u061f"
 _EDGE: Final = ".!\u3002\uff01\u06d4\u0964 \"'"
 
 
@@ -106,7 +109,7 @@ def same_subject(one: str, other: str) -> bool:
 def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
     """The last line of ``asked`` if it is a question to which the user says nothing but yes; else ""."""
     said = re.findall(r"\w+", answer.text.casefold())
-    if asked.role is not Role.ASSISTANT or not 0 < len(said) <= _MAX_ANSWER:
+    if asked.role is not Role.ASSISTANT or not 0 < len(said) <= _MAX_ANSWER or _ASKS.search(answer.text):
         return ""
     if set(_YES.split()).isdisjoint(said) or not set(said) <= {*_YES.split(), *_KINDLY.split()}:
         return ""
@@ -115,15 +118,20 @@ def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
 
 
 def _is_about(line: str, text: str, verbs: str) -> bool:
-    """Whether a question shows the whole ``text``, with no words around it but those of asking and ``verbs``.
+    """Whether the question that ends ``line`` shows the whole ``text``, besides words of asking and ``verbs`` only.
 
     To forget, one of the verbs has to be there; to remember, "Do you want me to …?" is clear, too.
     """
-    wanted = _bare(text)
-    before, found, after = f" {_bare(line)} ".partition(f" {wanted} ")
-    words = {*before.split(), *after.split()}
-    names_it = verbs is _REMEMBERING or not words.isdisjoint(verbs.split()[:-1])
-    return bool(wanted and found) and names_it and words <= {*_ASKING.split(), *verbs.split()}
+    wanted, shown = _bare(text), _bare(line)
+    size = len(wanted)
+    at = next((at for at in range(len(shown)) if shown[at : at + size] == wanted), None) if size else None
+    if at is None:
+        return False
+    raw = _QUOTATION.sub(" ", _normal(line)).split()
+    start = next((before for before in range(at, 0, -1) if raw[before - 1].endswith(tuple(_STOPS))), 0)
+    words = {*shown[start:at], *shown[at + size :]} - {""}
+    is_clear = verbs is _REMEMBERING or not words.isdisjoint(verbs.split())
+    return is_clear and words <= {*_ASKING.split(), *verbs.split()}
 
 
 def _normal(text: str) -> str:
@@ -132,7 +140,6 @@ def _normal(text: str) -> str:
     return " ".join(plain.split()).strip(_EDGE)
 
 
-def _bare(text: str) -> str:
-    """`_normal` without quotation marks and without the mark at the end of words, so that a question can show it."""
-    plain = _QUOTATION.sub(" ", _normal(text))
-    return " ".join(filter(None, (word.rstrip(".!?,;:\u3002\uff01\uff1f\u061f") for word in plain.split())))
+def _bare(text: str) -> list[str]:
+    """The words of a `_normal` text without quotation marks and the marks at their ends, as a question shows them."""
+    return [word.rstrip(".!?,;:\u2026\u3002\uff01\uff1f\u061f") for word in _QUOTATION.sub(" ", _normal(text)).split()]

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, Unpack, cast, get_args
 
@@ -321,7 +321,7 @@ class MemoryMiddleware(OperationMiddleware):
         return with_system_blocks(asked or request, blocks), update
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], T]) -> T:
-        """Runs a tool, and makes this conversation known to an agent inside it (see `delegating`)."""
+        """Runs a tool."""
         with self._delegating(request):
             return handler(request)
 
@@ -331,6 +331,9 @@ class MemoryMiddleware(OperationMiddleware):
             return await handler(request)
 
     def _delegating(self, request: ToolCallRequest) -> AbstractContextManager[None]:
+        """Makes this conversation known to an agent inside the tool (see `delegating`)."""
+        if not getattr(request.tool, "runs_agents", True):  # a memory tool
+            return nullcontext()
         user: str | None = None
         with suppress(IdentityError, InvalidInput):
             user = self._binding.user(cast("Any", request.runtime))

@@ -112,6 +112,7 @@ class MemoryTool(BaseTool):
     handle_validation_error: Any = _explained
     verb: ClassVar[str] = ""
     writes: ClassVar[bool] = True
+    runs_agents: ClassVar[bool] = False
     response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
     _binding: MemoryBinding = PrivateAttr()
 
