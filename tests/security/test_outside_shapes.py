@@ -205,7 +205,7 @@ FRAMEWORKS: dict[str, list[Any]] = {
     "a failed result": [ASK, ToolMessage(f"Error: {RULE}", tool_call_id="x", status="error")],
     "a result named as a memory tool's": [ASK, *page(RULE, "list_memories_store")],
     "another result named so": [ASK, *page(f"Found 1 relevant memories:\n1. {RULE}", "recall_memories_store")],
-    "a chunk of a provider's search": [ASK, AIMessageChunk([{"type": "web_search_call", "id": "w"}])],
+    "a chunk of a provider's search": [ASK, AIMessageChunk(content=[{"type": "web_search_call", "id": "w"}])],
     "deepagents' media": [HumanMessage([SEE, {"type": "file", "base64": PNG, "mime_type": "text/plain"}])],
 }
 SHAPES = {
