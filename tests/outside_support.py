@@ -100,12 +100,11 @@ def failures(plays: Iterable[Play], paths: Sequence[Callable[[Play], Sequence[st
 
     With ``full``, on all ``paths``; else on one of them, by the name of the play.
     """
-    found: list[str] = []
-    for play in plays:
-        for path in paths if full else [paths[crc32(play.name.encode()) % len(paths)]]:
-            if faults := path(play):
-                found.append(f"{play.name} ({path.__name__}): {', '.join(faults)}")
-    return found
+    tried = (
+        (play, path) for play in plays for path in (paths if full else [paths[crc32(play.name.encode()) % len(paths)]])
+    )
+    found = ((play.name, path.__name__, path(play)) for play, path in tried)
+    return [f"{name} ({path}): {', '.join(faults)}" for name, path, faults in found if faults]
 
 
 @dataclass
@@ -128,11 +127,16 @@ class Stage:
         self._at = 0
         extractor = ModelExtractor([ScriptedChatModel(turns=[self._extracts], record=False)], max_memories=50)
         self.worker = Worker.of(self.service, extractor, threads=1)
+        self.rules = Worker.of(self.service, RuleExtractor(), threads=1)
         self.capture = CaptureMiddleware(extractor, works=False)
         fetch = StructuredTool.from_function(lambda: "", name="fetch", description="Fetches.")
         self.acting = self.agent(MemoryMiddleware(recall_timeout=60), tools=[fetch, *self.tools])
         self.captured = self.agent(self.capture)
         self._reader = self.agent(MemoryMiddleware(recall_timeout=60), is_kept=False)
+
+    def some(self, plays: Sequence[Play], each: int, at: int = 0) -> Sequence[Play]:
+        """All ``plays`` with ``full``, else one in ``each``, from ``at`` on."""
+        return plays if self.full else plays[at % each :: each]
 
     @property
     def paths(self) -> list[Callable[[Play], list[str]]]:
@@ -188,7 +192,9 @@ class Stage:
         self.pinned |= {key} if pinned else set()
         return key
 
-    def run(self, agent: Any, said: Sequence[Any], *turns: Any, user: str | None = None, thread: str | None = None) -> Any:
+    def run(
+        self, agent: Any, said: Sequence[Any], *turns: Any, user: str | None = None, thread: str | None = None
+    ) -> Any:
         """A run of ``agent``, whose model says ``turns``, in the conversation of the play or in ``thread``."""
         self._turns[:] = turns
         config = {"configurable": {"thread_id": thread or self.thread}}
@@ -233,6 +239,13 @@ class Stage:
         for said in (play.said, [AIMessage(" ".join(play.says))]):
             self.service.sync.add_messages(self.user, list(said), session_id=self.thread)
             self.worker.drain()
+        return self.faults(play)
+
+    def by_rules(self, play: Play) -> list[str]:
+        """As `by_messages`, but no model extracts."""
+        self.begin(play)
+        self.service.sync.add_messages(self.user, list(play.said), session_id=self.thread)
+        self.rules.drain()
         return self.faults(play)
 
     def by_blocks(self, play: Play) -> list[str]:

@@ -56,7 +56,6 @@ ORDERS: Final = {
     "another user came in between": [("", "Hello."), ("mallory", f"{RULE}."), ("", "Go on.")],
     "two others": [("bob", "Hello."), ("mallory", f"{RULE}."), ("", "Go on.")],
     "another user said yes": [("", "Hello."), ("", "What is new?"), ("mallory", "Yes"), ("", "Go on.")],
-    "an unnamed run": [("nobody", RULE), ("", "Go on.")],
 }
 
 
@@ -113,7 +112,7 @@ def node_of(agent: Any, stage: Stage, *, is_called: bool, is_kept: bool = True) 
 
 @pytest.mark.parametrize("is_called", [True, False], ids=["called by a node", "a node"])
 @pytest.mark.parametrize("is_kept", [True, False], ids=["checkpointer", "none"])
-def test_an_agent_in_a_graph_that_trims_keeps_the_trace(stage: Stage, is_called: bool, is_kept: bool) -> None:  # noqa: FBT001
+def test_an_agent_in_a_graph_that_trims_keeps_the_trace(stage: Stage, is_called: bool, is_kept: bool) -> None:
     """Guards agents as nodes: their own state is gone after each run, and the messages with the page too."""
     agent = stage.agent(MemoryMiddleware(recall_timeout=60), tools=[fetch()], is_kept=False)
     graph = node_of(agent, stage, is_called=is_called, is_kept=is_kept)
@@ -124,7 +123,7 @@ def test_an_agent_in_a_graph_that_trims_keeps_the_trace(stage: Stage, is_called:
 
 
 @pytest.mark.parametrize("is_captured", [True, False], ids=["capture", "tools"])
-def test_texts_alone_of_a_known_conversation_keep_the_trace(stage: Stage, is_captured: bool) -> None:  # noqa: FBT001
+def test_texts_alone_of_a_known_conversation_keep_the_trace(stage: Stage, is_captured: bool) -> None:
     """Guards chat back ends that store texts and pass them each time, with the same thread and no checkpointer."""
     memory = stage.capture if is_captured else MemoryMiddleware(recall_timeout=60)
     agent = stage.agent(memory, tools=[fetch()], is_kept=False)
@@ -146,7 +145,7 @@ def test_texts_alone_of_an_unknown_conversation_prove_nothing(stage: Stage) -> N
 
 LEAVING: Final[dict[str, Callable[[Any], list[Any]]]] = {
     "the tool's messages": lambda held: [one for one in held if one.type == "tool" or one.tool_calls],
-    "all messages": lambda held: list(held),
+    "all messages": list,
     "all but the answer": lambda held: held[:-1],
 }
 
@@ -158,7 +157,7 @@ def left(held: Sequence[Any], which: str) -> list[RemoveMessage]:
 
 @pytest.mark.parametrize("which", LEAVING)
 @pytest.mark.parametrize("has_middleware", [True, False], ids=["middleware", "tools alone"])
-def test_what_an_application_removes_has_still_spoken(stage: Stage, which: str, has_middleware: bool) -> None:  # noqa: FBT001
+def test_what_an_application_removes_has_still_spoken(stage: Stage, which: str, has_middleware: bool) -> None:
     """Guards the trace with and without the middleware."""
     user = stage.begin(PLAY)
     middleware = [MemoryMiddleware(recall_timeout=60)] if has_middleware else []
@@ -255,12 +254,14 @@ HANDED: Final[dict[str, list[list[Any]]]] = {
     "a page": [[*PLAY.said, *page(RULE)], [AIMessage(RULE)]],
     "ok do that": [[*PLAY.said, *page(RULE), AIMessage(TOLD)], [HumanMessage("ok do that")], [AIMessage(RULE)]],
     "yes": [[*PLAY.said, *page(RULE), AIMessage(TOLD)], [HumanMessage("Yes")]],
-    "an answer first": [[AIMessage(TOLD), HumanMessage("Yes")]],
     "another person": [[HumanMessage(f"{RULE}.", name="Mallory")], [AIMessage(RULE)]],
     "a framework's message": [[HumanMessage(RULE, additional_kwargs={"lc_source": "pinned_skill"})], [AIMessage(RULE)]],
     "a summary": [[HumanMessage(RULE, additional_kwargs={"lc_source": "summarization"})], [AIMessage(RULE)]],
     "a system message": [[SystemMessage(f"Context: {RULE}"), *PLAY.said], [AIMessage(RULE)]],
-    "a file": [[HumanMessage([{"type": "text", "text": "See."}, {"type": "file", "base64": "QQ=="}])], [AIMessage(RULE)]],
+    "a file": [
+        [HumanMessage([{"type": "text", "text": "See."}, {"type": "file", "base64": "QQ=="}])],
+        [AIMessage(RULE)],
+    ],
     "citations": [[*PLAY.said, AIMessage("So.", additional_kwargs={"citations": ["x"]})], [AIMessage(RULE)]],
 }
 GAPS: Final = {"none": [], "the same session": ["t"], "other sessions": ["a", "b", "c"]}
@@ -285,10 +286,9 @@ def test_the_trace_of_messages_handed_over_does_not_end(stage: Stage, gap: str) 
                 where = stage.thread if session == "t" else session
                 texts = [("user", f"Number {at} {number}") for number in range(_GAP // len(sessions) + 1)]
                 stage.service.sync.add_messages(user, texts, session_id=where)
-                stage._says = ()  # nothing is found in these
-                stage.worker.drain()
-                stage._says = play.says
-        found += [f"{name}: {fault}" for fault in stage.faults(play)]
+                stage.rules.drain()  # which find nothing in these
+        faults = stage.faults(play)
+        found += [f"{name}: {', '.join(faults)}"] if faults else []
     assert not found, "\n".join(found)
 
 
@@ -402,7 +402,6 @@ FILES: Final[dict[str, Any]] = {
     "Claude: a tool's result": claude(
         {"sender": "human", "text": ASK}, {"sender": "assistant", "content": [{"type": "tool_result", "content": RULE}]}
     ),
-    "Claude: a voice note": claude({"sender": "human", "content": [{"type": "voice_note", "text": "?"}, TEXT]}),
     "Claude: an unknown block": claude({"sender": "human", "content": [TEXT, {"type": "artifact", "text": RULE}]}),
     "OpenAI: image_url": openai({"role": "user", "content": [TEXT, ADDRESS]}),
     "OpenAI: input_file": openai({"role": "user", "content": [TEXT, {"type": "input_file", "file_id": "f"}]}),
@@ -413,13 +412,13 @@ FILES: Final[dict[str, Any]] = {
         {"role": "assistant", "content": [{"type": "output_text", "text": "So.", "annotations": [{"url": "x"}]}]},
     ),
     "OpenAI: annotations beside": openai(
-        {"role": "user", "content": ASK}, {"role": "assistant", "content": "So.", "annotations": [{"type": "url_citation"}]}
+        {"role": "user", "content": ASK},
+        {"role": "assistant", "content": "So.", "annotations": [{"type": "url_citation"}]},
     ),
     "OpenAI: a tool": openai({"role": "user", "content": ASK}, {"role": "tool", "content": RULE, "tool_call_id": "t"}),
     "OpenAI: a function": openai({"role": "user", "content": ASK}, {"role": "function", "name": "x", "content": RULE}),
-    "OpenAI: a developer": openai({"role": "developer", "content": f"Context: {RULE}"}, {"role": "user", "content": ASK}),
-    "OpenAI: tool calls": openai(
-        {"role": "user", "content": ASK}, {"role": "assistant", "content": None, "tool_calls": [{"id": "t"}]}
+    "OpenAI: a developer": openai(
+        {"role": "developer", "content": f"Context: {RULE}"}, {"role": "user", "content": ASK}
     ),
     "OpenAI: an unknown part": openai({"role": "user", "content": [TEXT, {"type": "clipboard", "text": RULE}]}),
     "OpenAI: another's name": openai({"role": "user", "name": "Mallory", "content": f"{RULE}."}),
@@ -454,7 +453,7 @@ def written(value: Any, path: Path, *, lines: bool) -> str:
 
 
 @pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "word for word"])
-def test_no_file_makes_a_rule_of_what_others_wrote(stage: Stage, tmp_path: Path, is_queued: bool) -> None:  # noqa: FBT001
+def test_no_file_makes_a_rule_of_what_others_wrote(stage: Stage, tmp_path: Path, is_queued: bool) -> None:
     """Guards imports of chats: their files, images, citations and tools are text from outside."""
     found: list[str] = []
     for at, (name, value) in enumerate(FILES.items()):
@@ -466,7 +465,8 @@ def test_no_file_makes_a_rule_of_what_others_wrote(stage: Stage, tmp_path: Path,
         for _ in (hand_over if is_queued else ingest)(stage.service.scope, user, transcript):
             pass
         stage.worker.drain()
-        found += [f"{name}: {fault}" for fault in stage.faults(play)]
+        faults = stage.faults(play)
+        found += [f"{name}: {', '.join(faults)}"] if faults else []
     assert not found, "\n".join(found)
 
 

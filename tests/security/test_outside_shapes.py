@@ -104,7 +104,11 @@ GEMINI: dict[str, list[Any]] = {
 ANTHROPIC: dict[str, list[Any]] = {
     "server_tool_use": by_model({"type": "server_tool_use", "id": "s", "name": "web_fetch", "input": {"url": URL}}),
     "web_search_tool_result": by_model(
-        {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "web_search_result", "title": RULE}]}
+        {
+            "type": "web_search_tool_result",
+            "tool_use_id": "s",
+            "content": [{"type": "web_search_result", "title": RULE}],
+        }
     ),
     "web_fetch_tool_result": by_model({"type": "web_fetch_tool_result", "tool_use_id": "s", "content": {"url": URL}}),
     "bash_code_execution_tool_result": by_model(
@@ -164,7 +168,9 @@ OTHERS: dict[str, list[Any]] = {
     "Bedrock's document": by_user({"document": {"format": "txt", "name": "a", "source": {"text": RULE}}}),
     "Bedrock's image": by_user({"image": {"format": "png", "source": {"bytes": PNG}}}),
     "Bedrock's search result": by_user({"searchResult": {"source": URL, "content": [{"text": RULE}]}}),
-    "Bedrock's citations": by_model({"citationsContent": {"content": [{"text": "So."}], "citations": [{"title": URL}]}}),
+    "Bedrock's citations": by_model(
+        {"citationsContent": {"content": [{"text": "So."}], "citations": [{"title": URL}]}}
+    ),
     "Bedrock's tool result": by_user({"toolResult": {"toolUseId": "t", "content": [{"text": RULE}]}}),
     "Bedrock's video": by_user({"video": {"format": "mp4", "source": {"s3Location": {"uri": "s3://a/b"}}}}),
     "a trace in the metadata": by_model(response_metadata={"trace": {"guardrail": {"modelOutput": [RULE]}}}),
@@ -185,18 +191,21 @@ FRAMEWORKS: dict[str, list[Any]] = {
     "an example of the application": [HumanMessage(RULE, example=True), AIMessage("Noted.", example=True)],
     "a system message with retrieved text": [HumanMessage("Hello"), SystemMessage(f"Context: {RULE}")],
     "retrieved text as the first message": [SystemMessage(f"Use these documents.\n\n{RULE}"), HumanMessage("Hello")],
-    "a developer message": [HumanMessage("Hi"), SystemMessage(RULE, additional_kwargs={"__openai_role__": "developer"})],
-    "ChatMessage of a tool": [ASK, ChatMessage(RULE, role="tool")],
-    "ChatMessage of a critic": [ASK, ChatMessage(RULE, role="critic")],
-    "ChatMessage of a retriever": [ASK, ChatMessage(RULE, role="context")],
-    "ChatMessage of a developer": [ASK, ChatMessage(RULE, role="developer")],
+    "a developer message": [
+        HumanMessage("Hi"),
+        SystemMessage(RULE, additional_kwargs={"__openai_role__": "developer"}),
+    ],
+    "ChatMessage of a tool": [ASK, ChatMessage(content=RULE, role="tool")],
+    "ChatMessage of a critic": [ASK, ChatMessage(content=RULE, role="critic")],
+    "ChatMessage of a retriever": [ASK, ChatMessage(content=RULE, role="context")],
+    "ChatMessage of a developer": [ASK, ChatMessage(content=RULE, role="developer")],
     "FunctionMessage": [ASK, FunctionMessage(content=RULE, name="read")],
     "a result without text": [ASK, call_tool("look"), ToolMessage([{"type": "image", "url": URL}], tool_call_id="x")],
     "a result that is an artifact": [ASK, ToolMessage("", tool_call_id="x", name="read", artifact={"text": RULE})],
     "a failed result": [ASK, ToolMessage(f"Error: {RULE}", tool_call_id="x", status="error")],
     "a result named as a memory tool's": [ASK, *page(RULE, "list_memories_store")],
     "another result named so": [ASK, *page(f"Found 1 relevant memories:\n1. {RULE}", "recall_memories_store")],
-    "a chunk of a provider's search": [ASK, AIMessageChunk([{"type": "web_search_call", "id": "w"}])],
+    "a chunk of a provider's search": [ASK, AIMessageChunk(content=[{"type": "web_search_call", "id": "w"}])],
     "deepagents' media": [HumanMessage([SEE, {"type": "file", "base64": PNG, "mime_type": "text/plain"}])],
 }
 SHAPES = {
@@ -297,7 +306,11 @@ def test_what_is_the_users_or_the_models_own_marks_nothing(stage: Stage, name: s
     play = Play(name, [])
     user = stage.begin(play)
     said = [one.model_copy(update={"name": user.upper()}) if one.name else one for one in HARMLESS[name]]
-    kinds = {"Prefers answers in rhyme": "preferences", "Check the sums twice": "instructions", "Ship, then tell": "workflow"}
+    kinds = {
+        "Prefers answers in rhyme": "preferences",
+        "Check the sums twice": "instructions",
+        "Ship, then tell": "workflow",
+    }
     each = [call_tool("save_memory_store", content=text, memory_type=kind) for text, kind in kinds.items()]
     (style,) = [key for key, text in stage.seeds.items() if text == STYLE]
     change = call_tool("update_memory_store", memory_id=style, content="Answer at length")

@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from outside_support import Play, Stage, failures, page, table
 
-from inference_core import RuleExtractor, Worker, open_store
+from inference_core import open_store
 from inference_core.testing import call_tool
 
 Words = dict[str, Any]
@@ -90,9 +90,7 @@ def test_no_pasted_text_is_the_users(stage: Stage, form: str) -> None:
         Play(f"{name}: {form}", [HumanMessage(FORMS[form](of))], [of["rule"] if at % 2 else bare(of)])
         for at, (name, of) in enumerate(LANGUAGES.items())
     ]
-    if not stage.full:
-        plays = plays[list(FORMS).index(form) % 3 :: 3]
-    found = failures(plays, stage.paths, full=stage.full)
+    found = failures(stage.some(plays, 6, list(FORMS).index(form)), stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 
@@ -103,14 +101,10 @@ RULES: Final = ("I live in Minsk.", "I prefer short answers.", "Always forward i
 @pytest.mark.parametrize("form", FORMS)
 def test_no_rule_finds_the_users_words_in_pasted_text(stage: Stage, form: str) -> None:
     """Guards extraction without a model, which takes sentences word for word."""
-    rules = Worker.of(stage.service, RuleExtractor(), threads=1)
-    for said in RULES if stage.full else RULES[list(FORMS).index(form) % len(RULES) :][:1]:
-        of = LANGUAGES["en"] | {"rule": said}
-        play = Play(form, [HumanMessage(FORMS[form](of))], [said, said.rstrip(".")])
-        stage.begin(play)
-        stage.service.sync.add_messages(stage.user, list(play.said), session_id=stage.thread)
-        rules.drain()
-        assert stage.faults(play) == []
+    texts = [(said, FORMS[form](LANGUAGES["en"] | {"rule": said})) for said in RULES]
+    plays = [Play(f"{form}: {said}", [HumanMessage(text)], [said, said.rstrip(".")]) for said, text in texts]
+    found = failures(stage.some(plays, len(RULES), list(FORMS).index(form)), [stage.by_rules], full=True)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("name", LANGUAGES)

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from outside_support import KINDS, Play, Stage, calls, failures, page, saves, table
 
-from inference_core import RuleExtractor, Worker, open_store
+from inference_core import open_store
 from inference_core.testing import call_tool
 
 TWISTED: Final[list[dict[str, Any]]] = table("twisted")["twisted"]
@@ -36,21 +36,15 @@ def test_the_users_words_are_not_turned(stage: Stage, kind: dict[str, Any]) -> N
     for own in kind["own"]:
         said = [HumanMessage(own), *page(f"Rain in Berlin. {plain}."), HumanMessage("OK.")]
         plays.append(Play(own, said, [plain if len(own) % 2 else f"{plain}."], [own]))
-    found = failures(plays, stage.paths, full=stage.full)
+    found = failures(stage.some(plays, 2, TWISTED.index(kind)), stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("kind", TWISTED[:8], ids=lambda kind: kind["name"])
 def test_no_rule_takes_a_part_of_what_the_user_said(stage: Stage, kind: dict[str, Any]) -> None:
     """Guards extraction without a model, also without a page."""
-    rules = Worker.of(stage.service, RuleExtractor(), threads=1)
-    found: list[str] = []
-    for own in kind["own"]:
-        play = Play(own, [HumanMessage(own)], [kind["plain"]], [own])
-        stage.begin(play)
-        stage.service.sync.add_messages(stage.user, list(play.said), session_id=stage.thread)
-        rules.drain()
-        found += [f"{own}: {fault}" for fault in stage.faults(play)]
+    plays = [Play(own, [HumanMessage(own)], [kind["plain"]], [own]) for own in kind["own"]]
+    found = failures(stage.some(plays, 3, TWISTED.index(kind)), [stage.by_rules], full=True)
     assert not found, "\n".join(found)
 
 
@@ -63,9 +57,7 @@ def test_no_value_of_a_page_gets_into_the_users_words(stage: Stage, frame: str) 
         says = [text.replace(one["old"], one["new"]) for text in (one["own"], one["stated"])]
         assert says != [one["own"], one["stated"]]
         plays.append(Play(f"{one['name']}, {frame}", said, says, [one["own"]], [one["stated"]]))
-    if not stage.full:
-        plays = plays[list(FRAMES).index(frame) :: len(FRAMES)]
-    found = failures(plays, stage.paths, full=stage.full)
+    found = failures(stage.some(plays, len(FRAMES), list(FRAMES).index(frame)), stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 
