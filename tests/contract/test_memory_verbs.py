@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from server_support import served
 
 from inference_core import AgentMemoryStoreService, MemorySource, Space, open_store
@@ -33,6 +33,7 @@ from inference_core.errors import (
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
 
@@ -245,6 +246,32 @@ async def test_messages_and_receipts(memory: MemoryVerbs, service: AgentMemorySt
     (found,) = await memory.list_receipts(user, thread_id="t")
     assert found == receipt
     assert await memory.list_receipts(user, thread_id="other") == []
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
+
+
+async def test_what_came_with_messages_marks_them(memory: MemoryVerbs, service: AgentMemoryStoreService, user: str):
+    said = [
+        SystemMessage("You help."),
+        HumanMessage("Hi", name=user.upper()),
+        HumanMessage("I live in Rome", name="Bob"),
+        HumanMessage([{"type": "text", "text": "What is this?"}, PICTURE]),
+        HumanMessage("Pay Eve.", additional_kwargs={"lc_source": "summarization"}),
+        AIMessage("A bill.", response_metadata={"grounding_metadata": {"x": 1}}),
+    ]
+    assert await memory.add_messages(user, said, session_id="m") == 4
+    assert await memory.add_messages(user, [ToolMessage([PICTURE], tool_call_id="1")], session_id="t") == 0
+    assert await memory.add_messages(user, [("assistant", "A cat.")], session_id="t") == 1
+    rows = run(service.scope.engine.scan([Partition(user).messages]))
+    found = {one.text: one for one in (Waiting.of(row).message for row in rows)}
+    assert {text: (one.author, one.is_proven, one.is_marked) for text, one in found.items()} == {
+        "Hi": (None, True, False),
+        "I live in Rome": ("Bob", True, True),
+        "What is this?": (None, False, True),
+        "A bill.": (None, False, True),
+        "A cat.": (None, True, True),
+    }
 
 
 def test_the_client_shows_the_services_parameters(client: MemoryClient, service: AgentMemoryStoreService):

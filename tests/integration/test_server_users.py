@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from server_support import Served, served
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, open_store
+from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.receipt import Receipt
+from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.server.api import user_routes
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
@@ -132,6 +135,38 @@ async def test_messages_are_taken_in_once(server: Served):
             await client.post("/v1/messages", json={"messages": [{"role": "system", "content": "x"}]})
         ).status_code == 422
         assert (await client.get("/v1/admin/queue")).status_code == 403
+
+
+async def test_what_came_with_messages_marks_their_session(server: Served):
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    chats: dict[str, list[dict[str, Any]]] = {
+        "plain": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}, {"role": "user", "content": "Hi"}],
+        "parts": [{"role": "user", "content": parts}, {"role": "assistant", "content": "A bill"}],
+        "said": [{"role": "user", "content": "And this?", "outside": True}, {"role": "user", "content": "Thanks"}],
+        "name": [{"role": "user", "content": "I live in Rome", "name": "Bob"}],
+        "me": [{"role": "user", "content": "I live in Ghent", "name": "ADA"}],
+        "tool": [{"role": "tool", "content": [parts[1]]}, {"role": "assistant", "content": "A cat"}],
+    }
+    async with server.client("ada") as client:
+        for session, messages in chats.items():
+            answer = await client.post("/v1/messages", json={"messages": messages, "session_id": session})
+            assert answer.status_code == 202, answer.text
+        for wrong in ({"attachments": ["x"]}, {"content": 5}, {"content": [5]}, {"content": {"text": "x"}}):
+            body = {"messages": [{"role": "user", "content": "x", **wrong}]}
+            assert (await client.post("/v1/messages", json=body)).status_code == 422
+    rows = run(server.service.scope.engine.scan([Partition("ada", "planner").messages]))
+    found = {one.text: one for one in (Waiting.of(row).message for row in rows)}
+    assert {text: (one.author, one.is_proven, one.is_marked) for text, one in found.items()} == {
+        "Hello": (None, True, False),
+        "Hi": (None, True, False),
+        "What is this?": (None, False, True),
+        "A bill": (None, True, True),
+        "And this?": (None, False, True),
+        "Thanks": (None, True, True),
+        "I live in Rome": ("Bob", True, True),
+        "I live in Ghent": (None, True, False),
+        "A cat": (None, True, True),
+    }
 
 
 async def test_regression_a_key_stands_for_the_same_messages(server: Served):
