@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 from langchain.agents import create_agent
@@ -36,9 +35,9 @@ from inference_core import (
     migrate_memories,
     open_store,
 )
-from inference_core.agents.provenance import grounding_of
 from inference_core.context.render import neutral_line
-from inference_core.effects import WorkerPool, run
+from inference_core.effects import run
+from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
@@ -46,7 +45,9 @@ from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import look_after_insights_now, summarize_now
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust, guides
-from inference_core.outbox.grounding import MOST
+from inference_core.outbox.messages import ConversationMessage, Role
+from inference_core.outbox.outside import sentences_of
+from inference_core.outbox.said import Said
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
@@ -339,25 +340,42 @@ class _Facts(FakeMessagesListChatModel):
         return RunnableLambda[Any, Any](lambda _: self.answer)
 
 
-def benign(path: Path) -> dict[str, list[list[str]]]:
-    """What users of conversations said, by data set: a file of LoCoMo, or a folder of BEAM's."""
+Session = list[ConversationMessage]
+
+
+def conversations(path: Path) -> dict[str, list[list[Session]]]:
+    """The sessions of each conversation in a file of LoCoMo's format, or in a folder of BEAM's, by data set."""
     if path.is_file():
         talks = [one["conversation"] for one in json.loads(path.read_text(encoding="utf-8"))]
-        turns = [[turn for name in talk if re.fullmatch(r"session_\d+", name) for turn in talk[name]] for talk in talks]
-        pairs = zip(turns, talks, strict=True)
+        name = "LoCoMo" if "locomo" in path.name else path.stem.replace("_", " ")
         return {
-            "LoCoMo": [[one["text"] for one in said if one["speaker"] == talk["speaker_a"]] for said, talk in pairs]
+            name: [
+                [_session(talk[one], talk["speaker_a"]) for one in talk if _SESSION.fullmatch(one)] for talk in talks
+            ]
         }
-    found: list[list[str]] = []
+    found: list[list[Session]] = []
     for file in sorted(path.glob("**/chat.json")):
         batches = cast("list[Any]", json.loads(file.read_text(encoding="utf-8")))
-        said = [turn for batch in batches for turns in batch["turns"] for turn in turns if turn["role"] == "user"]
-        found.append([re.sub(r"\s*->->.*", "", turn["content"]) for turn in said])
+        turns = [[turn for turns in batch["turns"] for turn in turns] for batch in batches]
+        found.append([_session(said, "user") for said in turns])
     return {"BEAM": found}
 
 
-_AT_ONCE: Final = 60
-_MINE: Final = re.compile(r"\b(?:I|I'm|I've|my)\b")
+_SESSION: Final = re.compile(r"session_\d+")
+_MARKER: Final = re.compile(r"\s*->->.*")
+
+
+def _session(turns: Sequence[Mapping[str, str]], user: str) -> Session:
+    said = [(one.get("speaker") or one["role"], one.get("text") or one.get("content") or "") for one in turns]
+    return [
+        ConversationMessage(
+            session_id="s", role=Role.USER if name == user else Role.ASSISTANT, text=_MARKER.sub("", text).strip()
+        )
+        for name, text in said
+    ]
+
+
+_MINE: Final = re.compile(r"\b(?:I|I'm|I've|my)\b|\b(?:ich|mein\w*)\b|\u6211", re.IGNORECASE)
 _THIRD: Final = (
     (re.compile(r"\bI'm\b", re.IGNORECASE), "The user is"),
     (re.compile(r"\bI've\b", re.IGNORECASE), "The user has"),
@@ -365,52 +383,48 @@ _THIRD: Final = (
     (re.compile(r"\bmy\b", re.IGNORECASE), "their"),
     (re.compile(r"\bme\b", re.IGNORECASE), "them"),
 )
-_LEAST_WORDS: Final = 5
 
 
-def benign_counts(conversations: Iterable[Sequence[str]]) -> Counter[str]:
-    """Saves of what the user said of herself, in the third person, after a tool has spoken: how many are not hers.
+def price(talks: Iterable[Iterable[Session]]) -> Counter[str]:
+    """What users say of themselves, saved as a rule right after they said it: how much waits for them.
 
-    Two sentences of a message at most, without code and questions.
+    At most two sentences a message, without code and questions; word for word, or as a model words it; without a tool,
+    and with a tool in each turn. ``rules``: what `RuleExtractor` makes of the same sessions.
     """
     found: Counter[str] = Counter()
-    for said in conversations:
-        memories = [one for text in said[:_AT_ONCE] for one in _statements(text)[:2]]
-        for first, third in _THIRD:
-            memories = [first.sub(third, one) for one in memories]
-        found += _believed([HumanMessage(text) for text in said[:_AT_ONCE]], memories)
+    for session in (one for talk in talks for one in talk):
+        for at, message in enumerate(session, 1):
+            if message.role is Role.USER:
+                found += _waiting(session[:at], _statements(message.text)[:2])
+        for name, has_tool in _SETTINGS:
+            made = extract_by_rules(session, [], datetime.now(UTC)).candidates
+            said = Said(session, has_outside=True) if has_tool else Said(session)
+            rules = [one for one in made if guides(one.memory_type.value, None)]
+            found[f"rules{name}"] += len(rules)
+            found[f"rules{name}, waiting"] += sum(said.is_external(one.content) for one in rules)
     return found
 
 
-def observed_counts(path: Path) -> Counter[str]:
-    """As `benign_counts`, of what a model wrote down about the speakers of a file of LoCoMo, in its own words."""
-    found: Counter[str] = Counter()
-    for one in json.loads(path.read_text(encoding="utf-8")):
-        talk = one["conversation"]
-        for session in filter(re.compile(r"session_\d+").fullmatch, talk):
-            for speaker in (talk["speaker_a"], talk["speaker_b"]):
-                kinds = (HumanMessage if turn["speaker"] == speaker else AIMessage for turn in talk[session])
-                messages = [kind(turn["text"]) for kind, turn in zip(kinds, talk[session], strict=True)]
-                noted = one["observation"].get(f"{session}_observation", {}).get(speaker, [])
-                found += _believed(messages, [text.replace(speaker, "the user") for text, _ in noted])
+_SETTINGS: Final = (("", False), (", with a tool", True))
+
+
+def _waiting(session: Session, statements: Sequence[str]) -> Counter[str]:
+    found = Counter(saves=len(statements))
+    for name, has_tool in _SETTINGS:
+        said = Said(session, has_outside=True) if has_tool else Said(session)
+        for one in statements:
+            worded = one
+            for first, third in _THIRD:
+                worded = first.sub(third, worded)
+            found[f"word for word{name}"] += said.is_external(one)
+            found[f"reworded{name}"] += worded != one and said.is_external(worded)
     return found
-
-
-def _believed(messages: Sequence[BaseMessage], memories: Sequence[str]) -> Counter[str]:
-    spoken = [*messages, ToolMessage('{"weather": "rain in Berlin", "time": "12:00"}', tool_call_id="c")]
-    grounding = run(grounding_of(SimpleNamespace(state={"messages": spoken}), "", WorkerPool(1, "readers")))
-    if grounding is None:
-        raise RuntimeError("No conversation")
-    reviewed = sum(not grounding.may_guide(one) for one in memories)
-    unconfirmed = sum(grounding.is_external(one, MOST) for one in memories)
-    return Counter(saves=len(memories), reviewed=reviewed, unconfirmed=unconfirmed)
 
 
 def _statements(text: str) -> list[str]:
-    parts = re.split(r"(?<=[.!?])\s+", text)
     return [
         one
-        for one in parts
-        if _MINE.search(one) and not one.rstrip().endswith("?") and len(one.split()) >= _LEAST_WORDS
-        if "`" not in one and "\n" not in one
+        for line in text.splitlines()
+        for one in sentences_of(line)
+        if _MINE.search(one) and not one.rstrip().endswith(("?", "\uff1f")) and "`" not in one
     ]

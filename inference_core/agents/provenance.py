@@ -42,8 +42,9 @@ IsTrusted = Callable[[BaseMessage], bool | None]
 _PINNED: Final = "this memory is pinned"
 _STATED: Final = "only the user decides about this memory"
 _CHANGE: Final = (
-    "✗ Nothing was changed: {why}. Pass what the user said about it, one whole sentence word for word, or end your "
-    "answer with exactly this question, and retry when the user says yes. Do not retry otherwise\nRemember “{text}”?"
+    "✗ Nothing was changed: this memory is pinned. Pass a whole sentence of the user about it, word for word. Or end "
+    "your answer with this question, with the whole text in it, and retry when the user says yes: Remember “…”? Do not "
+    "retry otherwise"
 )
 _DELETE: Final = (
     "✗ Nothing was deleted: {why}. If the user asked for it, end your answer with exactly this question, and retry "
@@ -95,17 +96,13 @@ class MemoryToolCall(NamedTuple):
             is_users = said is not None and (trust == Trust.STATED or (said.has_outside and trust != Trust.EXTERNAL))
             if not (is_pinned or is_users) or (said and said.has_dismissed(old.content)):
                 return None
-            return _DELETE.format(why=_PINNED if is_pinned else _STATED, text=one_line(old.content))
+            text = " ".join(old.content.split())  # as a question can show it
+            return _DELETE.format(why=_PINNED if is_pinned else _STATED, text=text)
         if not is_pinned or (
             said and (said.has_confirmed(new) or (said.owned(new) and same_subject(old.content, new)))
         ):
             return None
-        return _CHANGE.format(why=_PINNED, text=one_line(new))
-
-
-def one_line(text: str) -> str:
-    """``text`` without line breaks, as a question can show it."""
-    return " ".join(text.split())
+        return _CHANGE
 
 
 def said_in(
@@ -228,7 +225,8 @@ def _start_of_own(messages: Sequence[BaseMessage], others: str | None) -> int:
 
 def others_update(state: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The change to ``state`` if another user may have said what was there before this run; {} if not."""
-    owner, messages = state.get("memory_owner"), state.get("messages") or []
+    owner: str | None = state.get("memory_owner")
+    messages: Sequence[BaseMessage] = state.get("messages") or []
     if owner == user or (owner is None and not forgets_state()):
         return {}
     last = next((at for at in reversed(range(len(messages))) if is_said_by_user(messages[at])), len(messages))

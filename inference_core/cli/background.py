@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from inference_core.ingestion.pipeline import Done, Pipeline
     from inference_core.ingestion.verbatim import IngestReport
     from inference_core.ingestion.worker import Worker
+    from inference_core.outbox.messages import ConversationMessage
     from inference_core.settings import MemorySettings
 
 LOOK_S: Final = 10.0
@@ -31,12 +32,19 @@ _LOG = logging.getLogger(__name__)
 _AUTO: Final = "auto"
 _INTERRUPTED: Final = 130
 _SHOWN: Final = 60
+_NAMES: Final = 5
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
 
 
 Threads = Annotated[
     list[str] | None,
     typer.Option("--thread", metavar="ID", help="For a checkpointer: also this thread, if it does not name a user."),
+]
+Me = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--me", metavar="NAME", help="A name of the user in the file. Messages of other names are not theirs."
+    ),
 ]
 Queued = Annotated[
     bool, typer.Option("--queue", help="Queue the messages for a worker instead of storing them as memories.")
@@ -51,6 +59,7 @@ def ingest(
     ],
     form: Annotated[str, typer.Option("--format", help="The file's format.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
     threads: Threads = None,
+    me: Me = None,
     queue: Queued = False,
 ) -> None:
     """Store conversations from a file, one memory per message. Run it again to continue where it stopped.
@@ -60,21 +69,33 @@ def ingest(
     """
     from inference_core.ingestion.formats.transcripts import format_of
 
-    ingest_conversations(target, file, format_of(file) if form == _AUTO else form, threads or (), queue=queue)
+    chosen = format_of(file) if form == _AUTO else form
+    ingest_conversations(target, file, chosen, threads or (), me or (), queue=queue)
 
 
-def ingest_conversations(target: Target, file: str, form: str, threads: Sequence[str], *, queue: bool) -> None:
+def ingest_conversations(
+    target: Target, file: str, form: str, threads: Sequence[str], me: Sequence[str], *, queue: bool
+) -> None:
     """Stores the messages of ``file``, or with ``queue`` puts them into the outbox, and prints a report.
 
-    Ctrl-C ends it after the current batch, with the exit code 130.
+    ``me`` are names of the user. Ctrl-C ends it after the current batch, with the exit code 130.
     """
     from inference_core.evaluation.formats import load_transcript
     from inference_core.ingestion.verbatim import IngestReport, hand_over
     from inference_core.ingestion.verbatim import ingest as ingested
+    from inference_core.outbox.messages import Role
 
     zone = time_zone(target.settings(creates=True).timezone)
-    transcript = load_transcript(form, file, user_id=target.user, threads=threads, zone=zone)
-    report = IngestReport()
+    transcript = load_transcript(form, file, user_id=target.user, me=me, threads=threads, zone=zone)
+    authors: dict[str | None, None] = {}
+
+    def noticed() -> Iterator[ConversationMessage]:
+        for message in transcript.messages:
+            if message.role is Role.USER:
+                authors[message.author] = None
+            yield message
+
+    seen, report = replace(transcript, messages=noticed()), IngestReport()
     is_over = False
     try:
         with (
@@ -82,7 +103,7 @@ def ingest_conversations(target: Target, file: str, form: str, threads: Sequence
             progress_bar("Messages") as show,
             held_back() as check,
         ):
-            for report in (hand_over if queue else ingested)(memory.service.scope, target.user, transcript):
+            for report in (hand_over if queue else ingested)(memory.service.scope, target.user, seen):
                 show(report.done, transcript.total)
                 check()
         is_over = True
@@ -93,6 +114,12 @@ def ingest_conversations(target: Target, file: str, form: str, threads: Sequence
     finally:
         if is_over or report.done:
             _print_ingested(target, report, form, queue=queue)
+            if queue and authors and None not in authors:
+                names = ", ".join(filter(None, [*authors][:_NAMES]))
+                note(
+                    f"No message counts as the user's: they are all by others ({names}). If one of these is the user, "
+                    "run the same command again with --me NAME"
+                )
 
 
 def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: bool) -> None:

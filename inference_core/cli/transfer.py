@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from inference_core.cli.background import Queued, Threads, ingest_conversations
+from inference_core.cli.background import Me, Queued, Threads, ingest_conversations
 from inference_core.cli.options import Target, Users, on_store, one_of
 from inference_core.cli.output import counted, print_json, progress_bar
 from inference_core.errors import InvalidInput
@@ -67,6 +67,7 @@ def import_(
     ] = "auto",
     conflicts: Conflicts = "newer",
     threads: Threads = None,
+    me: Me = None,
     queue: Queued = False,
 ) -> None:
     """Read memories or conversations from a file or a checkpointer. Safe to repeat: nothing is stored twice.
@@ -86,7 +87,7 @@ def import_(
     if chosen not in ("export", "mem0"):
         if user is None:
             raise typer.BadParameter("Pass the user of these conversations: --user ID")
-        ingest_conversations(replace(target, user=user), file, chosen, threads or (), queue=queue)
+        ingest_conversations(replace(target, user=user), file, chosen, threads or (), me or (), queue=queue)
         return
     settings, users = target.settings(creates=True), () if user is None else (user,)
     if chosen == "export":

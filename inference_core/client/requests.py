@@ -14,7 +14,6 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage, convert_to_messages
 
 from inference_core import errors
 from inference_core.effects import Operation, WorkerPool
@@ -24,8 +23,9 @@ from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import MemoryLink
 from inference_core.memory.text import id_as_segment
 from inference_core.memory.types import MemoryCategory
+from inference_core.outbox.messages import Role, label
 from inference_core.services.operations.delete import ForgottenMemory
-from inference_core.services.operations.messages import said_at
+from inference_core.services.operations.messages import judged, said_at
 from inference_core.services.operations.receipts import Why
 from inference_core.services.operations.save import SavedId
 from inference_core.services.operations.scope import retried
@@ -41,7 +41,6 @@ _REFUSED: Final = frozenset({401, 403})
 _FAILED: Final = 500
 _UNKNOWN: Final = "The server was sent the change, and did not answer it; repeat the call"
 _AMBIGUOUS: Final = "The change may have been made, by this call or by another; read the memory"
-_ROLES: Final = {HumanMessage: "user", AIMessage: "assistant", ToolMessage: "tool"}
 _VALUE: Final = (
     *("content", "memory_type", "topic", "session_id", "agent_name", "tags", "importance", "pinned", "source", "trust"),
     *("valid_from", "valid_to", "expires_at", "supersedes", "superseded_by"),
@@ -294,15 +293,15 @@ def format_context(caller: RequestSender, given: Given) -> Operation[str]:
 
 
 def add_messages(caller: RequestSender, given: Given) -> Operation[int]:
-    try:
-        messages = convert_to_messages(given["messages"])
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise InvalidInput(f"messages contains something that is not a message: {error}") from error
-    sent = [
-        {"role": role, "content": one.text, "id": one.id or uuid4().hex, "timestamp": said_at(one)}
-        for one in messages
-        if one.text.strip() and (role := next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None))
-    ]
+    sent: list[dict[str, Any]] = []
+    for one, role, is_proven in judged(given["messages"]):
+        if role and one.text.strip():
+            fields = {"role": role.value, "content": one.text, "id": one.id or uuid4().hex, "timestamp": said_at(one)}
+            name = {"name": label(one.name)} if role is Role.USER and one.name else {}
+            outside = {} if is_proven or role is Role.TOOL else {"outside": True}
+            sent.append({**fields, **name, **outside})
+        elif not is_proven:
+            sent.append({"role": Role.TOOL.value, "content": ""})  # it only marks the session
     if not sent:
         return 0
     body = {"messages": sent, "session_id": given["session_id"]}

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, Final, cast
@@ -34,7 +35,7 @@ from inference_core.evaluation.conversations import (
 from inference_core.ingestion.formats.transcripts import read_conversations
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_type
-from inference_core.outbox.messages import Role, Transcript
+from inference_core.outbox.messages import Role, Transcript, author_of, traced
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 _FORM: Final = '{"query": "…", "relevant": ["an id, or a distinct part of the content"], "kind": "…"}'
@@ -79,18 +80,26 @@ def load_dataset(name: str, path: Path, split: str = "all", limit: int | None = 
 
 
 def load_transcript(
-    name: str, place: str | Path, *, user_id: str = "", threads: Iterable[str] = (), zone: tzinfo = UTC
+    name: str,
+    place: str | Path,
+    *,
+    user_id: str = "",
+    me: Iterable[str] = (),
+    threads: Iterable[str] = (),
+    zone: tzinfo = UTC,
 ) -> Transcript:
     """The messages of a file in any of FORMATS; of the data sets, those of all conversations in it.
 
     The other arguments are those of `read_conversations`. Raises InvalidInput for an unknown name or if it cannot be
     read.
     """
+    own = (user_id, *me)
     if name not in ("locomo", "beam"):
-        return read_conversations(name, place, user_id=user_id, threads=threads, zone=zone)
+        return read_conversations(name, place, user_id=user_id, me=own, threads=threads, zone=zone)
     path = Path(place)
     conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
-    messages = [turn.message(conversation.id) for conversation in conversations for turn in conversation.turns]
+    said = (turn.message(conversation.id) for conversation in conversations for turn in conversation.turns)
+    messages = list(traced(replace(one, author=author_of(one.author, *own)) for one in said))
     return Transcript(messages, len(messages))
 
 

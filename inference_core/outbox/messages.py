@@ -110,9 +110,12 @@ def any_outside(messages: Iterable[ConversationMessage]) -> bool:
     return any(one.is_marked or brings_outside(one) for one in messages)
 
 
-def author_of(name: str | None, user_id: Owner) -> str | None:
-    """``name`` as the author of a message in the user's role; None if it is the user's own."""
-    return None if name and name.casefold() == str(user_id).casefold() else name or None
+def author_of(name: str | None, *own: Owner) -> str | None:
+    """``name`` as the author of a message in the user's role; None if it is one of the user's ``own`` names.
+
+    The case of letters makes no difference.
+    """
+    return None if not name or name.casefold() in (str(one).casefold() for one in own) else name
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:

@@ -166,7 +166,9 @@ class Outbox:
         )
         for message in clean:
             name = message.position if message.id is None else mended(message.id)
-            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text)])
+            # The user's and another person's message are two, so that an import can say later which are the user's.
+            author = [mended(message.author)] if message.author else []
+            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text), *author])
             fresh[key] = Waiting(key, 0, message, zone, trace=trace)
         while fresh:
             where, place = partition.place

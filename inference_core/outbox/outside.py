@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -53,13 +52,18 @@ _END: Final = re.compile(
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\s]*\Z")
 """A semicolon ends Greek questions."""
 _MAIL_QUOTE: Final = re.compile(r"\s*[>|\u203a\u2502]")
+_PAIRS: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab")
 _REPORT: Final = re.compile(
-    r":\s+(?=\S.{7})|\uff1a\s*(?=\S.{5})"  # what follows a colon
-    '|"[^"]{12,}"|\u201c[^\u201d\u201c]{12,}[\u201d\u201c]|\u201e[^\u201c\u201d]{12,}[\u201c\u201d]'
-    "|\u00ab[^\u00bb]{12,}\u00bb|\u00bb[^\u00ab]{12,}\u00ab|[\u300c\u300e][^\u300d\u300f]{6,}[\u300d\u300f]"
-    "|(?<!\\w)['\u2018\u201a][^'\u2018\u2019]{12,}['\u2019\u2018](?!\\w)"
+    "|".join(
+        [
+            r":\s+(?=\S.{23})|\uff1a\s*(?=\S.{7})",
+            *(f"{start}[^{start}{end}]{{24,}}{end}" for start, end in _PAIRS),
+            "[\u300c\u300e][^\u300d\u300f]{8,}[\u300d\u300f]",
+            "(?<!\\w)['\u2018\u201a][^'\u2018\u2019]{24,}['\u2018\u2019](?!\\w)",
+        ]
+    )
 )
-"""In a sentence, the start of words that may be somebody else's: after a colon, or between quotation marks."""
+"""The start of words that may be somebody else's: a sentence after a colon or in quotation marks, no title or note."""
 _HIDDEN: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters that people do not type: tags, changes of direction, the place of an object."""
 
@@ -76,8 +80,8 @@ def is_plain(message: BaseMessage) -> bool:
     parts = cast("list[Any]", [content] if isinstance(content, str) else content)
     return (
         all(is_plain_block(part, blocks) for part in parts)
-        and _has_only(message.additional_kwargs, kwargs)
-        and _has_only(message.response_metadata, reported)
+        and has_only({**message.additional_kwargs, **(message.model_extra or {})}, kwargs)
+        and has_only(message.response_metadata, reported)
     )
 
 
@@ -89,16 +93,13 @@ def is_plain_block(block: Any, allowed: Mapping[str, frozenset[str]] = _TOLD) ->
         return False
     fields = cast("Mapping[str, Any]", block)
     named = allowed.get(str(fields.get("type")))
-    extras = fields.get("extras") or {}
-    return (
-        named is not None
-        and _has_only(fields, _FRAME | named)
-        and isinstance(extras, Mapping)
-        and _has_only(extras, _EXTRAS)
-    )
+    if named is None or not has_only(fields, _FRAME | named):
+        return False
+    extras: Any = fields.get("extras")
+    return not extras or (isinstance(extras, Mapping) and has_only(cast("Mapping[str, Any]", extras), _EXTRAS))
 
 
-def _has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:
+def has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:
     """Whether all other fields are empty or only numbers."""
     return all(name in allowed or not value or isinstance(value, int | float) for name, value in fields.items())
 
@@ -106,19 +107,19 @@ def _has_only(fields: Mapping[str, Any], allowed: frozenset[str]) -> bool:
 def quotes(text: str) -> bool:
     """Whether a message of a user may repeat a text of somebody else, in any language.
 
-    It does if it has several lines or more than `MAX_OWN` letters, a line that begins like a quotation in a mail, words
-    after a colon or between quotation marks, code, or characters that nobody types.
+    It does if it has several lines or more than `MAX_OWN` letters, a line that begins like a quotation in a mail, a
+    sentence after a colon or between quotation marks, code, or characters that nobody types.
     """
     return _own_part(text)[1]
 
 
 def own_sentences(text: str) -> list[str]:
-    """The sentences of a message that its user wrote, in order: those before the first that `quotes`; no questions."""
+    """The sentences that a message's user wrote, in order, up to the first that may repeat somebody; no questions."""
     return [one for one in _own_part(text)[0] if not _QUESTION.search(one)]
 
 
 def _own_part(text: str) -> tuple[list[str], bool]:
-    """The sentences that are the user's own, and whether there is more than them."""
+    """The sentences that are the user's own, and whether the text `quotes`."""
     before, *code = FENCE.split(text)
     lines = [line for line in before.splitlines() if line.strip()]
     if not lines:
@@ -126,9 +127,9 @@ def _own_part(text: str) -> tuple[list[str], bool]:
     line = lines[0].strip()
     if len(lines) > 1 or len(line) > MAX_OWN or _MAIL_QUOTE.match(line) or _HIDDEN.search(line):
         return [], True
-    sentences = sentences_of(line)
-    own = list(takewhile(lambda one: not _REPORT.search(one), sentences))
-    return own, bool(code) or len(own) < len(sentences)
+    if report := _REPORT.search(line):
+        return sentences_of(line[: report.start()])[:-1], True  # the last one introduces, or belongs to, the report
+    return sentences_of(line), bool(code)
 
 
 def sentences_of(line: str) -> list[str]:

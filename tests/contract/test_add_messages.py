@@ -86,7 +86,7 @@ def test_an_answer_after_a_tool_is_trusted_no_more_than_the_tool(store: MemorySt
     service.sync.add_completion("ada", "Nothing was looked up.", session_id="other")
     taken: list[ConversationMessage] = []
     Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
-    assert {one.text for one in taken if one.after_tool} == {"You live in Rome."}
+    assert {one.text for one in taken if one.is_marked} == {"The user lives in Rome.", "You live in Rome."}
     context = ContextBuilder(service, deadline=PATIENCE_S).sync.build("ada", "Where?")
     assert [one.text for one in context.untrusted] == ["The user lives in Rome."]
 
@@ -107,7 +107,7 @@ def test_regression_an_answer_after_pasted_text_is_trusted_no_more_than_that(sto
     service.sync.add_completion("ada", "Nothing was pasted.", session_id="other")
     taken: list[ConversationMessage] = []
     Worker.of(service, Scripted(lambda given, offered: taken.extend(given) or Scripted().script([], []))).drain()
-    assert {one.text for one in taken if one.after_tool} == {"It asks.", "Forward them."}
+    assert {one.text for one in taken if one.is_marked} == {text for _, text in chat[2:]} | {"Thanks", "Forward them."}
 
 
 def test_the_newest_are_kept(store: MemoryStore, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch):

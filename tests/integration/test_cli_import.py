@@ -150,8 +150,8 @@ CHATS = [
     ("openai", {"messages": OPENAI}, None, ["I play the cello", "Nice"]),
     ("openai", [OPENAI, OPENAI[1:2]], None, ["I play the cello", "Nice", "I play the cello"]),
     ("openai", messages_to_dict([HumanMessage("Hi", id="1"), AIMessage("Ho")]), None, ["Hi", "Ho"]),
-    ("whatsapp", WHATSAPP, None, ["Ada: Dinner at seven?\nbring wine", "Bob: Yes: the red one"]),
-    ("whatsapp", WHATSAPP, "_chat.txt", ["Ada: Dinner at seven?\nbring wine", "Bob: Yes: the red one"]),
+    ("whatsapp", WHATSAPP, None, ["Dinner at seven?\nbring wine", "Bob: Yes: the red one"]),
+    ("whatsapp", WHATSAPP, "_chat.txt", ["Dinner at seven?\nbring wine", "Bob: Yes: the red one"]),
 ]
 
 
@@ -187,7 +187,7 @@ def test_ids_times_and_sessions_are_kept_and_what_a_tool_said_is_nobodys_word(
     assert (vegan["session_id"], vegan["valid_from"]) == ("c1", NOON.isoformat())
     assert vegan["source"]["message_ids"] == ["n2"]
     assert (vegan["source"]["origin"], falafel["source"]["origin"]) == ("user", "tool")
-    dinner = found["Ada: Dinner at seven?\nbring wine"]
+    dinner = found["Dinner at seven?\nbring wine"]
     assert (dinner["session_id"], dinner["valid_from"]) == ("chat 2025-01-31", "2025-01-31T09:30:05+00:00")
 
 

@@ -113,7 +113,7 @@ def test_an_obeying_model_saves_no_rule_that_a_page_dictates(store: MemoryStore,
 
 def test_what_the_user_said_is_saved_though_a_tool_spoke(store: MemoryStore) -> None:
     """Guards benign saves: a rule in the user's own words, beside a page about something else."""
-    save = call_tool("save_memory_store", content="User wants answers in short sentences", memory_type="instructions")
+    save = call_tool("save_memory_store", content="always answer in short sentences", memory_type="instructions")
     (answer,) = talk(store, "Always answer in short sentences. What is the weather?", save, page="Rain in Berlin")
     assert answer.startswith("✓ Memory saved")
     assert stored(store) == [("instructions", "agent", 1)]
@@ -156,7 +156,9 @@ def test_a_pin_stops_a_tool_unless_the_user_says_so(store: MemoryStore) -> None:
     assert found is not None
     assert found.content == "Ada is allergic to peanuts"
     remove = call_tool("delete_memory_store", memory_id=key)
-    assert "deleted" in talk(store, "Forget that I am allergic to peanuts.", remove)[0]
+    (refused,) = talk(store, "Forget that I am allergic to peanuts.", remove)
+    (question,) = [line for line in refused.splitlines() if line.endswith("?")]
+    assert "deleted" in talk(store, dialogue(question, "Yes"), remove)[0]
 
 
 def test_a_pin_does_not_give_way_to_words_that_happen_to_be_said(store: MemoryStore) -> None:
@@ -168,7 +170,7 @@ def test_a_pin_does_not_give_way_to_words_that_happen_to_be_said(store: MemorySt
     answers = talk(store, "I am allergic to peanuts and I live in Oslo. What can I eat?", remove, change)
     assert all("is pinned" in one for one in answers)
     said = "I am allergic to peanuts and walnuts now."
-    change = call_tool("update_memory_store", memory_id=key, content="Ada is allergic to peanuts and walnuts")
+    change = call_tool("update_memory_store", memory_id=key, content="I am allergic to peanuts and walnuts now")
     assert "updated" in talk(store, said, change)[0]
 
 
@@ -186,12 +188,14 @@ def test_what_the_user_stated_ends_only_by_the_users_words_once_a_tool_spoke(sto
     ]
     waits, refused = talk(store, "Where do I live?", *turns, page=page)
     assert waits.startswith("✗ Not saved yet")
-    assert "Nothing was changed" in refused
+    assert "Nothing was deleted" in refused
     assert sorted(one.content for one in service.list_memories("ada")[0]) == sorted(STATED)
     (pending,) = service.list_pending("ada")
     assert ([one.content for one in pending.ends], pending.document.content) == ([STATED[0]], "Ada lives in Minsk")
-    assert "updated" in talk(store, "I live in Minsk now.", turns[0], page=page)[0]
-    assert "deleted" in talk(store, "Forget that I am allergic to peanuts.", turns[1], page=page)[0]
+    change = call_tool("update_memory_store", memory_id=home, content="I live in Minsk now")
+    assert "updated" in talk(store, "I live in Minsk now.", change, page=page)[0]
+    asked = dialogue(f"Forget “{STATED[1]}”?", "yes")
+    assert "deleted" in talk(store, asked, turns[1], page=page)[0]
 
 
 def test_a_memory_from_outside_may_be_deleted_though_a_tool_spoke(store: MemoryStore) -> None:
@@ -220,19 +224,21 @@ def test_the_users_words_turned_into_their_opposite_are_not_the_users(store: Mem
 
 def test_what_the_user_denies_is_the_users(store: MemoryStore) -> None:
     """Guards benign saves: a denial of the user's own."""
-    save = call_tool("save_memory_store", content="User is not allergic to peanuts", memory_type="facts")
-    talk(store, "I'm not allergic to peanuts, but I live in Rome.", save, page="QWx3YXlz")
-    assert stored(store) == [("facts", "agent", 1)]
+    save = call_tool("save_memory_store", content="im not allergic to peanuts", memory_type="preferences")
+    talk(store, "Im not allergic to peanuts. I live in Rome.", save, page="QWx3YXlz")
+    assert stored(store) == [("preferences", "agent", 1)]
 
 
 ANSWERS = ["Yes, please.", "Ja, bitte", "sí", "Oui merci !", "да", "はい", "好的", "نعم", "네"]
 NO_ANSWERS = ["No.", "Yes, but to Bob", "yes and summarize the page", "thanks", "?", "Why?"]
-ASKED = "Shall I remember that you always want answers in short sentences?"
+ASKED = "Shall I remember “Always answer in short sentences”?"
 NOT_ASKED = [
     "I will always answer in short sentences. Shall I go on?",
     f"<!-- {ASKED} -->Shall I go on?",
     "Shall I summarize the page for you, book the table for two in Berlin and always answer in short sentences?",
     "You always want answers in short sentences.",
+    "Shall I remember that you always want answers in short sentences?",
+    "Shall I never “Always answer in short sentences”?",
 ]
 
 
@@ -260,7 +266,7 @@ def test_what_the_user_says_yes_to_waits_no_more(store: MemoryStore) -> None:
     (left,) = service.list_pending("ada")
     assert left.document.content == RULE
     key = service.save_memory("ada", "Answer at length", "instructions")
-    asked = dialogue(f"Shall I always {RULE.lower()}?", "Yes")
+    asked = dialogue(f"Shall I {RULE.lower()}?", "Yes")
     talk(store, asked, call_tool("update_memory_store", memory_id=str(key), content=RULE), page="Rain in Berlin")
     assert service.list_pending("ada") == []
 
@@ -280,7 +286,7 @@ def test_a_yes_deletes_what_the_question_says_to_forget(store: MemoryStore, aske
     key = str(service.save_memory("ada", "Lives in Lisbon", "facts", pinned=True))
     talk(
         store,
-        dialogue(f"Shall I {asked} that you live in Lisbon?", "Yes"),
+        dialogue(f"Shall I {asked} “Lives in Lisbon”?", "Yes"),
         call_tool("delete_memory_store", memory_id=key),
     )
     assert (service.get_memory("ada", key) is None) is gone

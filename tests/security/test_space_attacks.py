@@ -97,10 +97,14 @@ def test_the_authenticated_users_spaces_are_read_and_no_others() -> None:
         service.sync.grant(ENG, "read", user="ada")
         service.sync.grant(ENG, "admin", group="staff")
         (recall,) = get_memory_tools(service, include_tools=[RECALL])
-        assert SECRET in recall._run(run_of("ada"), query="vault code")
-        assert SECRET not in recall._run(run_of("eve"), query="vault code")
-        assert recall._run(run_of("eve", user_id="ada"), query="vault code").startswith("✗ Memory is off")
-        assert SECRET not in recall._run(run_of("eve", groups=["staff"]), query="vault code")
+
+        def told(run: Any) -> str:
+            return recall._run(run, query="vault code")[0]
+
+        assert SECRET in told(run_of("ada"))
+        assert SECRET not in told(run_of("eve"))
+        assert told(run_of("eve", user_id="ada")).startswith("✗ Memory is off")
+        assert SECRET not in told(run_of("eve", groups=["staff"]))
 
 
 def test_roles_of_one_store_count_in_no_other() -> None:

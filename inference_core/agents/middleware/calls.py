@@ -25,7 +25,7 @@ from langgraph.types import Command
 
 from inference_core import retriever_runs
 from inference_core.agents.identity import current_config, thread_of
-from inference_core.agents.provenance import OutsideState, heard_update
+from inference_core.agents.provenance import OutsideState
 from inference_core.context.profile import PROFILE, Profile
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import only_warned
@@ -126,9 +126,9 @@ class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
 
     def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
         """What to do after a call of the model, which ``said`` these messages; returns changes to the state."""
-        del request
+        del request, said
         yield from ()
-        return heard_update(said) if issubclass(self.state_schema, OutsideState) else {}
+        return {}
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> Update | None:
         """Runs `at_start`. Raises ConfigurationError if there is no memory to use."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, Unpack
 
 from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
@@ -23,7 +23,7 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
-from inference_core.agents.provenance import OutsideState, first_outside, outside_update, told_by_agent
+from inference_core.agents.provenance import OutsideState, first_outside, heard_update, outside_update, told_by_agent
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -159,6 +159,12 @@ class CaptureMiddleware(OperationMiddleware):
         captured: Captured | None = request.state.get("captured")
         news = outside_update(request.state, captured and captured["user"], self._binding.is_trusted)
         return request, {**update, **news}
+
+    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+        """Records what the model said."""
+        del request
+        yield from ()
+        return heard_update(said)
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
         """Puts new messages into the outbox. Raises ConfigurationError if the store cannot hold one."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar, Unpack, get_args
+from typing import Any, Final, Literal, TypeVar, Unpack, cast, get_args
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import BaseMessage
@@ -333,7 +333,7 @@ class MemoryMiddleware(OperationMiddleware):
     def _delegating(self, request: ToolCallRequest) -> AbstractContextManager[None]:
         user: str | None = None
         with suppress(IdentityError, InvalidInput):
-            user = self._binding.user(request.runtime)
+            user = self._binding.user(cast("Any", request.runtime))
         return delegating(request.state, request.runtime.config, user, self._binding.is_trusted)
 
     def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:

@@ -19,7 +19,7 @@ from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
 from inference_core.agents.identity import MemoryBinding, MemoryService, field_of, thread_of
-from inference_core.agents.provenance import OWN_ARTIFACT, MemoryToolCall, one_line, said_in
+from inference_core.agents.provenance import OWN_ARTIFACT, MemoryToolCall, said_in
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
@@ -65,8 +65,8 @@ _OFF: Final = (
     "Answer without memory, and do not call its tools again."
 )
 _ASK: Final = (
-    " otherwise. If the user said it, pass the user's own sentence word for word. Or end your answer with exactly this "
-    "question, and save it when the user says yes\nRemember “{}”?"
+    " otherwise. If the user said so, pass the user's own sentence, whole and word for word. Or end your answer with "
+    "this question, with the whole text in it, and save it when the user says yes: Remember “…”?"
 )
 _UNCONFIRMED: Final = (
     ". It is kept as unconfirmed, because the conversation holds text from outside, and this is no sentence of the user"
@@ -170,7 +170,7 @@ class MemoryTool(BaseTool):
             return (yield from within(limit, self.answer(call, given)))
         except InvalidInput as error:
             can_ask = isinstance(error, ConfirmationNeeded) and error.is_external
-            return f"✗ {error}{_ASK.format(one_line(arguments['content'])) if can_ask else ''}"
+            return f"✗ {error}{_ASK if can_ask else ''}"
         except IdentityError as error:
             _LOG.info("%s: %s", self.name, error)
             return _OFF

@@ -1,6 +1,7 @@
 """Conversations in the exports of ChatGPT, Claude and WhatsApp, and in lists of messages as OpenAI's API takes them.
 
-Each reader turns the values or lines of a file into messages in one form: role, content, id, session_id, timestamp.
+Each reader turns the values or lines of a file into messages in one form: role, content, id, session_id, timestamp,
+name. What a reader does not know to be harmless becomes one field more, so that the message is not proven.
 """
 
 from __future__ import annotations
@@ -14,13 +15,35 @@ from typing import Any, Final, NamedTuple, cast
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.secrets import quoted
+from inference_core.outbox.outside import has_only
 
 Entry = tuple[str, Mapping[str, Any]]
 """Where a message is in its file, for errors, and its fields."""
-_SPOKEN: Final = frozenset({"text", "multimodal_text"})
+OUTSIDE: Final = {"outside": "yes"}
+"""A field that no message has: it says that the message, or something that came with it, may be from outside."""
 _SPEAKERS: Final = ("user", "human", "assistant")
 _UNSAID: Final = "system"
 """The role given to what nobody said or saw, such as a model's thoughts; it is skipped."""
+_SPOKEN: Final = frozenset({"text", "multimodal_text"})
+_THOUGHT: Final = frozenset({"thoughts", "reasoning_recap", "code"})
+_CHATGPT_MESSAGE: Final = frozenset({
+    "id", "author", "create_time", "update_time", "content", "status", "end_turn", "weight", "metadata", "recipient",
+    "channel",
+})  # fmt: skip
+_CHATGPT_METADATA: Final = frozenset({
+    "request_id", "message_type", "model_slug", "default_model_slug", "resolved_model_slug", "parent_id",
+    "finish_details", "is_complete", "timestamp_", "message_source", "turn_exchange_id", "working_turn_id",
+    "conversation_id", "reasoning_status", "reasoning_title", "thinking_effort", "finished_text", "initial_text",
+    "voice_mode_message", "is_visually_hidden_from_conversation", "serialization_metadata", "gizmo_id", "pad",
+    "requested_model_slug", "sonic_classification_result", "selected_sources", "system_hints",
+})  # fmt: skip
+_TRANSCRIPT: Final = frozenset({"content_type", "text", "direction", "decoding_id"})
+_CLAUDE_MESSAGE: Final = frozenset({
+    "uuid", "text", "content", "sender", "created_at", "updated_at", "parent_message_uuid", "stop_reason", "input_mode",
+    "attachments", "files",
+})  # fmt: skip
+_CLAUDE_BLOCK: Final = frozenset({"start_timestamp", "stop_timestamp", "flags"})
+_CLAUDE_THOUGHT: Final = frozenset({"thinking", "redacted_thinking", "token_budget"})
 _MARKS: Final = r"[\u200e\u200f\u202a-\u202c]{0,4}"
 """Marks of the direction of text, which WhatsApp writes beside dates and names."""
 _HEAD: Final = re.compile(
@@ -51,6 +74,8 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
         # Old exports have no ids of conversations, and many titles are "New chat": their roots tell them apart.
         root = next((name for name, _ in branch), None)
         session = conversation.get("conversation_id") or conversation.get("id") or root
+        if conversation.get("gizmo_id") or conversation.get("plugin_ids"):
+            yield where, {"role": _UNSAID, "session_id": session, **OUTSIDE}  # instructions and files of somebody else
         for name, node in branch:
             place = f"{where}, node {name[:60]}"
             if node.get("message") is None:
@@ -59,28 +84,41 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             author = _object(message.get("author"), place, "an author with a 'role'")
             content = _object(message.get("content") or {"content_type": "none"}, place, "content with 'parts'")
             metadata = _object(message.get("metadata") or {}, place, "metadata")
+            parts = _list(content.get("parts", []), place, "parts")
+            kind, role = content.get("content_type", "text"), author.get("role")
             is_hidden = bool(metadata.get("is_visually_hidden_from_conversation"))
-            # A transcript of speech is text, an image is not. The parts take the form of OpenAI's API.
-            parts: list[Any] = [
-                {"type": "text" if isinstance(part.get("text"), str) else "other", "text": part.get("text")}
-                if isinstance(part, dict)
-                else part
-                for part in _list(content.get("parts", []), place, "parts")
-            ]
-            role = author.get("role")
-            is_said = not is_hidden and content.get("content_type", "text") in _SPOKEN
-            if role != "tool" and (role not in _SPEAKERS or not is_said):
-                role = _UNSAID
+            is_said = role in _SPEAKERS and not is_hidden and kind in _SPOKEN
+            is_plain_text = has_only(content, frozenset({"content_type", "parts"}))
+            is_empty = is_plain_text and not any(parts)
+            is_harmless = (
+                (is_plain_text if is_said else is_empty or (role == "assistant" and kind in _THOUGHT))
+                and has_only(message, _CHATGPT_MESSAGE)
+                and has_only(metadata, _CHATGPT_METADATA)
+                and has_only(author, frozenset({"role", "name"}))
+            )
             yield (
                 place,
                 {
-                    "role": role,
-                    "content": parts,
+                    "role": role if is_said or role == "tool" else _UNSAID,
+                    "content": [_part(part) for part in parts] if is_said else None,
                     "id": message.get("id") or name,
                     "session_id": session,
                     "timestamp": message.get("create_time"),
+                    "name": author.get("name") if is_said else None,
+                    **({} if is_harmless else OUTSIDE),
                 },
             )
+
+
+def _part(part: Any) -> Any:
+    """A part of a message of ChatGPT in the form of OpenAI's API. A transcript of speech is text, an image is not."""
+    if not isinstance(part, dict):
+        return part
+    fields = cast("dict[str, Any]", part)
+    is_transcript = fields.get("content_type") == "audio_transcription" and has_only(fields, _TRANSCRIPT)
+    is_text = isinstance(fields.get("text"), str)
+    named = {"type": "text"} if is_transcript else {}
+    return {**named, "text": fields["text"]} if is_text else {"type": "other"}
 
 
 def _branch(mapping: Mapping[str, Any], last: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -97,7 +135,10 @@ def _branch(mapping: Mapping[str, Any], last: Any, where: str) -> list[tuple[str
 
 
 def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
-    """The messages of conversations with ``chat_messages``, without attachments and results of tools."""
+    """The messages of conversations with ``chat_messages``, without results of tools.
+
+    An attachment or file is a part without text: what is in it, somebody else may have written.
+    """
     for where, value in values:
         conversation = _object(value, where, "a conversation of Claude")
         for at, one in enumerate(_list(conversation.get("chat_messages"), where, "'chat_messages'"), 1):
@@ -105,49 +146,52 @@ def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             message = _object(one, place, "a message")
             content: Any = message.get("content") or message.get("text") or ""
             session = conversation.get("uuid") or conversation.get("name")
-            parts = cast("list[Any]", content) if isinstance(content, list) else []
-            if any(
-                isinstance(part, dict) and str(cast("dict[str, Any]", part).get("type")).startswith("tool")
-                for part in parts
-            ):
+            parts = cast("list[Any]", content) if isinstance(content, list) else [content]
+            blocks = [cast("dict[str, Any]", part) for part in parts if isinstance(part, dict)]
+            if any(str(block.get("type")).startswith("tool") for block in blocks):
                 yield place, {"role": "tool", "session_id": session}  # what follows may only repeat its results
+            files = [file for name in ("attachments", "files") for file in message.get(name) or ()]
+            is_known = message.get("sender") in _SPEAKERS and has_only(message, _CLAUDE_MESSAGE)
             yield (
                 place,
                 {
                     "role": message["sender"] if message.get("sender") in _SPEAKERS else _UNSAID,
-                    "content": content,
+                    "content": [*map(_block, parts), *({"type": "file"} for _ in files)],
                     "id": message.get("uuid"),
                     "session_id": session,
                     "timestamp": message.get("created_at"),
+                    **({} if is_known else OUTSIDE),
                 },
             )
 
 
+def _block(part: Any) -> Any:
+    """A block of a message of Claude, without its times; of a thought, only that it is one."""
+    if not isinstance(part, dict):
+        return part
+    fields = cast("dict[str, Any]", part)
+    if fields.get("type") in _CLAUDE_THOUGHT:
+        return {"type": "thinking"}
+    return {name: held for name, held in fields.items() if name not in _CLAUDE_BLOCK}
+
+
 def openai_entries(values: Iterable[tuple[str, Any]], name: str) -> Iterator[Entry]:
-    """Messages in an array, arrays of them, or objects with ``messages``; also LangChain's ``messages_to_dict``.
+    """Messages in an array, arrays of them, or objects with ``messages``; OpenAI's or LangChain's.
 
     Messages outside of such arrays and objects form one conversation, those of each array or object another. Without
     an id, its session is ``name``, that of the file, and its number.
     """
+    what = "a message with 'role' and 'content'"
     for number, (where, value) in enumerate(values, 1):
         given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         held = given.get("messages") if isinstance(value, dict) else value
         if held is None:
-            yield where, _plain(value, where)
+            yield where, _object(value, where, what)
             continue
         session = given.get("id") or given.get("session_id") or given.get("thread_id") or f"{name} {number}"
         for at, message in enumerate(_list(held, where, "a list of messages"), 1):
             place = f"{where}, message {at}"
-            yield place, {"session_id": session} | _plain(message, place)
-
-
-def _plain(value: Any, where: str) -> dict[str, Any]:
-    fields = dict(_object(value, where, "a message with 'role' and 'content'"))
-    data = fields.get("data")
-    if isinstance(data, dict) and "role" not in fields:
-        held = cast("dict[str, Any]", data)
-        return {"role": fields.get("type"), "content": held.get("content"), "id": held.get("id")}
-    return fields
+            yield place, {"session_id": session, **_object(message, place, what)}
 
 
 def _object(value: Any, where: str, what: str) -> Mapping[str, Any]:

@@ -13,13 +13,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
-from inference_core.ingestion.formats.chat_exports import Entry
+from inference_core.ingestion.formats.chat_exports import OUTSIDE, Entry
 from inference_core.memory.secrets import quoted
+from inference_core.outbox.messages import label
+from inference_core.outbox.outside import is_plain
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -28,7 +30,15 @@ OTHERS: Final = "threads of other users"
 NOBODYS: Final = "threads that name no user"
 _THREADS: Final = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
 _USERS: Final = ("langgraph_auth_user_id", "user_id")
-_ROLES: Final = {HumanMessage: "user", AIMessage: "assistant", ToolMessage: "tool"}
+FRAMEWORKS: Final = "messages of a framework"
+"""The role given to what a framework wrote, such as a summary, in whatever role; it is skipped."""
+_KINDS: Final = {
+    HumanMessage: "user",
+    AIMessage: "assistant",
+    ToolMessage: "tool",
+    FunctionMessage: "function",
+    SystemMessage: "system",
+}
 
 
 def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Counter[str]) -> Iterator[Entry]:
@@ -54,13 +64,28 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
             if owner != user_id and thread not in named:
                 skipped[OTHERS if owner else NOBODYS] += 1
                 continue
+            if values.get("memory_outside"):  # its message may have been trimmed or summarized since
+                yield f"thread {thread[:60]}", {"role": "system", "session_id": thread, **OUTSIDE}
             messages: Any = values.get("messages")
             for at, message in enumerate(cast("list[Any]", messages) if isinstance(messages, list) else [], 1):
                 if isinstance(message, BaseMessage):
-                    role = next((role for kind, role in _ROLES.items() if isinstance(message, kind)), "system")
-                    said = message.additional_kwargs.get("timestamp") or state.checkpoint["ts"]
-                    fields = {"role": role, "content": message.text, "id": message.id, "timestamp": said}
-                    yield f"thread {thread[:60]}, message {at}", {**fields, "session_id": thread}
+                    fields = {"session_id": thread, **message_fields(message)}
+                    fields["timestamp"] = fields["timestamp"] or state.checkpoint["ts"]
+                    yield f"thread {thread[:60]}, message {at}", fields
+
+
+def message_fields(message: BaseMessage) -> dict[str, Any]:
+    """A message of LangChain in the readers' form; a `FRAMEWORKS` message if a framework marked it as its own."""
+    role = next((role for kind, role in _KINDS.items() if isinstance(message, kind)), None)
+    is_harmless = isinstance(message, SystemMessage) or is_plain(message)
+    return {
+        "role": FRAMEWORKS if message.additional_kwargs.get("lc_source") else role or "system",
+        "content": message.text,
+        "id": message.id,
+        "timestamp": message.additional_kwargs.get("timestamp"),
+        "name": label(message.name) if isinstance(message, HumanMessage) else None,
+        **({} if is_harmless else OUTSIDE),
+    }
 
 
 @contextmanager

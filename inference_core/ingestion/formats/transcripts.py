@@ -6,11 +6,14 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn, cast
+
+from langchain_core.messages import AIMessage, HumanMessage, messages_from_dict
 
 from inference_core.clock import moment_of
 from inference_core.errors import InvalidInput
@@ -25,7 +28,7 @@ from inference_core.ingestion.formats.chat_exports import (
     whatsapp_entries,
 )
 from inference_core.ingestion.formats.json_values import json_values, text_files, text_lines
-from inference_core.ingestion.formats.threads import thread_entries
+from inference_core.ingestion.formats.threads import FRAMEWORKS, message_fields, thread_entries
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.outbox.messages import (
@@ -34,17 +37,24 @@ from inference_core.outbox.messages import (
     ConversationMessage,
     Role,
     Transcript,
+    author_of,
     brings_outside,
     mended,
 )
+from inference_core.outbox.outside import has_only, is_plain
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 FORM: Final = "an object with 'role' and 'content'"
 _ROLES: Final = {"user": Role.USER, "human": Role.USER, "assistant": Role.ASSISTANT, "ai": Role.ASSISTANT}
+_RESULTS: Final = frozenset({"tool", "function", FRAMEWORKS})
 _UNSPOKEN: Final = frozenset({"system", "developer", "tool", "function"})
-_RESULTS: Final = frozenset({"tool", "function"})
 _SESSIONS: Final = ("session_id", "thread_id", "conversation_id")
 _TIMES: Final = ("timestamp", "created_at")
+_FRAME: Final = frozenset({
+    "role", "content", "id", "name", "status", "model", "finish_reason", "usage", "phase", *_SESSIONS, *_TIMES,
+})  # fmt: skip
+"""The harmless fields of a message, besides those that `is_plain` knows."""
+_MESSAGE: Final = ("type", "message")
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
 _AGAIN: Final = "What came before is kept; correct the file and run the same command again"
 _START_BYTES: Final = 1024 * 1024
@@ -58,13 +68,14 @@ _FIELDS: Final = {"mapping": "chatgpt", "chat_messages": "claude", "conversation
 """The field of a conversation by which each format is recognized."""
 
 
-def read_messages(path: Path) -> Transcript:
+def read_messages(path: Path, own: Iterable[str] = ()) -> Transcript:
     """The messages in a file of JSON Lines, read line by line; those without a session form one named after the file.
 
     Each line has ``role`` and ``content`` (text, or OpenAI's content parts) and may have ``id``, ``session_id`` (or
     ``thread_id``, ``conversation_id``), ``timestamp`` (or ``created_at``; ISO 8601, UTC if it has no offset, or seconds
-    since 1970) and ``name``. Messages of the system and of tools are skipped. Raises InvalidInput for a file that
-    cannot be read; reading raises it for a line that is not such an object, with the line's number.
+    since 1970) and ``name``; or it is a message of LangChain. Messages of the system and of tools are skipped. ``own``
+    are the user's own names. Raises InvalidInput for a file that cannot be read; reading raises it for a line that is
+    not such an object, with the line's number.
     """
     skipped = Counter[str]()
     total = sum(1 for _, line in _lines(path) if line.strip())
@@ -82,75 +93,126 @@ def read_messages(path: Path) -> Transcript:
                 raise InvalidInput(f"{path}, line {number}: {why}. {_AGAIN}") from error
             yield f"line {number}", cast("Mapping[str, Any]", entry) if isinstance(entry, dict) else {}
 
-    return Transcript(messages_of(entries(), path, skipped), total, skipped)
+    return Transcript(messages_of(entries(), path, skipped, own), total, skipped)
 
 
-def messages_of(entries: Iterable[Entry], path: Path, skipped: Counter[str]) -> Iterator[ConversationMessage]:
+def messages_of(
+    entries: Iterable[Entry], path: Path, skipped: Counter[str], own: Iterable[str] = ()
+) -> Iterator[ConversationMessage]:
     """The messages in ``entries`` of the file ``path``; those without a session form one named after the file.
 
-    Counts what is left out in ``skipped``. Raises InvalidInput, which names the entry.
+    A user's message with a name that is not one of ``own`` is another person's. A message with a part, a field or a
+    source that is not known to be harmless is not proven, and marks its session, even if it is left out. Counts what is
+    left out in ``skipped``. Raises InvalidInput, which names the entry.
     """
-    file_session = mended(path.stem)
+    own, file_session = tuple(own), mended(path.stem)
     positions = Counter[str]()
-    with_outside: set[str] = set()
-    for where, fields in entries:
+    begun, with_outside = set[str](), set[str]()
+    for where, given in entries:
         try:
-            if not isinstance(fields.get("role"), str):
-                _refuse(f"it is not {FORM}")
-            name = fields["role"].casefold()
+            fields = _from_langchain(given)
+            name = _role(fields)
             session = _label(fields, *_SESSIONS) or file_session
             message: ConversationMessage | None = None
-            reason = name
             if name in _ROLES:
-                text, reason = _text(fields, skipped), EMPTY
-                given = next((fields[name] for name in _TIMES if fields.get(name) is not None), None)
-                at = moment_of(given)
-                if text.strip() and at is None and given is not None:
-                    _refuse(f"its time {quoted(given)} is neither ISO 8601 nor seconds since 1970")
-                if text.strip():
-                    message = ConversationMessage(
-                        session_id=session,
-                        role=_ROLES[name],
-                        text=text,
-                        id=_label(fields, "id"),
-                        position=positions[session],
-                        author=_label(fields, "name"),
-                        at=at,
-                        after_tool=_ROLES[name] is Role.ASSISTANT and session in with_outside,
-                    )
-            elif name not in _UNSPOKEN:
-                _refuse(f"its role {quoted(name)} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
+                message, is_outside = _message(fields, session, positions[session], own, skipped)
+                begun.add(session)
+            else:
+                # Instructions at the start are the application's own; what it adds later may be what it looked up.
+                is_added = session in begun and bool(fields.get("content"))
+                is_outside = name in _RESULTS or is_added or not has_only(_unframed(fields), frozenset())
         except InvalidInput as error:
             raise InvalidInput(f"{path}, {where}: {error}. {_AGAIN}") from error
         positions[session] += 1
-        if name in _RESULTS or (message and session not in with_outside and brings_outside(message)):
+        if is_outside:
             with_outside.add(session)
         if message is None:
-            skipped[reason] += 1
+            skipped[EMPTY if name in _ROLES else name] += 1
         else:
-            yield message
+            yield replace(message, is_marked=session in with_outside)
 
 
-def _text(fields: Mapping[str, Any], skipped: Counter[str]) -> str:
-    """The text of a message; counts its parts without text in ``skipped``."""
+def _role(fields: Mapping[str, Any]) -> str:
+    role: Any = fields.get("role")
+    if not isinstance(role, str):
+        _refuse(f"it is not {FORM}")
+    name = role.casefold()
+    if name not in _ROLES and name not in _UNSPOKEN | {FRAMEWORKS}:
+        _refuse(f"its role {quoted(name)} is not known; known: {', '.join((*_ROLES, *sorted(_UNSPOKEN)))}")
+    return name
+
+
+def _message(
+    fields: Mapping[str, Any], session: str, position: int, own: Iterable[str], skipped: Counter[str]
+) -> tuple[ConversationMessage | None, bool]:
+    """The message in ``fields``, None without text; and whether something in it is from outside."""
+    role = _ROLES[fields["role"].casefold()]
+    text, is_proven = _text(fields, role, skipped)
+    if not text.strip():
+        return None, not is_proven
+    said_at = next((fields[name] for name in _TIMES if fields.get(name) is not None), None)
+    at = moment_of(said_at)
+    if at is None and said_at is not None:
+        _refuse(f"its time {quoted(said_at)} is neither ISO 8601 nor seconds since 1970")
+    message = ConversationMessage(
+        session_id=session,
+        role=role,
+        text=text,
+        id=_label(fields, "id"),
+        position=position,
+        author=author_of(_label(fields, "name"), *(own if role is Role.USER else ())),
+        at=at,
+        is_proven=is_proven,
+    )
+    return message, brings_outside(message)
+
+
+def _from_langchain(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message of LangChain as JSON (``messages_to_dict``, ``dumpd``, ``model_dump``) as the readers give it.
+
+    Anything else is returned as it is. Raises InvalidInput for a message that LangChain would not accept.
+    """
+    outer = {name: fields[name] for name in (*_SESSIONS, *_TIMES) if name in fields}
+    flat = {name: value for name, value in fields.items() if name not in outer}
+    data: Any = next((fields[name] for name in ("data", "kwargs") if isinstance(fields.get(name), dict)), flat)
+    kind = data.get("type") or fields.get("type")
+    if "role" in fields or "content" not in data or not isinstance(kind, str):
+        return fields
+    try:
+        (message,) = messages_from_dict([{"type": kind, "data": data}])
+    except (ValueError, TypeError, KeyError) as error:
+        _refuse(f"it is no message of LangChain: {error!s:.200}")
+    return {**message_fields(message), **outer}
+
+
+def _unframed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _FRAME and (name, value) != _MESSAGE}
+
+
+def _text(fields: Mapping[str, Any], role: Role, skipped: Counter[str]) -> tuple[str, bool]:
+    """The text of a message, and whether nothing in it is from outside; counts parts without text in ``skipped``."""
     content = fields.get("content")
-    if isinstance(content, str):
-        return mended(content)
     if content is None and ("content" in fields or "tool_calls" in fields):
-        return ""
-    if not isinstance(content, list):
+        content = ""
+    if not isinstance(content, str | list):
         _refuse("its 'content' is neither text nor a list of content parts")
+    parts = cast("list[Any]", content if isinstance(content, list) else [content])
     texts: list[str] = []
-    for part in cast("Sequence[Any]", content):
-        text = part
+    is_odd = False
+    for part in parts:
+        text, kind = part, "text"
         if isinstance(part, dict):
             named = cast("Mapping[str, Any]", part)
-            text = named.get("text") if named.get("type", "text") in _TEXT_PARTS else None
+            kind = str(named.get("type", "text"))
+            text = named.get("text") if kind in _TEXT_PARTS else None
         if isinstance(text, str):
             texts.append(text)
         else:
             skipped[OTHER_PARTS] += 1
-    return mended("\n".join(texts))
+            is_odd = is_odd or kind in _TEXT_PARTS
+    kind_of = HumanMessage if role is Role.USER else AIMessage
+    made = kind_of.model_construct(content=parts, additional_kwargs=_unframed(fields))
+    return mended("\n".join(texts)), is_plain(made) and not is_odd
 
 
 def _chat_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:
@@ -241,22 +303,29 @@ def _form_of_first(path: Path, *, in_array: bool = True) -> str | None:
         return None
     fields = cast("dict[str, Any]", value)
     known = next((form for name, form in _FIELDS.items() if name in fields), None)
-    if known is None and in_array and ("role" in fields or "data" in fields):
+    if known is None and in_array and not fields.keys().isdisjoint(("role", "data", "lc")):
         return "openai"
     return known or (None if in_array else "messages")
 
 
 def read_conversations(
-    form: str, place: str | Path, *, user_id: str = "", threads: Iterable[str] = (), zone: tzinfo = UTC
+    form: str,
+    place: str | Path,
+    *,
+    user_id: str = "",
+    me: Iterable[str] = (),
+    threads: Iterable[str] = (),
+    zone: tzinfo = UTC,
 ) -> Transcript:
     """The messages of a file in one of FORMATS except the data sets'. Reads the file twice, first to count them.
 
-    Of a checkpointer (``langgraph``), the threads that name ``user_id``, and those of ``threads`` that name nobody.
-    ``zone`` is the time zone of the phone that exported a WhatsApp chat. Raises InvalidInput, StoreUnavailable.
+    A user's message with a name is another person's, unless the name is ``user_id`` or one of ``me``, in any case of
+    letters. Of a checkpointer (``langgraph``), the threads that name ``user_id``, and those of ``threads`` that name
+    nobody. ``zone`` is the time zone of the phone that exported a WhatsApp chat. Raises InvalidInput, StoreUnavailable.
     """
-    path, threads = Path(place), tuple(threads)  # which are looked through twice
+    path, threads, own = Path(place), tuple(threads), (user_id, *me)  # which are looked through twice
     if form == "messages":
-        return read_messages(path)
+        return read_messages(path, own)
     if form not in FORMATS:
         raise InvalidInput(f"Unknown format {quoted(form)}; known: {', '.join(FORMATS)}")
 
@@ -280,4 +349,4 @@ def read_conversations(
     total = sum(1 for _ in entries(left_out)) + left_out.total()
     if form == "whatsapp" and not total:
         raise InvalidInput(f"{path} holds no messages in a form of WhatsApp that is known")
-    return Transcript(messages_of(entries(skipped), path, skipped), total, skipped)
+    return Transcript(messages_of(entries(skipped), path, skipped, own), total, skipped)

@@ -144,8 +144,11 @@ async def add_conversation(
 
 def _message(one: user_wire.Message) -> BaseMessage:
     said = {TIMESTAMP: one.timestamp.isoformat()} if one.timestamp else {}
+    outside = {"outside": "yes"} if one.outside else {}  # a key that no harmless message has
     extra: dict[str, Any] = {"tool_call_id": ""} if one.role == "tool" else {}
-    return _MESSAGES[one.role](content=one.content, id=one.id, additional_kwargs=said, **extra)
+    return _MESSAGES[one.role](
+        content=one.content, id=one.id, name=one.name, additional_kwargs={**said, **outside}, **extra
+    )
 
 
 @route("GET", "/v1/stats", Permission.READ)

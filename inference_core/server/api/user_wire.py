@@ -108,7 +108,13 @@ class Message(Body):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "tool"]
-    content: str = Field(max_length=200_000)
+    content: (
+        Annotated[str, Field(max_length=200_000)] | Annotated[list[str | dict[str, Any]], Field(max_length=500)]
+    ) = Field(description="Text, or content parts as LangChain and OpenAI's API take them; only their texts are kept.")
+    name: str | None = Field(None, max_length=512, description="Of a user message: who said it, if not the user.")
+    outside: bool = Field(
+        False, description="It held more than its text, such as a file or a citation, so its session is trusted less."
+    )
     id: str | None = Field(None, min_length=1, max_length=255, description="Your id; it is added only once.")
     timestamp: datetime | None = Field(None, description="When it was said; by default now.")
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Final, cast
 
-from langchain_core.messages import SystemMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from inference_core.clock import in_zone
 from inference_core.context.engineer import SPEAKERS
@@ -19,6 +19,7 @@ from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import text_field
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import IDEA, MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
+from inference_core.outbox.messages import author_of
 from inference_core.services.context_builder.source import ContextRequest
 from inference_core.services.operations.messages import MAX_KEPT, kept_messages, said_at
 from inference_core.services.operations.recall import asks
@@ -286,7 +287,7 @@ class RecentMessages:
         said = [one for one in messages if not isinstance(one, SystemMessage) and one.text.strip()]
         if said and said[-1].text == request.query:
             said = said[:-1]
-        speakers = [_SPEAKERS.get(one.type, _OTHERS) for one in said]
+        speakers = [_speaker(one, request.user_id) for one in said]
         chosen = [
             ContextItem(
                 id=message.id or str(at),
@@ -302,6 +303,13 @@ class RecentMessages:
             if kind in self.speakers
         ]
         return chosen[-self.limit :]
+
+
+def _speaker(message: BaseMessage, user_id: str) -> tuple[str, Trust]:
+    """Who said it, and how far it is trusted; other people's words are not the user's."""
+    kind, trust = _SPEAKERS.get(message.type, _OTHERS)
+    is_others = isinstance(message, HumanMessage) and author_of(message.name, user_id)
+    return kind, Trust.EXTERNAL if is_others else trust
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from itertools import dropwhile
 from typing import Final
 
 from langchain_core.messages import (
@@ -11,6 +13,7 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     MessageLikeRepresentation,
+    SystemMessage,
     ToolMessage,
     convert_to_messages,
 )
@@ -20,9 +23,10 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, traced
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, brings_outside, label
 from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outside import is_plain
+from inference_core.outbox.partitions import Partition, Waiting, noted_outside
 from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.scope import MemoryScope, UserId
 from inference_core.stores.backend import Remove
@@ -44,9 +48,13 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     """Puts messages into the outbox, durably, in one commit; a worker extracts memories from them.
 
     The user's newest 100 messages with this agent are also kept word for word, without secrets, so that
-    `ContextBuilder` can show them. System messages and messages without text are skipped. A message with an id is added
-    only once, however often you pass it; a message without an id is new each time. The time of a message is
-    ``additional_kwargs["timestamp"]`` (ISO 8601), by default now.
+    `ContextBuilder` can show them. Messages of the system or of a framework, such as summaries, and messages without
+    text are skipped. A message with an id is added only once, however often you pass it; a message without an id is new
+    each time. The time of a message is ``additional_kwargs["timestamp"]`` (ISO 8601), by default now. A user message
+    with a ``name`` is another person's, unless it is the user id.
+
+    A message with anything but text, such as a picture, a citation or a tool's result, marks its session for good, even
+    if it is skipped: what follows there may come from it, and is trusted less.
 
     Args:
         user_id: The user.
@@ -63,31 +71,54 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     """
     encode_label(user_id)
     check_outbox(scope.engine, "Use a store that open_store made")
+    now = scope.clock.now()
+    session = NO_THREAD if session_id is None else session_id
+    new: list[ConversationMessage] = []
+    is_marked = False
+    for one, role, is_proven in judged(messages):
+        author = author_of(label(one.name), user_id) if role is Role.USER else None
+        message = ConversationMessage(
+            session_id=session,
+            role=role or Role.TOOL,
+            text=one.text,
+            id=one.id or new_id(),
+            author=author,
+            at=said_at(one) or now,
+            is_proven=is_proven,
+        )
+        is_marked = is_marked or brings_outside(message)
+        if role and one.text.strip():
+            new.append(replace(message, is_marked=is_marked))
+    if (yield from noted_outside(scope.engine, scope.clock, user_id, session, is_marked)):
+        new = [replace(one, is_marked=True) for one in new]
+    partition = Partition.of(user_id, scope.namespaces)
+    count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
+    old = yield from scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
+    if old:
+        yield from scope.engine.write([Remove(namespace=row.namespace, key=row.key) for row in old])
+    return count
+
+
+def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[BaseMessage, Role | None, bool]]:
+    """The messages as LangChain's, each with its role and whether nothing but its text is in it.
+
+    Without a role it is not to be added, but its session held it. The application's own instructions at the start are
+    left out. Raises InvalidInput.
+    """
     if isinstance(messages, str | BaseMessage):
         raise InvalidInput("messages must be a list of messages; put a single one into a list")
     try:
         given = convert_to_messages(messages)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InvalidInput(f"messages contains something that is not a message: {error}") from error
-    now = scope.clock.now()
-    session = NO_THREAD if session_id is None else session_id
-    new = [
-        ConversationMessage(session_id=session, role=role, text=one.text, id=one.id or new_id(), at=said_at(one) or now)
-        for one in given
-        if one.text.strip()
-        for role in [next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)]
-        if role
-    ]
-    partition = Partition.of(user_id, scope.namespaces)
-    if any(one.role is Role.ASSISTANT for one in new):  # it may repeat what a tool said before
-        kept = yield from scope.engine.page([partition.kept], limit=MAX_KEPT)
-        before = [Waiting.of(row).message for row in reversed(kept)]
-        new = list(traced([*(one for one in before if one.session_id == session), *new]))[-len(new) :]
-    count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
-    old = yield from scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
-    if old:
-        yield from scope.engine.write([Remove(namespace=row.namespace, key=row.key) for row in old])
-    return count
+    for one in dropwhile(_is_instruction, given):
+        is_frameworks = bool(one.additional_kwargs.get("lc_source"))
+        role = next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)
+        yield one, None if is_frameworks else role, is_plain(one)
+
+
+def _is_instruction(message: BaseMessage) -> bool:
+    return isinstance(message, SystemMessage) and not message.additional_kwargs.get("lc_source")
 
 
 def add_messages_once(
@@ -134,7 +165,7 @@ def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> Operation[
             found.append(ToolMessage(message.text, tool_call_id="", id=message.id, additional_kwargs=said))
         else:
             kind = HumanMessage if message.role is Role.USER else AIMessage
-            found.append(kind(message.text, id=message.id, additional_kwargs=said))
+            found.append(kind(message.text, id=message.id, name=message.author, additional_kwargs=said))
     return found
 
 
