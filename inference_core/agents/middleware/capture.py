@@ -156,8 +156,9 @@ class CaptureMiddleware(OperationMiddleware):
         update: Update = {}
         if any(at < end for at in new):
             update = (yield from self._captured(request.state, request.runtime, end)) or {}
-        user = (request.state.get("captured") or {}).get("user")
-        return request, {**update, **outside_update(request.state, user, self._binding.is_trusted)}
+        captured: Captured | None = request.state.get("captured")
+        news = outside_update(request.state, captured and captured["user"], self._binding.is_trusted)
+        return request, {**update, **news}
 
     def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
         """Records what the model said."""

@@ -74,13 +74,16 @@ class Batch:
     ) -> Batch:
         """A batch of these messages, without those that have no text."""
         told = list(traced([*earlier, *messages]))
-        said = [message for message in told[len(earlier) :] if message.text.strip()]
+        before, said = (
+            [message for message in part if message.text.strip()]
+            for part in (told[: len(earlier)], told[len(earlier) :])
+        )
         return cls(
             {f"m{number}": message for number, message in enumerate(said, 1)},
             {one.name.casefold(): one for one in offered},
             now,
             zone,
-            told[: len(earlier)],
+            before,
         )
 
     def named(self, names: Sequence[str], problems: list[str]) -> list[ConversationMessage]:

@@ -163,8 +163,8 @@ class ExtractiveMemory(Block):
                 key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
                 said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
         fresh = yield from unmarked(scope.engine, marks, said)
-        words = Said((yield from passages(scope, conversation, messages)))
         on_worker = scope.engine.pool.call
+        words = yield from on_worker(Said, (yield from passages(scope, conversation, messages)))
         portions: list[dict[str, AnyMessage]] = []  # one for each request: nearly always one
         size = 0
         for key in fresh:

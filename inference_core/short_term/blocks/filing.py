@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, FunctionMessage, ToolMessage
 
 from inference_core.effects import Operation
 from inference_core.memory.namespaces import FORGOTTEN, PENDING, holds_memories, sidecar_namespace
@@ -35,15 +35,14 @@ def passage(message: AnyMessage, conversation: UserSession, position: int = 0) -
     is_answer = isinstance(message, AIMessage)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     told = (f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})" for call in calls)
+    name = message.name if is_result else author_of(message.name, conversation.user_id)
     return ConversationMessage(
         session_id=conversation.session_id,
         role=Role.TOOL if is_result else Role.ASSISTANT if is_answer else Role.USER,
         text="\n".join(part for part in (text_in(message), *told) if part),
         id=message.id,
         position=position,
-        author=None
-        if is_answer
-        else label(message.name if is_result else author_of(message.name, conversation.user_id)),
+        author=None if is_answer else label(name),
         is_proven=is_result or is_plain(message),
     )
 

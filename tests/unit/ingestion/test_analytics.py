@@ -33,7 +33,8 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
         rule = Candidate(content="a rule", memory_type=MemoryType.SKILL)
         turns = [
             ([supersede, Candidate(content="more")], Role.USER, ["left out"]),
-            ([Candidate(content="more"), rule], Role.TOOL, []),
+            ([Candidate(content="more")], Role.USER, []),
+            ([rule], Role.TOOL, []),
         ]
         for number, (given, role, problems) in enumerate(turns):
             extractor.script = answering(Extraction(given, problems, 1, 100, 10))
@@ -44,7 +45,7 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
         newest = run(statistics(service.scope, "ada", newest=1))
         assert run(statistics(service.scope, "ada", newest=5)) == found
     counted = (newest.memories, newest.by_type, newest.jobs)
-    assert counted == (5, {"goals": 3, "facts": 2}, 2)  # by the database
+    assert counted == (5, {"goals": 3, "facts": 2}, 3)  # by the database
     assert (newest.used, newest.never_used, newest.model_calls, newest.input_tokens) == (0, 1, 1, 100)
     assert [one.content for one in found.oldest_unused[:2]] == ["of 20 days ago", "of 5 days ago"]
     assert replace(found, oldest_unused=[]) == MemoryStatistics(
@@ -53,14 +54,14 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
         by_age={"today": 2, "this week": 1, "this month": 1, "older": 1},
         by_month={"2025-03": 1, "2025-12": 1, "2026-01": 3},
         over=1,
-        jobs=2,
+        jobs=3,
         added=2,
         reinforced=1,
         superseded=1,
         problems=1,
-        model_calls=2,
-        input_tokens=200,
-        output_tokens=20,
+        model_calls=3,
+        input_tokens=300,
+        output_tokens=30,
         by_week={"2025-W12": 1, "2025-W52": 1, "2026-W02": 1, "2026-W03": 2},
         used=1,
         never_used=4,

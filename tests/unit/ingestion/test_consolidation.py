@@ -478,12 +478,13 @@ def test_what_a_tool_said_is_external_and_no_rule(
     assert world.problems() == []
 
 
-def test_a_batch_with_a_tools_words_is_external_unless_the_candidate_names_others(world: World) -> None:
-    put(world.pipeline.outbox, said("page", role=Role.TOOL), said("so I live there"))
-    given = [Candidate(content=LISBON), Candidate(content=PORTO, message_ids=("page", "so I live there"))]
+def test_a_batch_with_a_tools_words_is_external_but_for_whole_sentences_of_the_user(world: World) -> None:
+    put(world.pipeline.outbox, said("page", role=Role.TOOL), said("I live in Porto."))
+    given = [Candidate(content=LISBON), Candidate(content="i live in porto", message_ids=("page", "I live in Porto."))]
     world.extractor.script = candidates(*given)
     step(world.pipeline)
-    assert [world.one(content).value["trust"] for content in (LISBON, PORTO)] == [Trust.EXTERNAL, Trust.INFERRED]
+    found = {one.content: one.value["trust"] for one in world.memory.list_memories("ada")[0]}
+    assert found == {LISBON: Trust.EXTERNAL, "I live in Porto.": Trust.INFERRED}
 
 
 def test_regression_what_was_pasted_into_a_message_that_is_no_source_is_external(world: World) -> None:

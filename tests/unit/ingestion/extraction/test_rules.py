@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import process_time
 from zoneinfo import ZoneInfo
@@ -68,6 +69,7 @@ def test_a_plain_statement_is_a_memory_in_the_users_own_words(text: str, kind: M
         'The form reads "I live in Berlin."',
         "> I live in Berlin.",
         "Here is the letter:\nI live in Berlin.",
+        "Hello\nI live in Berlin.",
         "Subject: moving\nI live in Berlin.",
         "Dear Ms Hale,\nI live in Berlin.",
         "```\nI live in Berlin.\n```",
@@ -129,9 +131,34 @@ def test_only_the_user_is_believed(role: Role):
     assert extract_by_rules(_said("I live in Berlin.", role=role), [], NOW).candidates == []
 
 
-def test_messages_of_several_authors_give_nothing():
-    both = [*_said("I live in Berlin.", author="Ann"), *_said("I live in Rome.", author="Ben")]
-    assert extract_by_rules(both, [], NOW).candidates == []
+@pytest.mark.parametrize("reversed_", [False, True])
+def test_regression_what_others_say_of_themselves_is_no_fact_about_the_user(reversed_: bool):
+    """A batch of one other person's messages counted as the user's, and two people's together gave nothing at all."""
+    both = [*_said("I live in Ghent."), *_said("I moved to Utrecht.", author="Bob")]
+    for others in ([], both[:1]):
+        told = [*others, both[1]][:: -1 if reversed_ else 1]
+        found = extract_by_rules(told, [KnownMemory("k1", "id0", "I live in Ghent.")], NOW).candidates
+        assert [(one.content, one.action) for one in found] == [("I live in Ghent.", Action.REINFORCE)] * len(others)
+
+
+def test_what_is_not_proven_to_be_typed_is_not_believed():
+    (message,) = _said("I live in Berlin.")
+    assert extract_by_rules([replace(message, is_proven=False)], [], NOW).candidates == []
+
+
+@pytest.mark.parametrize("how", ["marked", "tool", "offered", "earlier"])
+def test_beside_text_from_outside_sentences_stay_whole(how: str):
+    """Only a whole sentence counts as the user's words; a part of it may say the opposite."""
+    told, earlier = _said("I live in Berlin and I am allergic to peanuts."), list[ConversationMessage]()
+    known = [KnownMemory("k1", "id0", "Tea is good.", is_external=True)] if how == "offered" else []
+    if how == "marked":
+        told = [replace(told[0], is_marked=True)]
+    if how == "tool":
+        told += _said("Rain", role=Role.TOOL)
+    if how == "earlier":
+        earlier = _said("Rain", role=Role.TOOL)
+    found = run(RuleExtractor().extract(told, known, NOW, UTC, earlier=earlier)).candidates
+    assert [one.content for one in found] == ["I live in Berlin and I am allergic to peanuts."]
 
 
 def test_a_candidate_supersedes_or_reinforces_what_is_offered():
@@ -233,7 +260,7 @@ def test_an_introduction_is_a_memory_of_its_type(text: str, kind: MemoryType):
 
 
 def test_an_idea_is_an_open_goal_with_its_tag():
-    (idea,) = _found("I have an idea: a newsletter about forgotten vegetables.")
+    (idea,) = _found("I have an idea for a newsletter about forgotten vegetables.")
     assert (idea.memory_type, idea.tags, idea.state) == (MemoryType.GOALS, ("idea",), "open")
 
 

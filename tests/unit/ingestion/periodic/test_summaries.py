@@ -139,7 +139,7 @@ def test_regression_a_summary_of_pasted_text_is_believed_no_more_than_that(
     """Cause: the whole message counted as the user's, so the mail's sentence became a memory of the agent's trust."""
     life = Life(store, clock, summarizer=ExtractiveSummarizer(60), extractor=Scripted(answering(Extraction([]))))
     life.says(mail)
-    life.says('I like books. My motto: "Keep going"', session="own")
+    life.says("I like books. I keep going.", session="own")
     life.works(QUIET)
     found = {one.value["session_id"]: one for one in life.summaries()}
     assert "invoices" in found["s"].content
