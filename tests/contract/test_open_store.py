@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -34,6 +35,7 @@ from inference_core.stores import factory
 from inference_core.stores.backend import Put, UnembeddedRow, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
+from inference_core.stores.backends.sql.sqlite_connections import MAX_IDLE
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.embedding import fill
 from inference_core.stores.indexing.search import RecallMode, Search
@@ -205,10 +207,9 @@ def test_a_model_that_is_down_is_not_made_the_stores(sqlite_url: str):
     open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "up")).close()
 
 
-def test_a_connection_to_what_is_no_database_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Regression: it was left to the garbage collector, of which Python 3.13 warns."""
-    path = tmp_path / "memory.db"
-    path.write_text("this is not a database " * 100)
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Every connection that is made to a SQLite file."""
     connect, made = sqlite3.connect, list[sqlite3.Connection]()
 
     def connected(*args: Any, **options: Any) -> sqlite3.Connection:
@@ -216,12 +217,36 @@ def test_a_connection_to_what_is_no_database_is_closed(tmp_path: Path, monkeypat
         return made[-1]
 
     monkeypatch.setattr(sqlite3, "connect", connected)
+    return made
+
+
+def is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return False
+    return True
+
+
+def test_a_connection_to_what_is_no_database_is_closed(tmp_path: Path, made: list[sqlite3.Connection]):
+    """Regression: it was left to the garbage collector, of which Python 3.13 warns."""
+    path = tmp_path / "memory.db"
+    path.write_text("this is not a database " * 100)
     with pytest.raises(ConfigurationError, match="not a database"):
         opened(f"sqlite:///{path}")
     assert made
-    for connection in made:
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            connection.execute("SELECT 1")
+    assert not any(map(is_open, made))
+
+
+def test_after_many_reads_at_once_few_connections_stay_open(tmp_path: Path, made: list[sqlite3.Connection]):
+    """Regression: as many as ever read at once were kept, and each of them kept what it had read."""
+    backend = SqliteBackend(tmp_path / "memory.db", durable=True)
+    with ExitStack() as reads:
+        for _ in range(3 * MAX_IDLE):
+            assert is_open(reads.enter_context(backend.connections.reader()))
+    assert sum(map(is_open, made)) == MAX_IDLE + 1  # the writer's
+    backend.close()
+    assert not any(map(is_open, made))
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path):

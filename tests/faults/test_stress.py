@@ -27,6 +27,7 @@ from stress_support import Known, Sight, Truth, word_of
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
+from inference_core.effects import awake_s
 from inference_core.errors import DeadlineExceeded, WriteUnknown
 from inference_core.services.user_memories import list_user_memories, purge_user_memories
 
@@ -62,6 +63,8 @@ METHODS = (
     "delete_user_memories",
 )
 CALLS = (*METHODS, "gone")
+REST, REST_S = "rest", 0.02
+"""No method: the caller waits while memory is measured."""
 
 
 class Indifferent(HashingEmbeddings):
@@ -94,14 +97,16 @@ Life = Generator[Ask, Any, None]
 class Caller:
     """One caller of a user: a plan of calls, the same for sync and async, that checks what it is told."""
 
-    def __init__(self, number: int, truth: Truth, done: threading.Event) -> None:
+    def __init__(self, number: int, truth: Truth, done: threading.Event, resting: threading.Event) -> None:
         self.number = number
         self.user = USERS[number // 2 % len(USERS)]
         self.is_async = bool(number % 2)
         self.truth = truth
         self.done = done
+        self.resting = resting
         self.chance = random.Random(number)
         self.made = self.written = 0
+        self.rests = False
         self.ids: dict[str, Known] = {}
 
     def life(self) -> Life:
@@ -112,6 +117,10 @@ class Caller:
         while not self.done.is_set():
             (what,) = self.chance.choices([*doing], [*doing.values()])
             yield from what()
+            self.rests = self.resting.is_set()
+            while self.resting.is_set():
+                yield Ask(REST)
+            self.rests = False
 
     def write(self) -> Life:
         """Saves, updates or deletes one of the caller's own ids."""
@@ -233,6 +242,7 @@ class Stress:
         self.seconds = seconds
         self.truth = Truth(USERS)
         self.done = threading.Event()
+        self.resting = threading.Event()
         self.errors: list[str] = []
         self.calls: Counter[str] = Counter()
         self.threads = 0
@@ -245,22 +255,32 @@ class Stress:
 
     def run(self) -> None:
         """Runs the callers to their end; memory is compared after a fifth of the time and at the end."""
-        callers = [Caller(number, self.truth, self.done) for number in range(CALLERS)]
+        callers = [Caller(number, self.truth, self.done, self.resting) for number in range(CALLERS)]
         alone, together = [one for one in callers if not one.is_async], [one for one in callers if one.is_async]
         with ThreadPoolExecutor(CALLERS) as pool:
             jobs = [pool.submit(self._live, caller) for caller in alone]
             jobs.append(pool.submit(asyncio.run, self._live_together(together)))
             time.sleep(self.seconds / 5)
-            before = resident_bytes()
+            before = self._bytes_at_rest(callers)
             time.sleep(self.seconds * 4 / 5)
             late = time.monotonic() + PATIENCE_S  # a busy machine: until each call was made at least once
             while min(self.calls[name] for name in CALLS) == 0 and time.monotonic() < late:
                 time.sleep(0.1)
-            self.growth = resident_bytes() - before
             self.threads = threading.active_count()
+            self.growth = self._bytes_at_rest(callers) - before
             self.done.set()
             for job in jobs:
                 job.result()
+
+    def _bytes_at_rest(self, callers: list[Caller]) -> int:
+        """What is taken of the memory while nobody calls: the answers that callers have just then can be 100 MB."""
+        self.resting.set()
+        late = time.monotonic() + PATIENCE_S
+        while not all(caller.rests for caller in callers) and time.monotonic() < late:
+            time.sleep(REST_S)
+        taken = resident_bytes()
+        self.resting.clear()
+        return taken
 
     def _live(self, caller: Caller) -> None:
         life = caller.life()
@@ -268,6 +288,7 @@ class Stress:
         with suppress(StopIteration):
             while True:
                 asked = life.send(answer)
+                answer = None  # freed before the next call
                 try:
                     answer = self._answer(asked)
                 except Exception as error:  # noqa: BLE001 - the test's finding
@@ -284,12 +305,15 @@ class Stress:
         with suppress(StopIteration):
             while True:
                 asked = life.send(answer)
+                answer = None
                 try:
                     answer = await self._answer_async(asked, is_cancelled=caller.chance.random() < 0.5)
                 except Exception as error:  # noqa: BLE001 - the test's finding
                     answer = self._failed(asked, error)
 
     def _answer(self, asked: Ask) -> Any:
+        if asked.method == REST:
+            return time.sleep(REST_S)
         self.calls[asked.method] += 1
         if asked.method == "purge":
             return purge_user_memories(self.store, *asked.args)
@@ -299,6 +323,8 @@ class Stress:
         return getattr(service.sync, asked.method)(*asked.args, **asked.options)
 
     async def _answer_async(self, asked: Ask, *, is_cancelled: bool) -> Any:
+        if asked.method == REST:
+            return await asyncio.sleep(REST_S)
         if asked.method == "purge":
             return await asyncio.to_thread(self._answer, asked)
         self.calls[asked.method] += 1
@@ -350,6 +376,7 @@ def check_what_is_there(store: MemoryStore, truth: Truth) -> None:
 @pytest.mark.parametrize("kind", DATABASES)
 def test_nobody_is_harmed_by_what_others_do(kind: str, tmp_path: Path, full: bool) -> None:
     """One caller's disconnect, deadline, write or purge was another's error, missing row or double (many causes)."""
+    awake_s()  # the process's clock beats for good
     before = set(threading.enumerate())
     with database(kind, tmp_path) as url:
         with open_store(url, embeddings=Indifferent(), index_bytes=INDEX_BYTES) as store:

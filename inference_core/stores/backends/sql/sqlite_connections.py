@@ -30,6 +30,8 @@ from inference_core.stores.codec import check_schema
 from inference_core.stores.locks import OTHER_NAME, FileLock, check_names, make_private
 
 _BUSY_TIMEOUT_MS: Final = 5_000
+MAX_IDLE: Final = 10
+"""So many readers are kept for later. SQLite keeps up to 2 MB of pages for each; a new one takes less than a ms."""
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 VERSION: Final = 5
@@ -211,8 +213,8 @@ class SqliteConnections:
                 yield connection
         finally:
             self._idle.append((generation, connection))
-            if self._closed or generation != self._generation:  # in the meantime
-                self._drop_idle()
+            is_over = self._closed or generation != self._generation  # in the meantime
+            self._drop_idle(0 if is_over else MAX_IDLE)
 
     def attempt(self, read: Callable[[sqlite3.Connection], T], *, is_patient: bool = False) -> T:
         """Calls ``read`` with a connection, and again if a text is not UTF-8, then reading such texts as `Undecodable`.
@@ -316,9 +318,9 @@ class SqliteConnections:
         self._drop_idle()
         return self._open_writer()
 
-    def _drop_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
+    def _drop_idle(self, kept: int = 0) -> None:
+        with suppress(IndexError):  # others drop and take some, too
+            while len(self._idle) > kept:
                 self._idle.pop()[1].close()
 
     def _open_for_writing(self, opened: ExitStack) -> None:
