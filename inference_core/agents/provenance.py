@@ -167,7 +167,7 @@ def _spoken(state: Any, config: Mapping[str, Any] | None) -> _Spoken | None:
                 role = Role.ASSISTANT if is_agents else role
                 said.append(ConversationMessage(session_id=None, role=role, text=one.text or _UNREADABLE))
         said.append(ConversationMessage(session_id=None, role=Role.ASSISTANT, text=""))  # no "yes" answers another list
-    recalled: Any = field_of(state, "memory_context")
+    recalled: Any = field_of(field_of(state, "memory_context"), "block")
     others = [recalled] if _is_marked(recalled) else []
     others += [blocks] if _is_marked(blocks := field_of(state, "short_term_recalled")) else []
     if field_of(state, "memory_outside") or any(map(_has_file, messages)):
@@ -234,7 +234,7 @@ def first_outside(state: Mapping[str, Any]) -> int | None:
     -1 if such a message has left the conversation, or if the text is a memory in the prompt. In a subagent, what looks
     pasted does not count: the calling agent wrote it, and `told_by_agent` says whether it may be from outside.
     """
-    if state.get("memory_outside") or _is_marked(state.get("memory_context")):
+    if state.get("memory_outside") or _is_marked(field_of(state.get("memory_context"), "block")):
         return -1
     messages: Sequence[BaseMessage] = state.get("messages") or []
     is_users = told_by_agent() is None
