@@ -108,11 +108,16 @@ async def streamed(agent: Any, face: str, **options: Any) -> list[Any]:
     return chunks
 
 
-@pytest.mark.parametrize("form", [{}, {"version": "v2"}, {"subgraphs": True}], ids=["v1", "v2", "subgraphs"])
 @pytest.mark.parametrize(
-    ("face", "is_kept", "is_node"),
-    [("sync", True, False), ("async", False, False), ("async", True, True)],
-    ids=["checkpointer", "none", "node"],
+    ("face", "is_kept", "is_node", "form"),
+    [
+        ("sync", True, False, {}),
+        ("async", True, False, {"version": "v2"}),
+        ("async", False, False, {"subgraphs": True}),
+        ("sync", True, True, {"subgraphs": True}),
+        ("async", True, True, {}),
+    ],
+    ids=["checkpointer", "v2", "none", "subgraph", "node"],
 )
 async def test_no_mode_shows_memory(
     store: MemoryStore, face: str, is_kept: bool, is_node: bool, form: dict[str, Any]
