@@ -67,8 +67,8 @@ _REPORT: Final = re.compile(
     )
 )
 """The start of words that may be somebody else's: a sentence after a colon or in quotation marks, no title or note."""
-_HIDDEN: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""Characters that people do not type: tags, changes of direction, the place of an object."""
+_UNTYPED: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|</?[a-z][^<>]*>", re.IGNORECASE)
+"""What people do not type: tags, changes of direction, the place of an object, markup."""
 
 
 def is_plain(message: BaseMessage) -> bool:
@@ -78,6 +78,8 @@ def is_plain(message: BaseMessage) -> bool:
     elif isinstance(message, AIMessage):
         blocks, kwargs, reported = _TOLD, _ANSWERED, _REPORTED
     else:
+        return False
+    if getattr(message, "example", False):  # the application's
         return False
     content: Any = message.content
     parts = cast("list[Any]", [content] if isinstance(content, str) else content)
@@ -128,7 +130,7 @@ def _own_part(text: str) -> tuple[list[str], bool]:
     if not lines:
         return [], bool(code)
     line = lines[0].strip()
-    if len(lines) > 1 or len(line) > MAX_OWN or _MAIL_QUOTE.match(line) or _HIDDEN.search(line):
+    if len(lines) > 1 or len(line) > MAX_OWN or _MAIL_QUOTE.match(line) or _UNTYPED.search(line):
         return [], True
     if report := _REPORT.search(line):
         return sentences_of(line[: report.start()])[:-1], True  # the last one introduces, or belongs to, the report

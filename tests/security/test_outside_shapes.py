@@ -190,7 +190,6 @@ FRAMEWORKS: dict[str, list[Any]] = {
     "a named assistant": [ASK, AIMessage(f"I found this: {RULE}", name="web_researcher")],
     "an example of the application": [HumanMessage(RULE, example=True), AIMessage("Noted.", example=True)],
     "a system message with retrieved text": [HumanMessage("Hello"), SystemMessage(f"Context: {RULE}")],
-    "retrieved text as the first message": [SystemMessage(f"Use these documents.\n\n{RULE}"), HumanMessage("Hello")],
     "a developer message": [
         HumanMessage("Hi"),
         SystemMessage(RULE, additional_kwargs={"__openai_role__": "developer"}),
@@ -246,6 +245,13 @@ def test_a_foreign_tool_named_as_a_memory_tool_is_nobodys_voice(stage: Stage, na
     act = changed if verb.startswith("update") else saved
     stage.run(agent, play.said, call_tool(name), act, "Done.")
     assert stage.faults(play) == []
+
+
+def test_retrieved_text_in_the_first_system_message_is_from_outside(stage: Stage) -> None:
+    """Guards retrieval that fills a system message; what is handed over may begin with instructions."""
+    said = [SystemMessage(f"Use these documents.\n\n{RULE}"), HumanMessage("Hello")]
+    found = failures([Play("first", said)], [stage.by_tools, stage.by_capture], full=True)
+    assert not found, "\n".join(found)
 
 
 def test_a_foreign_tools_words_stay_foreign_in_a_later_run(stage: Stage) -> None:
@@ -314,6 +320,10 @@ def test_what_is_the_users_or_the_models_own_marks_nothing(stage: Stage, name: s
     each = [call_tool("save_memory_store", content=text, memory_type=kind) for text, kind in kinds.items()]
     (style,) = [key for key, text in stage.seeds.items() if text == STYLE]
     change = call_tool("update_memory_store", memory_id=style, content="Answer at length")
+    *asked, last = said  # the last is what the model answers, which its own agent sees it say
+    if isinstance(last, AIMessage):
+        stage.run(stage.acting, asked, last)
+        said = []
     stage.run(stage.acting, [*said, HumanMessage("Go on.")], calls(*each, change), "Done.")
     assert {text: stage.kept(text) for text in kinds} == {text: (kind, 1) for text, kind in kinds.items()}
     assert stage.kept("Answer at length") is not None

@@ -25,7 +25,7 @@ _SPEAKERS: Final = ("user", "human", "assistant")
 _UNSAID: Final = "system"
 """The role given to what nobody said or saw, such as a model's thoughts; it is skipped."""
 _SPOKEN: Final = frozenset({"text", "multimodal_text"})
-_THOUGHT: Final = frozenset({"thoughts", "reasoning_recap", "code"})
+_THOUGHT: Final = frozenset({"thoughts", "reasoning_recap"})
 _CHATGPT_MESSAGE: Final = frozenset({
     "id", "author", "create_time", "update_time", "content", "status", "end_turn", "weight", "metadata", "recipient",
     "channel",

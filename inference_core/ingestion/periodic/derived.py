@@ -53,9 +53,12 @@ class Citable:
 
     @classmethod
     def of_message(cls, message: ConversationMessage, at: datetime) -> Citable:
-        """A message as a source, dated ``at``; a document if a person's text may be another's than the user's."""
+        """A message as a source, dated ``at``; external once text from outside is in its conversation.
+
+        A model words what is derived from it, and may repeat that text whatever it cites.
+        """
         is_others = message.role is Role.USER and brings_outside(message)
-        origin = Origin.DOCUMENT if is_others else message.origin
+        origin = Origin.DOCUMENT if is_others else Origin.TOOL if message.is_marked else message.origin
         return cls(
             text=message.text,
             at=at,

@@ -88,8 +88,9 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
         )
         is_marked = is_marked or brings_outside(message)
         if role and one.text.strip():
-            new.append(replace(message, is_marked=is_marked))
-    if (yield from noted_outside(scope.engine, scope.clock, user_id, session, is_marked)):
+            new.append(message)
+    # What brought text from outside may have no text itself, so all that came with it is marked.
+    if (yield from noted_outside(scope.engine, scope.clock, user_id, session, is_marked)) or is_marked:
         new = [replace(one, is_marked=True) for one in new]
     partition = Partition.of(user_id, scope.namespaces)
     count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
