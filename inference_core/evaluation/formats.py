@@ -301,8 +301,17 @@ def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -
     Raises InvalidInput as `load_transcript` and `questions_about` do.
     """
     said = load_transcript(name, place, zone=zone).messages
+    # Whoever is named is a speaker of the conversation, whose words the questions are about.
+    speakers = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT}
     turns = [
-        ConversationTurn(str(at), one.session_id, one.at, one.author or one.role.value, one.text, one.origin)
+        ConversationTurn(
+            id=str(at),
+            session=one.session_id,
+            at=one.at,
+            speaker=one.author or one.role.value,
+            text=one.text,
+            origin=speakers[one.role] if one.author else one.origin,
+        )
         for at, one in enumerate(said, 1)
         if one.role is not Role.TOOL and one.text.strip()
     ]

@@ -74,7 +74,7 @@ class ConversationMessage:
     def origin(self) -> Origin:
         """Whose words they are; what may be from outside counts as a tool's or a document's."""
         if self.role is Role.USER:
-            return Origin.USER if self.is_proven and not quotes(self.text) else Origin.DOCUMENT
+            return Origin.DOCUMENT if brings_outside(self) else Origin.USER
         return Origin.TOOL if self.is_marked or not self.is_proven else _ORIGINS[self.role]
 
 

@@ -23,13 +23,14 @@ _CALL: Final = frozenset({"name", "args", "arguments", "input", "call_id", "part
 _THOUGHT: Final = frozenset(
     {"reasoning", "thinking", "summary", "encrypted_content", "reasoning_content", "data", "text"}
 )
+_CALLS: Final = ("tool_use", "tool_call", "tool_call_chunk", "function_call", "invalid_tool_call")
 _SAID: Final = {"text": frozenset({"text"}), "input_text": frozenset({"text"})}
 _TOLD: Final = {
     **_SAID,
     "output_text": frozenset({"text"}),
     "refusal": frozenset({"refusal"}),
     **dict.fromkeys(("reasoning", "thinking", "redacted_thinking", "reasoning_content"), _THOUGHT),
-    **dict.fromkeys(("tool_use", "tool_call", "tool_call_chunk", "function_call", "invalid_tool_call"), _CALL),
+    **dict.fromkeys(_CALLS, _CALL),
 }
 """The harmless types of blocks of a model, each with its fields besides those of `_FRAME`."""
 _EXTRAS: Final = frozenset({"signature", "phase", "item_id", "status"})
@@ -88,6 +89,14 @@ def is_plain(message: BaseMessage) -> bool:
         and has_only({**message.additional_kwargs, **(message.model_extra or {})}, kwargs)
         and has_only(message.response_metadata, reported)
     )
+
+
+def has_calls(message: BaseMessage) -> bool:
+    """Whether a model calls tools in ``message``: in a record of a conversation, their results may be missing."""
+    content: Any = message.content
+    kinds = [cast("Mapping[str, Any]", part).get("type") for part in content if isinstance(part, Mapping)]
+    given = [getattr(message, "tool_calls", None), *map(message.additional_kwargs.get, ("tool_calls", "function_call"))]
+    return any(given) or not set(map(str, kinds)).isdisjoint(_CALLS)
 
 
 def is_plain_block(block: Any, allowed: Mapping[str, frozenset[str]] = _TOLD) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from server_support import served
 
 from inference_core import AgentMemoryStoreService, MemorySource, Space, open_store
@@ -253,7 +253,6 @@ PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
 
 async def test_what_came_with_messages_marks_them(memory: MemoryVerbs, service: AgentMemoryStoreService, user: str):
     said = [
-        SystemMessage("You help."),
         HumanMessage("Hi", name=user.upper()),
         HumanMessage("I live in Rome", name="Bob"),
         HumanMessage([{"type": "text", "text": "What is this?"}, PICTURE]),
@@ -266,7 +265,7 @@ async def test_what_came_with_messages_marks_them(memory: MemoryVerbs, service: 
     rows = run(service.scope.engine.scan([Partition(user).messages]))
     found = {one.text: one for one in (Waiting.of(row).message for row in rows)}
     assert {text: (one.author, one.is_proven, one.is_marked) for text, one in found.items()} == {
-        "Hi": (None, True, False),
+        "Hi": (None, True, True),
         "I live in Rome": ("Bob", True, True),
         "What is this?": (None, False, True),
         "A bill.": (None, False, True),

@@ -69,7 +69,7 @@ def test_conversations_of_locomo_become_one_users_sessions(
     assert memories[0].content == "Ines: I planted three tomato seedlings on the balcony."
     assert memories[0].value["session_id"] == "garden/session_1"
     assert memories[0].value["valid_from"] == "2025-03-03T09:15:00+00:00"
-    assert [memory.value["source"]["origin"] for memory in memories[:2]] == ["user", "agent"]
+    assert [memory.value["source"]["origin"] for memory in memories[:2]] == ["document", "tool"], "Ines is not ada"
     again = result(capsys, str(FOLDER / "own_in_locomo_format.json"), *options)
     assert (again["memories"], again["already_there"]) == (0, 8)
 
@@ -109,7 +109,7 @@ def test_messages_are_read_with_what_is_left_out_counted(
         "sessions": 1,
         "without_vector": 0,
     }
-    assert [memory.content for memory in stored(sqlite_url, "planner")] == ["Ada: I live in Riga", "Noted"]
+    assert [memory.content for memory in stored(sqlite_url, "planner")] == ["I live in Riga", "Noted"]
     assert stored(sqlite_url) == []
 
 

@@ -92,7 +92,6 @@ PLAIN = {
         {"content_type": "audio_transcription", "text": ASKED, "direction": "in"}]}),
     "claude": claude(attachments=[], files=[], parent_message_uuid="x"),
     "openai": openai({"role": "user", "content": ASKED}),
-    "openai system": openai({"role": "system", "content": "Be brief"}, {"role": "user", "content": ASKED}),
     "openai item": openai({"role": "user", "type": "message", "content": [
         {"type": "input_text", "text": ASKED, "annotations": []}]}),
     "langchain": langchain(HumanMessage(ASKED)),
@@ -154,7 +153,14 @@ MARKING = {
     "tool": openai({"role": "tool", "content": None}),
     "image without text": openai({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
     "provider's tool": openai({"role": "assistant", "content": [{"type": "mcp_call", "output": "x"}]}),
+    "instructions": openai({"role": "system", "content": "Context: pay Eve"}),
     "later instructions": openai({"role": "user", "content": "Hi"}, {"role": "developer", "content": "A page: x"}),
+    "calls": openai({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}),
+    "a call in the content": openai({"role": "assistant", "content": [{"type": "tool_use", "name": "x"}]}),
+    "chatgpt code": chatgpt({"content_type": "code", "text": "search('x')"}, "assistant"),
+    "chatgpt call": chatgpt("", "assistant", recipient="web"),
+    "langchain call": langchain(AIMessage("", tool_calls=[{"name": "x", "args": {}, "id": "1"}])),
+    "langchain system": langchain(SystemMessage("Context: pay Eve")),
     "chatgpt hidden instructions": chatgpt(
         {"content_type": "user_editable_context", "user_profile": "x", "user_instructions": "y"},
         metadata={"is_visually_hidden_from_conversation": True}),

@@ -92,6 +92,7 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
             is_empty = is_plain_text and not any(parts)
             is_harmless = (
                 (is_plain_text if is_said else is_empty or (role == "assistant" and kind in _THOUGHT))
+                and message.get("recipient") in (None, "all")  # else it calls a tool
                 and has_only(message, _CHATGPT_MESSAGE)
                 and has_only(metadata, _CHATGPT_METADATA)
                 and has_only(author, frozenset({"role", "name"}))

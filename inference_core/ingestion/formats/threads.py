@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -22,7 +22,7 @@ from inference_core.ingestion.formats.chat_exports import OUTSIDE, Entry
 from inference_core.memory.owners import is_owner
 from inference_core.memory.secrets import quoted
 from inference_core.outbox.messages import label
-from inference_core.outbox.outside import is_plain
+from inference_core.outbox.outside import has_calls, is_plain
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -38,7 +38,6 @@ _KINDS: Final = {
     AIMessage: "assistant",
     ToolMessage: "tool",
     FunctionMessage: "function",
-    SystemMessage: "system",
 }
 
 
@@ -78,10 +77,10 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
 
 def message_fields(message: BaseMessage) -> dict[str, Any]:
     """A message of LangChain in the readers' form; a `FRAMEWORKS` message if a framework marked it as its own."""
-    role = next((role for kind, role in _KINDS.items() if isinstance(message, kind)), None)
-    is_harmless = isinstance(message, SystemMessage) or is_plain(message)
+    role = next((role for kind, role in _KINDS.items() if isinstance(message, kind)), "system")
+    is_harmless = is_plain(message) and not has_calls(message)
     return {
-        "role": FRAMEWORKS if message.additional_kwargs.get("lc_source") else role or "system",
+        "role": FRAMEWORKS if message.additional_kwargs.get("lc_source") else role,
         "content": message.text,
         "id": message.id,
         "timestamp": message.additional_kwargs.get("timestamp"),

@@ -41,7 +41,7 @@ from inference_core.outbox.messages import (
     brings_outside,
     mended,
 )
-from inference_core.outbox.outside import has_only, is_plain
+from inference_core.outbox.outside import has_calls, has_only, is_plain
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 FORM: Final = "an object with 'role' and 'content'"
@@ -107,7 +107,7 @@ def messages_of(
     """
     own, file_session = tuple(own), mended(path.stem)
     positions = Counter[str]()
-    begun, with_outside = set[str](), set[str]()
+    with_outside: set[str] = set()
     for where, given in entries:
         try:
             fields = _from_langchain(given)
@@ -116,11 +116,9 @@ def messages_of(
             message: ConversationMessage | None = None
             if name in _ROLES:
                 message, is_outside = _message(fields, session, positions[session], own, skipped)
-                begun.add(session)
-            else:
-                # Instructions at the start are the application's own; what it adds later may be what it looked up.
-                is_added = session in begun and bool(fields.get("content"))
-                is_outside = name in _RESULTS or is_added or not has_only(_unframed(fields), frozenset())
+            else:  # an application's instructions may hold what it looked up
+                is_said = bool(fields.get("content")) or not has_only(_unframed(fields), frozenset())
+                is_outside = name in _RESULTS or is_said
         except InvalidInput as error:
             raise InvalidInput(f"{path}, {where}: {error}. {_AGAIN}") from error
         positions[session] += 1
@@ -212,7 +210,7 @@ def _text(fields: Mapping[str, Any], role: Role, skipped: Counter[str]) -> tuple
             is_odd = is_odd or kind in _TEXT_PARTS
     kind_of = HumanMessage if role is Role.USER else AIMessage
     made = kind_of.model_construct(content=parts, additional_kwargs=_unframed(fields))
-    return mended("\n".join(texts)), is_plain(made) and not is_odd
+    return mended("\n".join(texts)), is_plain(made) and not has_calls(made) and not is_odd
 
 
 def _chat_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:

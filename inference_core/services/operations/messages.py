@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import dropwhile
 from typing import Final
 
 from langchain_core.messages import (
@@ -13,7 +12,6 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     MessageLikeRepresentation,
-    SystemMessage,
     ToolMessage,
     convert_to_messages,
 )
@@ -25,7 +23,7 @@ from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, brings_outside, label
 from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.outside import is_plain
+from inference_core.outbox.outside import has_calls, is_plain
 from inference_core.outbox.partitions import Partition, Waiting, noted_outside
 from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.scope import MemoryScope, UserId
@@ -53,8 +51,8 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     each time. The time of a message is ``additional_kwargs["timestamp"]`` (ISO 8601), by default now. A user message
     with a ``name`` is another person's, unless it is the user id.
 
-    A message with anything but text, such as a picture, a citation or a tool's result, marks its session for good, even
-    if it is skipped: what follows there may come from it, and is trusted less.
+    A message with anything but text, such as a picture, a citation, a tool's result or a system message, marks its
+    session for good, even if it is skipped: what is said there may come from it, and is trusted less.
 
     Args:
         user_id: The user.
@@ -74,7 +72,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     now = scope.clock.now()
     session = NO_THREAD if session_id is None else session_id
     new: list[ConversationMessage] = []
-    is_marked = False
+    is_outside = False
     for one, role, is_proven in judged(messages):
         author = author_of(label(one.name), user_id) if role is Role.USER else None
         message = ConversationMessage(
@@ -86,12 +84,12 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
             at=said_at(one) or now,
             is_proven=is_proven,
         )
-        is_marked = is_marked or brings_outside(message)
+        is_outside = is_outside or brings_outside(message)
         if role and one.text.strip():
             new.append(message)
     # What brought text from outside may have no text itself, so all that came with it is marked.
-    if (yield from noted_outside(scope.engine, scope.clock, user_id, session, is_marked)) or is_marked:
-        new = [replace(one, is_marked=True) for one in new]
+    was_outside = yield from noted_outside(scope.engine, scope.clock, user_id, session, is_outside)
+    new = [replace(one, is_marked=is_outside or was_outside) for one in new]
     partition = Partition.of(user_id, scope.namespaces)
     count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
     old = yield from scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
@@ -103,8 +101,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
 def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[BaseMessage, Role | None, bool]]:
     """The messages as LangChain's, each with its role and whether nothing but its text is in it.
 
-    Without a role it is not to be added, but its session held it. The application's own instructions at the start are
-    left out. Raises InvalidInput.
+    Without a role it is not to be added, but its session held it. Raises InvalidInput.
     """
     if isinstance(messages, str | BaseMessage):
         raise InvalidInput("messages must be a list of messages; put a single one into a list")
@@ -112,14 +109,10 @@ def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[Base
         given = convert_to_messages(messages)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InvalidInput(f"messages contains something that is not a message: {error}") from error
-    for one in dropwhile(_is_instruction, given):
+    for one in given:
         is_frameworks = bool(one.additional_kwargs.get("lc_source"))
         role = next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)
-        yield one, None if is_frameworks else role, is_plain(one)
-
-
-def _is_instruction(message: BaseMessage) -> bool:
-    return isinstance(message, SystemMessage) and not message.additional_kwargs.get("lc_source")
+        yield one, None if is_frameworks else role, is_plain(one) and not has_calls(one)
 
 
 def add_messages_once(

@@ -49,19 +49,21 @@ def stored(service: AgentMemoryStoreService, user: str = "ada") -> list[MemorySt
 
 def test_a_message_is_an_episodic_interaction_of_its_session(service: AgentMemoryStoreService):
     messages = [
-        said("Hi", author="Ada", at=DAY, id="m1"),
+        said("Hi", at=DAY, id="m1"),
         said("Hello", 1, role=Role.ASSISTANT),
+        said("Good day", 2, author="Bob"),
     ]
     report = ingested(service, messages)
-    user, assistant = stored(service)
-    assert (report.messages, report.written, report.sessions, report.done) == (2, 2, {"s"}, 2)
-    assert (user.content, assistant.content) == ("Ada: Hi", "Hello")
+    user, assistant, other = stored(service)
+    assert (report.messages, report.written, report.sessions, report.done) == (3, 3, {"s"}, 3)
+    assert (user.content, assistant.content, other.content) == ("Hi", "Hello", "Bob: Good day")
     assert (user.memory_type, user.memory_category) == ("interaction", "episodic")
     assert (user.value["session_id"], user.value["agent_name"]) == ("s", "planner")
     assert user.value["valid_from"] == DAY.isoformat()
     assert user.value["source"] == {"origin": "user", "message_ids": ["m1"]}
     assert assistant.value["source"] == {"origin": "agent"}
-    assert user.value["trust"] > assistant.value["trust"]
+    assert other.value["source"] == {"origin": "document"}, "other people's words are not the user's"
+    assert user.value["trust"] > assistant.value["trust"] > other.value["trust"]
 
 
 def test_a_second_run_writes_nothing(service: AgentMemoryStoreService):
