@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from inference_core.agents.middleware.review import MemoryReviewMiddleware, is_procedural
     from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
+    from inference_core.agents.streams import MEMORY_STATE_KEYS, without_memory
     from inference_core.agents.tools.arguments import generate_memory_tools_system_instructions
     from inference_core.agents.tools.memory_tools import get_memory_tools
     from inference_core.context.engineer import ContextEngineer
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 _HOMES = {
+    "MEMORY_STATE_KEYS": "inference_core.agents.streams",
     "AgentMemory": "inference_core.short_term.agent_memory",
     "AgentMemoryStoreService": "inference_core.services.agent_memory_service",
     "AgentService": "inference_core.agents.service",
@@ -119,8 +121,10 @@ _HOMES = {
     "open_configured_store": "inference_core.stores.factory",
     "open_store": "inference_core.stores.factory",
     "resolve_user": "inference_core.agents.identity",
+    "without_memory": "inference_core.agents.streams",
 }
 __all__ = [
+    "MEMORY_STATE_KEYS",
     "AgentMemory",
     "AgentMemoryStoreService",
     "AgentService",
@@ -184,6 +188,7 @@ __all__ = [
     "open_configured_store",
     "open_store",
     "resolve_user",
+    "without_memory",
 ]
 
 

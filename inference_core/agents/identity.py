@@ -20,6 +20,7 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput, raised_as
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
+from inference_core.memory.owners import is_owner
 from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.spaces import Spaces
@@ -70,8 +71,8 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     Args:
         runtime: LangGraph's, of the run.
         source: A user, or a function that takes the runtime and returns one.
-        owner: The user of a run that is resumed, "" if it began without one. None: a new run. Only the user who
-            started a run may resume it, and must be named again.
+        owner: The user of a run that is resumed, or the user's `owner_mark`; "" if it began without one. None: a new
+            run. Only the user who started a run may resume it, and must be named again.
 
     Raises:
         IdentityError: No user is given; another source contradicts the authenticated user; the user is not the
@@ -95,7 +96,7 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
     if authenticated is not None and any(claim != authenticated for claim in claimed):
         raise IdentityError("The authenticated user and the requested user_id differ")
     user = authenticated or next(iter(claimed), None)
-    if owner is not None and user not in (None, owner):
+    if owner is not None and user is not None and not is_owner(owner, user):
         raise IdentityError("This run belongs to another user")
     if not user:
         raise IdentityError(

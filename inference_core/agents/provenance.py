@@ -22,6 +22,7 @@ from inference_core.effects import Operation
 from inference_core.errors import StoreError
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import space_in
+from inference_core.memory.owners import is_owner
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import new_id
 from inference_core.memory.trust import MemorySource, Origin, Trust
@@ -214,7 +215,7 @@ class _Judge:
     def first(self) -> int | None:
         """The position of the first message from outside; -1 if one has left or the prompt shows one; None: none."""
         state = self._state
-        shown = field_of(state, "memory_context"), field_of(state, "short_term_recalled")
+        shown = field_of(field_of(state, "memory_context"), "block"), field_of(state, "short_term_recalled")
         if field_of(state, "memory_outside") or any(map(_is_marked, shown)):
             return -1
         # What was there when the model gave its last answer was judged before that.
@@ -234,11 +235,11 @@ def others_update(state: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The change to ``state`` if another user may have said what was there before this run; {} if not."""
     owner: str | None = state.get("memory_owner")
     messages: Sequence[BaseMessage] = state.get("messages") or []
-    if owner == user or (owner is None and not forgets_state()):
+    if is_owner(owner, user) if owner else not forgets_state():
         return {}
     last = next((at for at in reversed(range(len(messages))) if is_said_by_user(messages[at])), len(messages))
     before = messages[:last]
-    shared = {"memory_outside": True} if owner is not None and before else {}
+    shared = {"memory_outside": True} if owner and before else {}
     return shared | ({"memory_others": before[-1].id} if before else {})
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+from inference_core.agents.streams import MEMORY_STATE_KEYS
+
 _MODEL_NODE: Final = "model"
 """The name that `create_agent` gives the node that asks the agent's model."""
 OnStep = Callable[[AnyMessage], object]
@@ -90,7 +92,7 @@ class RunObserver:
                     if message.id not in self._seen:
                         self._on_step(message)
             self._seen = {message.id for message in messages}
-            self._values = part
+            self._values = {name: value for name, value in part.items() if name not in MEMORY_STATE_KEYS}
 
     @property
     def state(self) -> Mapping[str, Any]:

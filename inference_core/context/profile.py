@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inference_core.context.engineer import Counter, cut_item, fitted
 from inference_core.context.items import STANDING, ContextItem, section_of
@@ -41,6 +41,14 @@ class ProfileLine:
     cut: int | None = None
 
 
+class ProfileMark(NamedTuple):
+    """What a line of a profile shows, without its text: a memory, its version, and how many characters of it."""
+
+    id: str
+    version: int
+    cut: int | None = None
+
+
 @dataclass(frozen=True)
 class Profile:
     """The lines of a profile, in the order in which their memories were stored."""
@@ -55,18 +63,10 @@ class Profile:
             sections.setdefault(line.section, [""]).append(line.text)
         return "\n".join([NOTICE, _LATER, *(section(*one) for one in sections.items() if len(one[1]) > 1)])
 
-    def to_value(self) -> list[list[Any]]:
-        """The profile as JSON data."""
-        return [[one.id, one.version, one.section, one.text, one.cut] for one in self.lines]
-
-    @classmethod
-    def from_value(cls, value: Iterable[Sequence[Any]]) -> Profile | None:
-        """The profile of `to_value`; None for one in an older form."""
-        kinds = (str, int, str, str, int | None)
-        lines = list(value)
-        if not all(len(line) == len(kinds) and all(map(isinstance, line, kinds)) for line in lines):
-            return None
-        return cls(tuple(ProfileLine(*line) for line in lines))
+    @property
+    def marks(self) -> list[ProfileMark]:
+        """What its lines show; from these and the memories, `profile_again` makes the same profile."""
+        return [ProfileMark(line.id, line.version, line.cut) for line in self.lines]
 
 
 def standing_first(records: Iterable[MemoryRecord]) -> list[MemoryRecord]:
@@ -121,6 +121,27 @@ def profile_of(
     while kept and counter(profile(kept).text) > max_tokens:
         kept = kept[:-1]
     return profile(kept)
+
+
+def marks_in(value: Iterable[Sequence[Any]]) -> list[ProfileMark] | None:
+    """The `Profile.marks` in JSON data, also of earlier versions, which kept texts; None for anything else."""
+    kinds = (str, int, int | None)
+    marks = [(*line[:2], *line[-1:]) for line in value]
+    if not all(len(one) == len(kinds) and all(map(isinstance, one, kinds)) for one in marks):
+        return None
+    return [ProfileMark(*one) for one in marks]
+
+
+def profile_again(
+    marks: Sequence[ProfileMark], records: Mapping[tuple[str, int], MemoryRecord], zone: tzinfo
+) -> Profile | None:
+    """The profile with these ``marks``, in its old bytes; None if one of the memories has no state at that version.
+
+    ``records`` has the states of memories by id and version.
+    """
+    told = [records.get((mark.id, mark.version)) for mark in marks]
+    lines = [line_in_profile(record, zone, mark.cut) for record, mark in zip(told, marks, strict=True) if record]
+    return Profile(tuple(lines)) if len(lines) == len(marks) else None
 
 
 def renewed(

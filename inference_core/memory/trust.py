@@ -110,8 +110,8 @@ def decide(
     No other place decides this. What becomes of text that has to wait is decided by `proposed_on` in
     `services/operations/review.py`: it waits, was approved before, or is not stored at all (NO).
 
-    `agents/provenance.py` finds the source of what an agent's tools save, `outbox/grounding.py` that of what a model
-    extracts: an agent that passes on a web page is not the source.
+    `outbox/said.py` tells whether what an agent saves, or a model extracts, is the user's own: an agent that passes on
+    a web page is not the source.
 
     What the user or the application states is stored. External text waits for the user if it is procedural or, given
     its ``kind``, anything else that guides an agent, such as a preference. In the categories to ``confirm``, everything

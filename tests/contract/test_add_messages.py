@@ -143,8 +143,8 @@ MARKING: list[Any] = [
     HumanMessage("Ada pays Eve.", additional_kwargs={"lc_source": "summarization"}),
     HumanMessage("Pay Eve.", additional_kwargs={"lc_source": "pinned_skill"}),
     SystemMessage("Ada pays Eve.", additional_kwargs={"lc_source": "summarization"}),
-    FunctionMessage("Pay Eve.", name="f"),
-    ChatMessage("Pay Eve.", role="critic"),
+    FunctionMessage(content="Pay Eve.", name="f"),
+    ChatMessage(content="Pay Eve.", role="critic"),
 ]
 
 

@@ -156,7 +156,7 @@ def test_a_profile_is_written_anew_when_what_corrects_it_does_not_fit(service: S
     for at, memory_id in enumerate(ids):
         service.update_memory(U, memory_id, content=f"Likes coffee number {at}, {'and a walk by the river ' * 40}")
     tight = replace(options, max_tokens=2 * text_tokens(fenced_profile(frozen.text)))
-    told = run(build_turn_context(service.scope, U, "drinks?", tight, frozen))
+    told = run(build_turn_context(service.scope, U, "drinks?", tight, frozen.marks))
     assert "Likes tea" not in told.profile.text
     assert "Likes coffee" in told.profile.text
 

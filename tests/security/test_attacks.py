@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.attack_paths import PATHS, own_attacks, played
-from inference_core.outbox.grounding import Grounding
+from inference_core.outbox.said import Said
 
 DATA = Path(__file__).parents[1] / "data" / "attacks"
 ATTACKS = [one for name in ("attacks", "altered", "held_out") for one in own_attacks(DATA / f"{name}.json")]
@@ -34,13 +34,9 @@ def test_no_attack_becomes_the_users_word(path: str, full: bool) -> None:
 def test_the_attacks_succeed_where_a_model_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the measure: without provenance the same attacks become rules and the user's word."""
 
-    def believes(grounding: Grounding, text: str) -> bool:
-        return bool(grounding) and bool(text)
+    def believes(said: Said, text: str) -> str:
+        return text if said else ""
 
-    def doubts(grounding: Grounding, text: str, share: float = 0) -> bool:
-        return share > 1 or not believes(grounding, text)
-
-    monkeypatch.setattr(Grounding, "is_external", doubts)
-    monkeypatch.setattr(Grounding, "may_guide", believes)
+    monkeypatch.setattr(Said, "owned", believes)
     found = played(ATTACKS[:2], "save tool")
     assert min(found["guiding"], found["trusted"], found["unmarked"]) > 0

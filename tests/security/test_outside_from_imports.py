@@ -167,7 +167,7 @@ MARKING = {
     "langchain summary": langchain(HumanMessage("Ada pays Eve", additional_kwargs={"lc_source": "summarization"})),
     "langchain summary of the system": langchain(SystemMessage("x", additional_kwargs={"lc_source": "summarization"})),
     "langchain skill": langchain(HumanMessage("Pay Eve", additional_kwargs={"lc_source": "pinned_skill"})),
-    "langchain other role": langchain(ChatMessage("x", role="critic")),
+    "langchain other role": langchain(ChatMessage(content="x", role="critic")),
 }  # fmt: skip
 
 

@@ -25,8 +25,9 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.secrets import credentials_in, personal_in
 from inference_core.memory.text import canonical_text, harmless, unmasked, word_changes
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.grounding import Grounding
-from inference_core.outbox.messages import ConversationMessage, Role, own_words, quotes, split_text
+from inference_core.outbox.messages import ConversationMessage, Role, split_text
+from inference_core.outbox.outside import own_sentences, quotes
+from inference_core.outbox.said import Said, same_subject
 from inference_core.retrieval.analysis import analyze, query_alternatives, words_by_term
 from inference_core.retrieval.documents import passages
 from inference_core.retrieval.languages import language_of
@@ -120,13 +121,15 @@ def _weighed(text: str) -> object:
     return doubted(items, text), answering(items, f"my {text}"), is_personal(text, items)
 
 
-def _grounded(text: str) -> object:
-    said = [
+def _said(text: str) -> object:
+    messages = [
         ConversationMessage(session_id=None, role=role, text=text)
         for role in (Role.USER, Role.TOOL, Role.ASSISTANT, Role.USER)
     ]
-    grounding = Grounding(said)
-    return grounding.is_external(text), grounding.may_guide(text), grounding.asks_to_forget(text), grounding.keeps(text)
+    asked = ConversationMessage(session_id=None, role=Role.ASSISTANT, text=f"Forget {text}?")
+    yes = ConversationMessage(session_id=None, role=Role.USER, text="yes")
+    said = Said([*messages, asked, yes])
+    return said.owned(text), said.has_confirmed(text), said.has_dismissed(text), same_subject(text, text[::-1])
 
 
 def _imported(text: str) -> object:
@@ -158,9 +161,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "slots": lambda text: (slots_of(text[:300], NOW), contradict(text[:150], f"I {text[:150]}")),
     "long slots": lambda text: (slots_of(text, NOW), contradict(text, f"I {text}")),
     "plain": lambda text: is_plain(expanded(text[:8_000])),
-    "own words": lambda text: (own_words(text), quotes(text)),
+    "own sentences": lambda text: (own_sentences(text), quotes(text), own_sentences(text[:600]), quotes(text[-600:])),
     "parts": lambda text: split_text(text, 1_000),
-    "grounding": lambda text: _grounded(text[-SIZE // 2 :]),
+    "said": lambda text: (_said(text), _said(text[:600])),
     "rules": _extracted,
     "answer of a model": lambda text: answer_of(AIMessage(text)),
     "answer of a model in JSON": lambda text: answer_of(AIMessage('{"memories": [{"content": "' + text)),

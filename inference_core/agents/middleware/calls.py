@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Annotated, Any, Final, NotRequired
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
@@ -26,9 +26,10 @@ from langgraph.types import Command
 from inference_core import retriever_runs
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.agents.provenance import OutsideState
-from inference_core.context.profile import PROFILE, Profile
+from inference_core.context.profile import PROFILE, ProfileMark, marks_in
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import only_warned
+from inference_core.memory.owners import is_owner
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, evidence, text_hash
 from inference_core.memory.text import new_id, text_tokens
 from inference_core.services.operations.prompt_context import TurnContext
@@ -84,18 +85,40 @@ class MemoryStatus(str, Enum):
     OFF = "off"
 
 
+class MemoryReport(TypedDict):
+    """What a run's result says of memory. ``status`` is a value of `MemoryStatus`, ``recalled`` counts memories."""
+
+    status: str
+    reason: str | None
+    recalled: int
+    latency_ms: float
+    types: list[str]
+    categories: list[str]
+
+
+class PromptMemory(TypedDict):
+    """The texts that a run's prompts are told: the ``block`` of its turn and the ``profile``, "" without one.
+
+    ``evidence`` is the part of their receipt that `evidence_of` makes.
+    """
+
+    block: str
+    profile: str
+    evidence: dict[str, Any]
+
+
 class MemoryState(OutsideState):
     """What the middleware adds to the agent's state.
 
-    Private to the run: the recalled block and the evidence for its receipt. Private to the thread: the user of the last
-    run, and the profile with its owner. In the result: the status and its reason, how many memories were recalled,
-    their types and categories, and how long that took in milliseconds.
+    Private to the run: what the prompt is told. Private to the thread, without texts and user ids: marks of the user of
+    the last run, and of the profile with its owner. In the result: the status and its reason, how many memories were
+    recalled, their types and categories, and how long that took in milliseconds; ``memory`` has all of these.
     """
 
-    memory_context: NotRequired[Annotated[str | None, UntrackedValue, PrivateStateAttr]]
-    memory_evidence: NotRequired[Annotated[dict[str, Any] | None, UntrackedValue, PrivateStateAttr]]
+    memory_context: NotRequired[Annotated[PromptMemory | None, UntrackedValue, PrivateStateAttr]]
     memory_owner: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_profile: NotRequired[Annotated[dict[str, Any] | None, PrivateStateAttr]]
+    memory: NotRequired[Annotated[MemoryReport, FirstOfRun(object), _Reported]]
     memory_status: NotRequired[Annotated[str, FirstOfRun(object), _Reported]]
     memory_status_reason: NotRequired[Annotated[str | None, FirstOfRun(object), _Reported]]
     memories_recalled: NotRequired[Annotated[int, FirstOfRun(object), _Reported]]
@@ -217,7 +240,7 @@ def _marked(content: Any) -> int:
 
 
 def evidence_of(turn: TurnContext) -> dict[str, Any]:
-    """The part of a receipt that describes the turn, for the run's private state; holds no content of memories."""
+    """The part of a receipt that describes the turn; holds no content of memories."""
     frame = {"recalled_at": turn.now.isoformat(), "zone": str(turn.zone), "form": turn.form}
     lines = [
         ReceiptLine(id=line.id, version=line.version, place=ReceiptPlace.PROFILE, rank=rank, cut=line.cut)
@@ -246,34 +269,35 @@ def evidence_of(turn: TurnContext) -> dict[str, Any]:
 
 def note_receipt(
     scope: MemoryScope,
+    user_of: Callable[[], str],
     request: ModelRequest[Any],
     state: Mapping[str, Any],
-    profile: str | None,
     placement: str,
     days: float | None,
+    *,
+    has_profile: bool,
 ) -> None:
     """Keeps a receipt of this call for ``days`` (None: keeps none), off the reply path; annotates the traced run.
 
-    Never raises. ``profile`` is the profile's text, None for a run without profiles.
+    Never raises. ``has_profile``: whether the run has a profile, even an empty one.
     """
-    if not state.get("memory_evidence"):
-        return
     with only_warned(_LOG, "No receipt of this model call was kept: %s"):
-        block: str = state.get("memory_context") or ""
+        told: PromptMemory = state["memory_context"]
+        block, profile = told["block"], told["profile"]
         now, run = scope.clock.now(), getattr(request.runtime, "execution_info", None)
         run_id = getattr(run, "run_id", None) or current_config().get("run_id")
         model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
         receipt = Receipt.from_value(
             {
-                **state["memory_evidence"],
+                **told["evidence"],
                 "id": new_id(),
                 "at": now.isoformat(),
                 "until": (now + timedelta(days=days or 0)).isoformat(),
                 "status": state["memory_status"],
                 "placement": placement,
-                "has_profile": profile is not None,
-                "tokens": text_tokens(block) + text_tokens(profile or ""),
-                "profile_hash": text_hash(profile or ""),
+                "has_profile": has_profile,
+                "tokens": text_tokens(block) + text_tokens(profile),
+                "profile_hash": text_hash(profile),
                 "block_hash": text_hash(block),
                 "model": model if isinstance(model, str) else type(request.model).__name__,
                 "thread_id": thread_of(),
@@ -282,7 +306,7 @@ def note_receipt(
             }
         )
         if days is not None:
-            keep_receipt(scope, state["memory_owner"], receipt)
+            keep_receipt(scope, user_of(), receipt)
         annotate(receipt)
 
 
@@ -310,13 +334,13 @@ def annotate(receipt: Receipt) -> None:
             span.set_attributes(attributes)
 
 
-def profile_text(state: Mapping[str, Any]) -> str:
-    """The text of the profile that the model gets in a run with this ``state``; "" without one."""
-    profile = profile_of(state, state.get("memory_owner")) if state.get("memory_context") else None
-    return profile.text if profile else ""
+def told_in(state: Mapping[str, Any]) -> tuple[str, str]:
+    """The profile and the block that the model gets in a run with this ``state``; "" for none."""
+    told: PromptMemory | None = state.get("memory_context")
+    return (told["profile"], told["block"]) if told else ("", "")
 
 
-def profile_of(state: Mapping[str, Any], user: str | None) -> Profile | None:
-    """The thread's profile, if it is the ``user``'s."""
+def marks_of(state: Mapping[str, Any], user: str) -> list[ProfileMark] | None:
+    """The marks of the thread's profile, if it is the ``user``'s."""
     kept = state.get("memory_profile")
-    return Profile.from_value(kept["lines"]) if kept and kept["owner"] == user else None
+    return marks_in(kept["lines"]) if kept and is_owner(kept["owner"], user) else None

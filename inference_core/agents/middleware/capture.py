@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, Unpack
 
 from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
@@ -29,6 +30,7 @@ from inference_core.errors import IdentityError, InferenceCoreError, InvalidInpu
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.pipeline import Extractor, Pipeline, checked_extractor
 from inference_core.ingestion.worker import INTERVAL_S, Worker
+from inference_core.memory.owners import is_owner, owner_mark
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of
 from inference_core.outbox.outbox import Limits, Outbox, check_outbox
 from inference_core.outbox.outside import is_plain
@@ -45,7 +47,7 @@ _TIMEOUT_S = 2.0
 
 
 class Captured(TypedDict):
-    """For whom messages are captured ("": nobody), and the ``id`` of the last one captured.
+    """The mark of whom messages are captured for ("": nobody), and the ``id`` of the last one captured.
 
     ``known``, only in a thread that another user began: the ids of all messages up to the last one. The application may
     remove that one, and which of the others are this user's must not be guessed then.
@@ -137,7 +139,7 @@ class CaptureMiddleware(OperationMiddleware):
             _log_closed(error)
             user = ""
         captured: Captured | None = state.get("captured")
-        if captured is not None and captured["user"] == user:
+        if captured is not None and is_owner(captured["user"], user):
             return None
         messages: Sequence[AnyMessage] = state.get("messages") or []
         if captured is None and not forgets_state():
@@ -156,9 +158,10 @@ class CaptureMiddleware(OperationMiddleware):
         update: Update = {}
         if any(at < end for at in new):
             update = (yield from self._captured(request.state, request.runtime, end)) or {}
-        captured: Captured | None = request.state.get("captured")
-        news = outside_update(request.state, captured and captured["user"], self._binding.is_trusted)
-        return request, {**update, **news}
+        user: str | None = None
+        with suppress(IdentityError, InvalidInput):
+            user = self._binding.user(request.runtime)
+        return request, {**update, **outside_update(request.state, user, self._binding.is_trusted)}
 
     def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
         """Records what the model said."""
@@ -289,7 +292,7 @@ def _start(messages: Sequence[AnyMessage], captured: Captured | None) -> int:
 def _up_to(messages: Sequence[AnyMessage], user: str, *, is_shared: bool) -> Captured:
     """The note that each of ``messages`` is captured or not the user's."""
     ids = [message.id for message in messages if message.id]
-    captured = Captured(user=user, id=ids[-1] if ids else "")
+    captured = Captured(user=owner_mark(user), id=ids[-1] if ids else "")
     if is_shared:
         captured["known"] = ids
     return captured

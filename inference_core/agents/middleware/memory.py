@@ -1,7 +1,7 @@
 """MemoryMiddleware: recalls before a run, adds what it recalled to each request to the model, and brings the tools.
 
 What was recalled lives in untracked state of the run: not on this object, not among the messages, not in a checkpoint.
-The profile, which stays the same from run to run, is in the thread's private state, with its owner.
+Of the profile, which stays the same from run to run, the thread's private state has marks, which hold no text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, Unpack, cast, get_args
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
@@ -28,18 +29,20 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import (
+    MemoryReport,
     MemoryState,
     MemoryStatus,
     OperationMiddleware,
+    PromptMemory,
     Update,
     append_to_user_message,
     evidence_of,
     marked_for_cache,
+    marks_of,
     note_receipt,
-    profile_of,
-    profile_text,
     text_block,
     time_to_wait,
+    told_in,
     with_system_blocks,
 )
 from inference_core.agents.provenance import (
@@ -55,6 +58,7 @@ from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
 from inference_core.effects import Operation, patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
+from inference_core.memory.owners import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.observing import observed, record
 from inference_core.outbox.partitions import noted_outside
@@ -268,13 +272,15 @@ class MemoryMiddleware(OperationMiddleware):
             elif not _said_nobody.is_set():
                 _said_nobody.set()
                 _LOG.warning("A run has no memory. %s. To make this an error: require_user=True", error)
-            return _update(MemoryStatus.CLOSED, started, owner or "", reason=str(error)) | {"memory_profile": None}
+            reason = _public(str(error)) if error.__cause__ else str(error)
+            return _update(state, MemoryStatus.CLOSED, started, owner or "", reason=reason) | {"memory_profile": None}
+        mark = owner_mark(user)
         others = {} if is_resumed else others_update(state, user)
         if not _switch("memory_session_context_enabled", self.auto_recall):
-            return _update(MemoryStatus.OFF, started, user, reason="auto_recall is off") | others
+            return _update(state, MemoryStatus.OFF, started, mark, reason="auto_recall is off") | others
         try:
             asked = last_of_user(state.get("messages") or [])
-            frozen = profile_of(state, user)
+            frozen = marks_of(state, user)
             query = asked.text if asked else None
             agent = scope.namespaces.agent_name
             seconds = scope.engine.patience(self._recall_timeout, self._cold_timeout)
@@ -285,13 +291,17 @@ class MemoryMiddleware(OperationMiddleware):
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             reason = str(error) if isinstance(error, InferenceCoreError) else f"{type(error).__name__}: {error}"
-            return _update(MemoryStatus.DEGRADED, started, user, reason=_public(reason)) | others
+            return _update(state, MemoryStatus.DEGRADED, started, mark, reason=_public(reason)) | others
         status = MemoryStatus.RECALLED if turn.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
-        kept = {"owner": user, "lines": turn.profile.to_value()} if self._options.has_profile else None
-        update = _update(status, started, user, turn, _public(turn.reason)) | others
+        has_profile = self._options.has_profile
+        kept = {"owner": mark, "lines": [list(one) for one in turn.profile.marks]} if has_profile else None
+        update = _update(state, status, started, mark, turn, _public(turn.reason)) | others
+        if turn.block:
+            profile = turn.profile.text if has_profile else ""
+            update["memory_context"] = PromptMemory(block=turn.block, profile=profile, evidence=evidence_of(turn))
         if turn.form != "xml" and any(map(is_from_outside, turn.records)):  # XML's marks are found in the text itself
             update["memory_outside"] = True
-        return update | {"memory_profile": kept, "memory_evidence": evidence_of(turn)}
+        return update | {"memory_profile": kept}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """Adds memories and instructions to the request, and records a receipt."""
@@ -299,20 +309,21 @@ class MemoryMiddleware(OperationMiddleware):
         if request.state.get("memory_status") is None:  # a resumed run has lost what was recalled for it
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
         state: Mapping[str, Any] = update or request.state
-        recalled: str | None = state.get("memory_context")
+        recalled: PromptMemory | None = state.get("memory_context")
         if noted := (yield from self._noted({**request.state, "memory_context": recalled}, request.runtime)):
             update = {**(update or {}), **noted}
-        context = fenced(recalled) if recalled else ""
-        profile = profile_text(state)
+        profile, block = told_in(state)
+        context = fenced(block) if block else ""
         blocks: list[Mapping[str, Any]] = []
         if self._instructions and _switch("memory_tool_instructions_enabled", self._explains_tools):
             heading = self._instructions.partition("\n")[0]
             if heading not in (request.system_message.text if request.system_message else ""):
                 blocks.append(text_block(self._instructions))
         if context:
-            shown = profile if self._options.has_profile else None
             scope = self._binding.scope_of(request.runtime)
-            note_receipt(scope, request, state, shown, self._placement, self._receipt_days)
+            user_of = partial(self._binding.user, request.runtime, state.get("memory_owner"))
+            has_profile = self._options.has_profile
+            note_receipt(scope, user_of, request, state, self._placement, self._receipt_days, has_profile=has_profile)
         if profile:
             blocks.append(marked_for_cache(request, text_block(fenced_profile(profile))))
         asked = append_to_user_message(request, context) if context and self._placement == "last_user" else None
@@ -379,19 +390,33 @@ def _public(reason: str | None) -> str | None:
 
 
 def _update(
-    status: MemoryStatus, started: float, owner: str, turn: TurnContext | None = None, reason: str | None = None
+    state: Mapping[str, Any],
+    status: MemoryStatus,
+    started: float,
+    owner: str,
+    turn: TurnContext | None = None,
+    reason: str | None = None,
 ) -> Update:
     record("inference_core.recall.status", 1, {"status": status.value})
     records = turn.records if turn else ()
+    report = MemoryReport(
+        status=status.value,
+        reason=reason,
+        recalled=len(records),
+        latency_ms=(time.perf_counter() - started) * 1000,
+        types=sorted({record.memory_type.value for record in records}),
+        categories=sorted({record.category.value for record in records}),
+    )
     return {
-        "memory_context": turn.block if turn else None,
+        "memory_context": None,
         "memory_owner": owner,
-        "memory_status": status.value,
+        **({} if "memory" in state else {"memory": report}),  # the application's own state may have one
+        "memory_status": report["status"],
         "memory_status_reason": reason,
-        "memories_recalled": len(records),
-        "memory_recall_latency_ms": (time.perf_counter() - started) * 1000,
-        "memory_types_recalled": sorted({record.memory_type.value for record in records}),
-        "memory_categories_recalled": sorted({record.category.value for record in records}),
+        "memories_recalled": report["recalled"],
+        "memory_recall_latency_ms": report["latency_ms"],
+        "memory_types_recalled": report["types"],
+        "memory_categories_recalled": report["categories"],
     }
 
 

@@ -29,6 +29,7 @@ from inference_core.agents.middleware.calls import Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.document import PendingMemory
+from inference_core.memory.owners import is_owner, owner_mark
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import moment_field
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory
@@ -63,7 +64,7 @@ _DECISIONS: Final = TypeAdapter(list[ReviewDecision])
 
 
 class ReviewState(AgentState[Any]):
-    """Adds to the agent's state whose run it is, and up to which proposal time the user was asked about memories."""
+    """Adds to the agent's state a mark of whose run it is, and up to which time of proposals the user was asked."""
 
     memory_review: NotRequired[Annotated[dict[str, str], PrivateStateAttr]]
 
@@ -108,49 +109,50 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
         except (IdentityError, InvalidInput):
             user = ""
         known = state.get("memory_review") or {}
-        return {"memory_review": known if known.get("owner") == user else {"owner": user}}
+        is_known = is_owner(known.get("owner"), user)
+        return {"memory_review": {**(known if is_known else {}), "owner": owner_mark(user)}}
 
     def after_agent(self, state: ReviewState, runtime: Runtime[Any]) -> Update | None:
         """Asks, and does what the user decides; asks again if the answer is invalid. Raises StoreError."""
-        pending = run(self._waiting(state, runtime), _TIMEOUT_S)
+        user, pending = run(self._waiting(state, runtime), _TIMEOUT_S)
         question = _question(pending)
         while pending:
             try:
-                return run(self._decided(state, runtime, pending, interrupt(question)), _TIMEOUT_S)
+                return run(self._decided(state, runtime, user, pending, interrupt(question)), _TIMEOUT_S)
             except InvalidInput as error:
                 question = question | {"problem": str(error)}
         return None
 
     async def aafter_agent(self, state: ReviewState, runtime: Runtime[Any]) -> Update | None:
         """Like `after_agent`."""
-        pending = await arun(self._waiting(state, runtime), _TIMEOUT_S)
+        user, pending = await arun(self._waiting(state, runtime), _TIMEOUT_S)
         question = _question(pending)
         while pending:
             try:
-                return await arun(self._decided(state, runtime, pending, interrupt(question)), _TIMEOUT_S)
+                return await arun(self._decided(state, runtime, user, pending, interrupt(question)), _TIMEOUT_S)
             except InvalidInput as error:
                 question = question | {"problem": str(error)}
         return None
 
-    def _waiting(self, state: ReviewState, runtime: Runtime[Any]) -> Operation[list[PendingMemory]]:
-        """This thread's pending memories that were not asked about yet; none if the user is not the run's.
+    def _waiting(self, state: ReviewState, runtime: Runtime[Any]) -> Operation[tuple[str, list[PendingMemory]]]:
+        """The user and this thread's pending memories that were not asked about yet; none if the run is another's.
 
         LangGraph runs this again when the run is resumed, so it also decides who may answer.
         """
         thread, noted = thread_of(), state.get("memory_review") or {}
         if thread is None or configurable_of().get(CHECKPOINTER, True) is None or not noted.get("owner"):
-            return []
+            return "", []
         try:
             user = self._binding.user(runtime, noted["owner"])
             found = yield from list_pending(self._binding.scope_of(runtime), user, session_id=thread)
         except InferenceCoreError as error:
             _LOG.warning("Nobody is asked about memories that wait for confirmation: %s", error)
-            return []
+            return "", []
         until = moment_field(noted, "until")
-        return [one for one in found if until is None or one.proposed_at > until]
+        return user, [one for one in found if until is None or one.proposed_at > until]
 
     def _decided(
-        self, state: ReviewState, runtime: Runtime[Any], pending: Sequence[PendingMemory], answer: Any
+        self, state: ReviewState, runtime: Runtime[Any], user: str, pending: Sequence[PendingMemory], answer: Any
     ) -> Operation[Update]:
         try:
             decisions = _DECISIONS.validate_python(field_of(answer, "decisions"))
@@ -166,7 +168,6 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
             if (one.type == "edit") is (one.content is None):
                 raise InvalidInput('"edit" needs the new text in "content", and nothing else has one')
         scope, noted = self._binding.scope_of(runtime), state.get("memory_review") or {}
-        user = noted["owner"]
         for one in decisions:
             if one.type == "reject":
                 yield from reject_pending(scope, user, one.id, one.message, by=user)

@@ -23,14 +23,15 @@ from inference_core.agents.middleware.calls import (
     MemoryStatus,
     OperationMiddleware,
     Update,
-    profile_text,
     time_to_wait,
+    told_in,
     with_system_text,
 )
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
 from inference_core.effects import Operation, patiently
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.owners import is_owner, owner_mark
 from inference_core.outbox.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S
@@ -70,7 +71,7 @@ class ShortTermMemoryEvent(TypedDict):
 
 
 class ShortTermMemoryState(AgentState[Any]):
-    """Adds to the agent's state the users of the thread and of the run, and what the blocks recalled."""
+    """Adds to the agent's state marks of the users of the thread and of the run, and what the blocks recalled."""
 
     short_term_owner: NotRequired[Annotated[str, PrivateStateAttr]]
     short_term_user: NotRequired[Annotated[str, PrivateStateAttr]]
@@ -136,8 +137,9 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         except (IdentityError, InvalidInput):
             user = ""
         is_unknown = forgets_state() and sum(map(is_said_by_user, state.get("messages") or [])) > 1
-        owner = state.get("short_term_owner") or ("" if is_unknown else user)
-        begun = {"short_term_owner": owner, "short_term_user": user}
+        mark = owner_mark(user)
+        owner = state.get("short_term_owner") or ("" if is_unknown else mark)
+        begun = {"short_term_owner": owner, "short_term_user": mark}
         recalled = yield from self._for_prompt({**state, **begun}, runtime)
         return {**begun, "short_term_recalled": recalled}
 
@@ -170,7 +172,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         if notices:
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
         # Leave out what MemoryMiddleware puts into the same request.
-        there = contents_in(f"{profile_text(state)}\n{state.get('memory_context') or ''}")
+        there = contents_in("\n".join(told_in(state)))
         return {name: [one for one in own if neutral_line(one.content) not in there] for name, own in found.items()}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
@@ -240,7 +242,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
     def _conversation(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> UserSession:
         """The user and the thread. Raises IdentityError if no user is known, or thread or run is another user's."""
         user = self._binding.user(runtime, state.get("short_term_user"))
-        if state.get("short_term_owner") != user:
+        if not is_owner(state.get("short_term_owner"), user):
             raise IdentityError(
                 "This conversation belongs to another user, or to an agent inside a graph that is not compiled with "
                 "checkpointer=True, so that nobody knows"

@@ -19,6 +19,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
 from inference_core.ingestion.formats.chat_exports import OUTSIDE, Entry
+from inference_core.memory.owners import is_owner
 from inference_core.memory.secrets import quoted
 from inference_core.outbox.messages import label
 from inference_core.outbox.outside import is_plain
@@ -57,11 +58,12 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
                 continue
             # LangGraph's metadata name the user, or else this package's middleware does.
             metadata, values = cast("dict[str, Any]", state.metadata), state.checkpoint.get("channel_values", {})
-            found_owner = next((metadata[name] for name in _USERS if metadata.get(name)), values.get("memory_owner"))
-            owner = None if found_owner is None else str(found_owner)
-            if owner not in (None, user_id) and thread in named:
+            found_owner = next((metadata[name] for name in _USERS if metadata.get(name)), None)
+            owner: str | None = values.get("memory_owner") if found_owner is None else str(found_owner)
+            is_users = owner == user_id if found_owner is not None else is_owner(owner, user_id)
+            if owner is not None and not is_users and thread in named:
                 raise InvalidInput(f"The thread {quoted(thread)} is another user's")
-            if owner != user_id and thread not in named:
+            if not is_users and thread not in named:
                 skipped[OTHERS if owner else NOBODYS] += 1
                 continue
             if values.get("memory_outside"):  # its message may have been trimmed or summarized since

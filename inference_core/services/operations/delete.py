@@ -38,6 +38,7 @@ from inference_core.services.operations.scope import (
     find_row,
     is_known,
     put_of,
+    record_at,
     record_of,
 )
 from inference_core.stores.access_counts import Usage, usage_put
@@ -262,18 +263,7 @@ def earlier_texts(
     for place, row, archived in zip(places, rows, rows[len(places) :], strict=False):
         states = [state for state in states_in(row, now) if not state.place]
         states += _states_of_before(archived, now)
-        found += [
-            MemoryRecord.from_value(
-                state.value,
-                memory_id=memory_id,
-                namespace=place[0],
-                stored_at=state.created_at,
-                updated_at=state.updated_at,
-                version=state.version,
-            )
-            for state in states
-            if is_of_known_schema(state.value)
-        ]
+        found += [record_at(state, place[0], memory_id) for state in states if is_of_known_schema(state.value)]
     texts: list[MemoryRecord] = []
     for record in sorted(found, key=lambda one: one.version):
         if texts and texts[-1].content == record.content:

@@ -24,8 +24,10 @@ from inference_core.context.profile import (
     DEFAULT_PROFILE_CHANGE,
     DEFAULT_PROFILE_TOKENS,
     Profile,
+    ProfileMark,
     beside_profile,
     fenced_profile,
+    profile_again,
     profile_of,
     renewed,
     standing_first,
@@ -34,12 +36,13 @@ from inference_core.context.render import fenced
 from inference_core.effects import Operation
 from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
-from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.record import MemoryRecord, is_of_known_schema, why_invalid
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.recall import asks, checked_limit
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_at, record_of
 from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
+from inference_core.stores.governance.versions import states_in, versions_key
 from inference_core.stores.indexing.search import LeftOutRow, RecallMode, Search, SearchResult
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
@@ -107,9 +110,13 @@ class TurnContext:
 
 
 def build_turn_context(
-    scope: MemoryScope, user_id: UserId, query: str | None, options: TurnOptions, frozen: Profile | None = None
+    scope: MemoryScope,
+    user_id: UserId,
+    query: str | None,
+    options: TurnOptions,
+    frozen: Sequence[ProfileMark] | None = None,
 ) -> Operation[TurnContext]:
-    """What a turn about ``query`` shows; ``frozen`` is the profile of the previous turn in this thread.
+    """What a turn about ``query`` shows; ``frozen`` are the marks of the previous turn's profile in this thread.
 
     Everything is decided on one snapshot of the memories. Raises InvalidInput, StoreUnavailable.
     """
@@ -180,7 +187,7 @@ class _Turn:
         if options.has_profile:  # half of the budget at most: the other half is for what answers
             self.profile_tokens = min(options.profile_tokens, options.max_tokens // 2)
 
-    def build(self, frozen: Profile | None, snapshot: Snapshot) -> TurnContext:
+    def build(self, frozen: Sequence[ProfileMark] | None, snapshot: Snapshot) -> TurnContext:
         """Decides on the profile, then gathers, selects and renders what stands beside it."""
         standing = self.standing(snapshot, frozen)
         room = self.profile_tokens - self.count(fenced_profile(""))
@@ -190,7 +197,8 @@ class _Turn:
             lines = {line.id for line in current.lines}
             items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
             return self.context(snapshot, Profile(), items, standing)
-        profile, newer = renewed(frozen, current, standing, self.zone, self.options.profile_change)
+        kept = None if frozen is None else self.kept(snapshot, frozen, standing)
+        profile, newer = renewed(kept, current, standing, self.zone, self.options.profile_change)
         if self.is_too_much(profile, newer):
             profile, newer = current, []
         context = self.context(snapshot, profile, newer, standing)
@@ -198,7 +206,21 @@ class _Turn:
             return context
         return self.context(snapshot, current, [], standing)  # what is newer did not fit beside what it corrects
 
-    def standing(self, snapshot: Snapshot, frozen: Profile | None) -> dict[str, MemoryRecord]:
+    def kept(
+        self, snapshot: Snapshot, frozen: Sequence[ProfileMark], standing: Mapping[str, MemoryRecord]
+    ) -> Profile | None:
+        """The profile of the previous turn; None if one of its memories is gone, or an earlier text is not kept."""
+        records = {(record.id, record.version): record for record in standing.values()}
+        changed = [standing[one.id] for one in frozen if one.id in standing and one[:2] not in records]
+        if changed:  # only then is anything else read
+            rows = snapshot.beside([versions_key((record.namespace, record.id)) for record in changed])
+            for record, row in zip(changed, rows, strict=True):
+                for state in states_in(row, self.now):
+                    if not state.place and is_of_known_schema(state.value):
+                        records[record.id, state.version] = record_at(state, record.namespace, record.id)
+        return profile_again(frozen, records, self.zone)
+
+    def standing(self, snapshot: Snapshot, frozen: Sequence[ProfileMark] | None) -> dict[str, MemoryRecord]:
         """By id, the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
 
         Those of the frozen profile are among them, however old, since it stays only as long as all of them hold.
@@ -208,7 +230,7 @@ class _Turn:
             if self.kinds is None or kind.value in self.kinds:
                 limit = 2 * self.options.per_category  # some of them may say the same
                 rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.why_not)
-        older = {line.id for line in frozen.lines}.difference(row.key for row in rows) if frozen else ()
+        older = {mark.id for mark in frozen or ()}.difference(row.key for row in rows)
         rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
         there: dict[str, Row] = {}
         for row in sorted(rows, key=lambda row: space_in(row.namespace) is not None):  # the user's own, not a space's

@@ -35,6 +35,7 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import AllFences
+from inference_core.stores.governance.versions import State
 from inference_core.stores.indexing.search import COLD_SECONDS
 
 T = TypeVar("T")
@@ -193,6 +194,18 @@ def record_of(row: Row) -> MemoryRecord:
         )
         row.parsed.append(record)
     return row.parsed[0]
+
+
+def record_at(state: State, namespace: Namespace, memory_id: str) -> MemoryRecord:
+    """The record of a memory in ``namespace`` at an earlier ``state``. Raises UnsupportedSchema."""
+    return MemoryRecord.from_value(
+        state.value,
+        memory_id=memory_id,
+        namespace=namespace,
+        stored_at=state.created_at,
+        updated_at=state.updated_at,
+        version=state.version,
+    )
 
 
 def put_of(record: MemoryRecord, expected: int | None = None) -> Put:

@@ -163,6 +163,10 @@ class Snapshot:
         rows = iter(self._rows([(scope, slot) for scope, slot in slots if slot is not None]))
         return [None if slot is None else next(rows) for _, slot in slots]
 
+    def beside(self, keys: Sequence[Key]) -> list[Row | None]:
+        """The rows at ``keys`` outside of its scopes, as they are now."""
+        return self._backend.get(keys)
+
     def _by_age(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, size: int) -> Iterator[list[Row]]:
         """Rows in portions, the newest first; ties by key."""
         if self._is_cold:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, timedelta
 
 import pytest
 from context_support import NOW
 
-from inference_core.context.profile import Profile, line_in_profile, profile_of, renewed, standing_first
+from inference_core.context.profile import (
+    Profile,
+    line_in_profile,
+    marks_in,
+    profile_again,
+    profile_of,
+    renewed,
+    standing_first,
+)
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MEMORY_TYPE_TO_CATEGORY, MemoryType
@@ -58,11 +67,22 @@ def test_what_does_not_fit_is_left_out_in_that_order():
     assert ids(profile_of(records, UTC, max_tokens=10)) == []
 
 
-def test_a_profile_is_read_back_and_another_form_is_not():
-    profile = profile_of([RULE, TASTE], UTC)
-    assert Profile.from_value(profile.to_value()) == profile
-    for other in ([["id", 1, "section", "text"]], [["id", "1", "section", "text", None]], [[1, 1, "s", "t", None]]):
-        assert Profile.from_value(other) is None
+def test_a_profile_is_made_again_from_its_marks():
+    profile = profile_of([RULE, TASTE], UTC, 10_000)
+    marks = marks_in(json.loads(json.dumps(profile.marks)))
+    assert marks == profile.marks
+    assert not any(one.content in json.dumps(marks) for one in (RULE, TASTE))
+    states = {(one.id, one.version): one for one in (RULE, TASTE, replace(TASTE, content="Else", version=2))}
+    assert profile_again(marks, states, UTC) == profile
+    assert (
+        profile_again(marks, {key: one for key, one in states.items() if key != ("taste", TASTE.version)}, UTC) is None
+    )
+
+
+def test_marks_of_earlier_versions_are_read_and_other_forms_are_not():
+    assert marks_in([["id", 1, "section", "text", 7]]) == [("id", 1, 7)]
+    for other in ([["id", 1, "section", "text"]], [["id", "1", None]], [[1, 1, "s", "t", None]], [["id"]], [[]]):
+        assert marks_in(other) is None
 
 
 @pytest.mark.parametrize(("change", "is_frozen"), [(0.0, False), (1 / 12, True), (1.0, True)])
