@@ -87,7 +87,7 @@ def test_only_the_sources_count_and_apostrophes_do_not_matter():
     [({}, False), ({"is_marked": True}, True), ({"author": "Bob"}, True), ({"role": Role.TOOL}, True)],
 )
 def test_one_message_from_outside_is_enough(fields: dict[str, Any], outside: bool):
-    given_ = [said("Hello"), ConversationMessage(**{"session_id": "s", "role": Role.USER, "text": "Hi", **fields})]
+    given_ = [said("Hello"), said("Hi", **fields)]
     assert Said(given_).has_outside is Said(given_).is_external("Anything") is outside
 
 
