@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import count
 from typing import Any
 
@@ -519,9 +519,17 @@ def test_a_memory_from_outside_that_was_offered_counts_as_outside(world: World) 
 class Hearing(Scripted):
     """Is given the earlier messages, too."""
 
-    def extract(self, *given: Any, earlier: Sequence[ConversationMessage] = ()) -> Operation[Extraction]:
+    def extract(
+        self,
+        messages: Sequence[ConversationMessage],
+        offered: Sequence[KnownMemory],
+        now: datetime,
+        zone: tzinfo,
+        *,
+        earlier: Sequence[ConversationMessage] = (),
+    ) -> Operation[Extraction]:
         self.earlier = [(one.text, one.is_marked) for one in earlier]
-        return (yield from super().extract(*given))
+        return (yield from super().extract(messages, offered, now, zone))
 
 
 def test_regression_an_extractor_hears_what_was_said_before_its_batch(world: World, clock: FrozenClock) -> None:

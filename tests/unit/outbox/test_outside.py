@@ -65,7 +65,7 @@ UNKNOWN = [
     AIMessage([block(extras={"source": "web"})]),
     SystemMessage("Hi"),
     ToolMessage("Hi", tool_call_id="1"),
-    ChatMessage("Hi", role="user"),
+    ChatMessage(content="Hi", role="user"),
     RemoveMessage(id="1"),
 ]
 
