@@ -98,7 +98,7 @@ class Said:
 
 def holds(text: str, part: str) -> bool:
     """Whether ``text`` has the words of ``part`` in a row."""
-    return f" {_bare(part)} " in f" {_bare(text)} "
+    return _place(_bare(part), _bare(text)) is not None
 
 
 def same_subject(one: str, other: str) -> bool:
@@ -123,13 +123,12 @@ def _is_about(line: str, text: str, verbs: str) -> bool:
     To forget, one of the verbs has to be there; to remember, "Do you want me to …?" is clear, too.
     """
     wanted, shown = _bare(text), _bare(line)
-    size = len(wanted)
-    at = next((at for at in range(len(shown)) if shown[at : at + size] == wanted), None) if size else None
+    at = _place(wanted, shown)
     if at is None:
         return False
     raw = _QUOTATION.sub(" ", _normal(line)).split()
     start = next((before for before in range(at, 0, -1) if raw[before - 1].endswith(tuple(_STOPS))), 0)
-    words = {*shown[start:at], *shown[at + size :]} - {""}
+    words = {*shown[start:at], *shown[at + len(wanted) :]} - {""}
     is_clear = verbs is _REMEMBERING or not words.isdisjoint(verbs.split())
     return is_clear and words <= {*_ASKING.split(), *verbs.split()}
 
@@ -138,6 +137,12 @@ def _normal(text: str) -> str:
     """``text`` as it is compared: without differences of case, white space, apostrophes and the marks at its end."""
     plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").replace("\u2018", "'")
     return " ".join(plain.split()).strip(_EDGE)
+
+
+def _place(wanted: list[str], words: list[str]) -> int | None:
+    """Where ``wanted`` begins in ``words``; None if it is not there, or empty."""
+    size = len(wanted)
+    return next((at for at in range(len(words)) if words[at : at + size] == wanted), None) if size else None
 
 
 def _bare(text: str) -> list[str]:

@@ -40,7 +40,7 @@ from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
 from inference_core.outbox.messages import ConversationMessage
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.partitions import Partition, Waiting
 from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
@@ -115,6 +115,48 @@ async def test_runs_that_did_not_end_are_captured_with_the_next(store: MemorySto
     assert captured(store)[5:] == ["user: fourth"]
     await ask(agent, face, "fifth", THREAD, context=ADA)
     assert captured(store)[5:] == ["user: fourth", "user: fifth", "assistant: Three."]
+
+
+def marks(store: Any) -> list[tuple[str, str | None, bool, bool]]:
+    """Of each message in the outbox: its text, its author, whether it is proven, and whether it is marked."""
+    rows = store.engine.backend.page(PageRequest([Partition("ada").messages], limit=1_000))
+    found = [Waiting.of(row).message for row in reversed(rows)]
+    return [(one.text, one.author, one.is_proven, one.is_marked) for one in found]
+
+
+def test_regression_captured_messages_tell_who_wrote_them_and_what_is_not_proven(store: MemoryStore) -> None:
+    """Another person's "I", a picture's caption and a skill's text counted as the user's."""
+    agent = agent_with(store, turns=["Hi.", "Hello.", "Nice."])
+    skill = HumanMessage("I live in Skilltown.", additional_kwargs={"lc_source": "pinned_skill"})
+    picture = HumanMessage(
+        [{"type": "text", "text": "Look"}, {"type": "image", "base64": "AA", "mime_type": "image/x"}]
+    )
+    for said in (
+        [HumanMessage("I live in Ghent.", name="Ada")],
+        [HumanMessage("I moved.", name="Bob")],
+        [skill, picture],
+    ):
+        agent.invoke({"messages": said}, THREAD, context=ADA)
+    assert marks(store) == [
+        ("I live in Ghent.", None, True, False),
+        ("Hi.", None, True, False),
+        ("I moved.", "Bob", True, True),
+        ("Hello.", None, True, True),
+        ("Look", None, False, True),
+        ("Nice.", None, True, True),
+    ]
+
+
+def test_the_mark_of_a_thread_outlives_the_agents_state(store: MemoryStore) -> None:
+    turns = [call_tool("look"), "Found.", "Noted."]
+    agent_with(store, turns=turns).invoke({"messages": [("user", "Look it up")]}, THREAD, context=ADA)
+    agent_with(store).invoke({"messages": [("user", "I live in Ghent.")]}, THREAD, context=ADA)
+    agent_with(store).invoke(
+        {"messages": [("user", "I live in Rome.")]}, {"configurable": {"thread_id": "other"}}, context=ADA
+    )
+    marked = {text: is_marked for text, _, _, is_marked in marks(store)}
+    assert (marked["Look it up"], marked["Found."]) == (False, True)
+    assert (marked["I live in Ghent."], marked["I live in Rome."]) == (True, False)
 
 
 @pytest.mark.parametrize("face", FACES)

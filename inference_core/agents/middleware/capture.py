@@ -146,8 +146,9 @@ class CaptureMiddleware(OperationMiddleware):
             return {"captured": _up_to([], user, is_shared=False)}
         # Somebody else continues the thread, or may do so: what was said before this run is not captured for them.
         before = messages[: _last_of_user(messages)]
-        outside = {"memory_outside": True} if captured is not None and before else {}
-        return {"captured": _up_to(before, user, is_shared=True), **outside}
+        # The assistant may repeat what the other one said.
+        shared: Update = {"memory_outside": True} if captured is not None and before else {}
+        return {"captured": _up_to(before, user, is_shared=True), **shared}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """Captures messages older than the last exchange, because they may leave the conversation before the next call.
