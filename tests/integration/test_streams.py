@@ -14,7 +14,7 @@ import pytest
 from agent_support import FACES, as_node, ask, make_agent, patient_memory, system_text
 from langchain.agents import AgentState
 from langchain.agents.middleware.types import AgentMiddleware, PrivateStateAttr
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, Send, interrupt
@@ -85,9 +85,10 @@ def leaks(found: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
         return {one for name, value in found.items() for one in leaks(value, (*path, str(name)))}
     if isinstance(found, list | tuple):
         return {one for value in found for one in leaks(value, path)}
-    if isinstance(found, Command):
-        return leaks(found.update, path)
-    return {path} if any(secret in repr(found) for secret in SECRETS) else set()
+    if isinstance(found, Command | BaseMessage):
+        return leaks(vars(found), path)
+    text = found if isinstance(found, str) else repr(found)
+    return {path} if any(secret in text for secret in SECRETS) else set()
 
 
 def names_in(found: Any) -> set[str]:
