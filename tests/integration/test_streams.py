@@ -232,15 +232,6 @@ async def test_the_result_tells_of_memory_in_one_place(store: MemoryStore, face:
         assert (told["status"], told["recalled"]) == (status, 2 if user else 0)
 
 
-async def test_the_reason_does_not_quote_what_the_applications_function_raised(store: MemoryStore) -> None:
-    def fails(_: Any) -> str:
-        raise LookupError(f"no session of {USER}")
-
-    agent = make_agent(ScriptedChatModel(turns=["Done."]), store=store, middleware=[patient_memory(user_id=fails)])
-    result = await ask(agent, "async", ASKED)
-    assert (result["memory"]["status"], result["memory"]["reason"]) == ("closed", "user_id failed")
-
-
 class Owning(AgentState[Any]):
     memory: Annotated[list[str], add]
 

@@ -256,8 +256,8 @@ class MemoryMiddleware(OperationMiddleware):
             elif not _said_nobody.is_set():
                 _said_nobody.set()
                 _LOG.warning("A run has no memory. %s. To make this an error: require_user=True", error)
-            reason = _public(str(error)) if error.__cause__ else str(error)
-            return _update(state, MemoryStatus.CLOSED, started, owner or "", reason=reason) | {"memory_profile": None}
+            closed = _update(state, MemoryStatus.CLOSED, started, owner or "", reason=str(error))
+            return closed | {"memory_profile": None}
         mark = owner_mark(user)
         if not _switch("memory_session_context_enabled", self.auto_recall):
             return _update(state, MemoryStatus.OFF, started, mark, reason="auto_recall is off")
