@@ -74,8 +74,8 @@ def _sequence(entries: Sequence[Any]) -> Any:
     if isinstance(entries, list):
         return [without_memory(one) for one in entries if not _is_private_pair(one)]
     match entries:
-        case (BaseMessage() as message, dict(metadata)):
-            return message, _fields(cast("dict[str, Any]", metadata), is_configuration=True)
+        case (BaseMessage() as message, dict()):
+            return message, _fields(entries[1], is_configuration=True)
         case _:
             make = getattr(type(entries), "_make", tuple)  # a named tuple stays one
             return make(map(without_memory, entries))

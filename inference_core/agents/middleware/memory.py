@@ -272,8 +272,8 @@ class MemoryMiddleware(OperationMiddleware):
             elif not _said_nobody.is_set():
                 _said_nobody.set()
                 _LOG.warning("A run has no memory. %s. To make this an error: require_user=True", error)
-            reason = _public(str(error)) if error.__cause__ else str(error)
-            return _update(state, MemoryStatus.CLOSED, started, owner or "", reason=reason) | {"memory_profile": None}
+            closed = _update(state, MemoryStatus.CLOSED, started, owner or "", reason=str(error))
+            return closed | {"memory_profile": None}
         mark = owner_mark(user)
         others = {} if is_resumed else others_update(state, user)
         if not _switch("memory_session_context_enabled", self.auto_recall):

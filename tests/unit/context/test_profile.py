@@ -70,6 +70,7 @@ def test_what_does_not_fit_is_left_out_in_that_order():
 def test_a_profile_is_made_again_from_its_marks():
     profile = profile_of([RULE, TASTE], UTC, 10_000)
     marks = marks_in(json.loads(json.dumps(profile.marks)))
+    assert marks is not None
     assert marks == profile.marks
     assert not any(one.content in json.dumps(marks) for one in (RULE, TASTE))
     states = {(one.id, one.version): one for one in (RULE, TASTE, replace(TASTE, content="Else", version=2))}
