@@ -36,6 +36,7 @@ from inference_core import (
     without_memory,
 )
 from inference_core.agents.checkpoints import open_checkpointer
+from inference_core.agents.response import RunObserver
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.formats.threads import OTHERS, thread_entries
 from inference_core.outbox.partitions import Partition
@@ -233,6 +234,15 @@ async def test_the_result_tells_of_memory_in_one_place(store: MemoryStore, face:
             "categories": result["memory_categories_recalled"],
         }
         assert (told["status"], told["recalled"]) == (status, 2 if user else 0)
+
+
+def test_a_response_has_the_state_that_invoke_returns(store: MemoryStore) -> None:
+    agent, _ = full_agent(store, InMemorySaver())
+    observer = RunObserver(None, None)
+    for mode, part in agent.stream(ASKED, THREAD, context={"user_id": USER}, stream_mode=observer.modes):
+        observer.note(mode, part)
+    assert observer.state.keys() == agent.invoke(ASKED, THREAD, context={"user_id": USER}).keys()
+    assert leaks(dict(observer.state)) == set()
 
 
 class Owning(AgentState[Any]):
