@@ -80,7 +80,7 @@ async def main() -> None:
     announce()
     model = chat_model(
         [
-            call_tool("save_memory_store", content="Ada lives in Lisbon", memory_type="facts"),
+            call_tool("save_memory_store", content="Hi, I'm Ada and I live in Lisbon.", memory_type="facts"),
             "Noted.",
             what_i_know,
         ]

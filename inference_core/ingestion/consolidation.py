@@ -162,18 +162,17 @@ def consolidated(
     job_id: str,
     *,
     earlier: Sequence[ConversationMessage] = (),
-    is_marked: bool = False,
 ) -> Operation[MemoryChanges]:
     """What ``candidates`` change in the user's memories; nothing is written yet. Raises StoreError.
 
-    ``earlier`` are messages of the session before. ``is_marked``: the extractor was shown other text from outside, too.
+    ``earlier`` are messages of the session before.
     """
     changes = MemoryChanges(job_id)
     told = list(traced([*earlier, *messages]))
     messages = told[len(earlier) :]
     for given in candidates:
         sources = _sources(given, messages)
-        candidate = judged(given, Said(told, has_outside=is_marked or None, sources=sources))
+        candidate = judged(given, Said(told, sources=sources))
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             yield from check_rejected(scope, record)

@@ -31,7 +31,7 @@ from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.observing import DIRECTION, OPERATION, TOKENS, processing, record
 from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage, session_name
+from inference_core.outbox.messages import ConversationMessage, any_outside, session_name
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope
@@ -41,8 +41,6 @@ _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 3
 _FULL_S: Final = 900.0
 """How long the messages of a user whose memory is full wait for the next attempt."""
-_OUTSIDE: Final = "outside"
-"""The note that an extractor was offered memories that are from outside."""
 _ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
 
 
@@ -108,10 +106,11 @@ class MessageWork:
         """The candidates of the messages. Raises ModelError, StoreError."""
         messages = [waiting.message for waiting in claim.batch]
         offered = yield from offered_for(scope, claim.partition.user_id, messages)
+        if not any_outside([*claim.earlier, *messages]):
+            # A model that was shown text from outside could repeat it as the user's.
+            offered = [one for one in offered if not one.is_external]
         more: dict[str, Any] = {"earlier": claim.earlier} if self._takes_earlier else {}
-        found = yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more)
-        is_marked = any(one.is_external for one in offered)
-        return replace(found, notes={**found.notes, _OUTSIDE: True}) if is_marked else found
+        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more))
 
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
@@ -123,7 +122,6 @@ class MessageWork:
             messages,
             claim.job_id,
             earlier=claim.earlier,
-            is_marked=bool(extraction.notes.get(_OUTSIDE)),
         )
 
     def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:

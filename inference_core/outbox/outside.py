@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from inference_core.retrieval.analysis import UNSPACED
+from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER
 
 FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 MAX_OWN: Final = 600
@@ -57,17 +57,22 @@ _QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\
 _MAIL_QUOTE: Final = re.compile(r"\s*[>|\u203a\u2502]")
 _PAIRS: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab",
     "\u300c\u300d", "\u300e\u300f", "\uff62\uff63")  # fmt: skip
-_REPORT: Final = re.compile(
+_QUOTATION: Final = re.compile(
     "|".join(
         [
-            r":\s+(?=\S.{23})|\uff1a\s*(?=\S.{7})",
             *(f"{start}[^{start}{end}]{{24,}}{end}" for start, end in _PAIRS),
             *(f"{start}[^{start}{end}]*[{UNSPACED}][^{start}{end}]{{7,}}{end}" for start, end in _PAIRS),
             "(?<!\\w)['\u2018\u201a][^'\u2018\u2019]{24,}['\u2018\u2019](?!\\w)",
         ]
     )
 )
-"""The start of words that may be somebody else's: a sentence after a colon or in quotation marks, no title or note."""
+"""A sentence in quotation marks; titles are shorter."""
+_COLON: Final = re.compile(r":\s+|\uff1a\s*")
+_LABEL_WORDS: Final = 2
+_LABEL_LETTERS: Final = 4
+"""So many words, or letters of a script without spaces, before a colon are a label, such as "Bad news:"."""
+_SHORT, _LONG = 24, 100
+"""Letters after a colon that are no sentence, or more than the user's own; a third in scripts without spaces."""
 _UNTYPED: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|</?[a-z][^<>]*>", re.IGNORECASE)
 """What people do not type: tags, changes of direction, the place of an object, markup."""
 
@@ -141,9 +146,26 @@ def _own_part(text: str) -> tuple[list[str], bool]:
     line = lines[0].strip()
     if len(lines) > 1 or len(line) > MAX_OWN or _MAIL_QUOTE.match(line) or _UNTYPED.search(line):
         return [], True
-    if report := _REPORT.search(line):
-        return sentences_of(line[: report.start()])[:-1], True  # the last one introduces, or belongs to, the report
+    start = _start_of_report(line)
+    if start is not None:
+        return sentences_of(line[:start])[:-1], True  # the last one introduces, or belongs to, the report
     return sentences_of(line), bool(code)
+
+
+def _start_of_report(line: str) -> int | None:
+    """Where the words of somebody else may start: in quotation marks, or after a colon; None if nowhere.
+
+    After a label, one sentence that is not long is the user's own: "Bad news: the exam was moved".
+    """
+    quotation = _QUOTATION.search(line)
+    for colon in _COLON.finditer(line, 0, quotation.start() if quotation else len(line)):
+        told = line[colon.end() :]
+        size = len(told) + 2 * len(UNSPACED_LETTER.findall(told))
+        head = (sentences_of(line[: colon.start()]) or [""])[-1]
+        is_label = len(head) <= _LABEL_LETTERS if UNSPACED_LETTER.search(head) else len(head.split()) <= _LABEL_WORDS
+        if size >= _SHORT and (not is_label or size >= _LONG or len(sentences_of(told)) > 1):
+            return colon.start()
+    return quotation.start() if quotation else None
 
 
 def sentences_of(line: str) -> list[str]:

@@ -19,7 +19,7 @@ from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
 from inference_core.agents.identity import MemoryBinding, MemoryService, field_of, thread_of
-from inference_core.agents.provenance import OWN_ARTIFACT, MemoryToolCall, said_in
+from inference_core.agents.provenance import OWN_ARTIFACT, IsTrusted, MemoryToolCall, said_in
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
@@ -359,6 +359,8 @@ def get_memory_tools(
     session_id: str | None = None,
     max_recall_results: int = 5,
     include_tools: list[str] | None = None,
+    *,
+    is_trusted: IsTrusted | None = None,
 ) -> list[BaseTool]:
     """The memory tools, for an agent without `MemoryMiddleware`.
 
@@ -368,11 +370,17 @@ def get_memory_tools(
         session_id: The session that saved memories are marked with. None: the run's thread.
         max_recall_results: The maximum number of memories of a recall that does not set one.
         include_tools: Names of the tools; unknown ones are ignored. None: save, recall, update and delete.
+        is_trusted: Judges the messages of a run: True, nothing in it is from outside; False, something is. None, or
+            without it: nothing proves that no message has left, so the model's own words are not the user's.
 
     Raises:
         ConfigurationError: ``memory_service`` is not a memory service.
     """
-    binding = memory_service if isinstance(memory_service, MemoryBinding) else MemoryBinding(memory_service, user_id)
+    binding = (
+        memory_service
+        if isinstance(memory_service, MemoryBinding)
+        else MemoryBinding(memory_service, user_id, is_trusted=is_trusted)
+    )
     names = DEFAULT_TOOLS if include_tools is None else [name for name in include_tools if name in _TOOLS]
     shared: dict[str, Any] = {"memory_service": binding, "user_id": user_id, "session_id": session_id}
     own: dict[str, dict[str, Any]] = {"recall_memories_store": {"default_max_results": max_recall_results}}
