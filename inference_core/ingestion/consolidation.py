@@ -16,7 +16,7 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, UntrustedWrite
 from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, moment_field
-from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
+from inference_core.memory.trust import Decision, MemorySource, Origin, Trust
 from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.candidates import Action, Candidate, KnownMemory
 from inference_core.outbox.messages import (
@@ -29,6 +29,7 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.outbox.said import Said
+from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.review import proposal
@@ -188,7 +189,7 @@ def consolidated(
         now = record.created_at
         repeated, ends = _targeted(candidate, target, outranks, now)
         replaced |= {one.id: one for one in ends}
-        waits = decide(record.source, record.category, candidate.memory_type, scope.confirm) is Decision.PENDING
+        waits = has_to_wait(record, scope.confirm)
         if waits and not is_known and repeated is None:
             yield from changes.propose(scope, record, [one for one in replaced.values() if _holds(one, now)])
             continue

@@ -19,7 +19,7 @@ from inference_core.effects import Operation, run
 from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
-from inference_core.memory.trust import Decision, MemorySource, decide
+from inference_core.memory.trust import Decision, MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import (
     EMPTY,
@@ -32,6 +32,7 @@ from inference_core.outbox.messages import (
 )
 from inference_core.outbox.outbox import Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
+from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, retried
 from inference_core.stores.backend import Put, Write
@@ -127,11 +128,11 @@ class Drafts:
         waiting: dict[str, list[Write]] = {}  # memories with the same words wait only once
         for draft in drafts:
             for one in draft.records:
-                if decide(one.source, one.category, None, scope.confirm) is Decision.YES:
-                    records.append(one)
-                else:
+                if has_to_wait(one, scope.confirm):
                     self.offered[one.id], name, writes = yield from proposal(scope, one)
                     waiting.setdefault(name, writes)
+                else:
+                    records.append(one)
             if not any(self.offered.get(one.id) is Decision.NO for one in draft.records):
                 keys.append(draft.key)
         return keys, records, list(chain.from_iterable(waiting.values()))

@@ -107,8 +107,7 @@ def decide(
 ) -> Decision:
     """Whether text from ``source`` may be stored as ``category`` at once (YES) or has to wait (PENDING).
 
-    No other place decides this. What becomes of text that has to wait is decided by `proposed_on` in
-    `services/operations/review.py`: it waits, was approved before, or is not stored at all (NO).
+    No other place decides this, and only `services/operations/admission.py` asks.
 
     `outbox/said.py` tells whether what an agent saves, or a model extracts, is the user's own: an agent that passes on
     a web page is not the source.
@@ -117,13 +116,18 @@ def decide(
     its ``kind``, anything else that guides an agent, such as a preference. In the categories to ``confirm``, everything
     waits that neither the user nor the application stated.
     """
-    if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
-        raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
-    if source.trust is Trust.STATED:
+    if checked_source(source).trust is Trust.STATED:
         return Decision.YES
     guides = category is MemoryCategory.PROCEDURAL or (kind is not None and kind.value in GUIDING_TYPES)
     waits = (guides and source.trust is Trust.EXTERNAL) or category.value in confirm
     return Decision.PENDING if waits else Decision.YES
+
+
+def checked_source(source: MemorySource) -> MemorySource:
+    """``source``. Raises InvalidInput if it is something else."""
+    if not isinstance(source, MemorySource):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
+        raise InvalidInput(f"source must be a MemorySource, not {type(source).__name__}")
+    return source
 
 
 def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:

@@ -32,7 +32,8 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json, mapping_field
 from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.review import has_to_wait, proposed_on
+from inference_core.services.operations.admission import has_to_wait
+from inference_core.services.operations.review import proposed_on
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import EXTRA, Backend, Check, Key, Outcome, Put, Remove, Write
 from inference_core.stores.backends.memory import InMemoryBackend

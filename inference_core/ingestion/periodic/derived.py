@@ -18,10 +18,11 @@ from inference_core.ingestion.extraction.extractor import speaker, stamp
 from inference_core.ingestion.extraction.schema import CONTENT, Entry, first_of, texts_of
 from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of
-from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, decide
+from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryType, get_category_for_type
 from inference_core.outbox.messages import ConversationMessage, Role, brings_outside, mended
 from inference_core.outbox.outbox import Claim
+from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of
 
 _MAX_NAMED: Final = 1_000
@@ -153,7 +154,7 @@ def write_derived(
 ) -> Operation[None]:
     """Adds ``record`` and ends those ``replaced`` in its favour, or has it wait. Raises InvalidMemory, StoreError."""
     put_of(record)  # raises now for what cannot be written, while the caller can note the problem
-    if decide(record.source, record.category, record.memory_type, scope.confirm) is Decision.PENDING:
+    if has_to_wait(record, scope.confirm):
         yield from changes.propose(scope, record, replaced)
         return
     (row,) = yield from scope.engine.get([(record.namespace, record.id)])

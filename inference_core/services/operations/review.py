@@ -7,7 +7,7 @@ HMAC of the user and the text under a key of the store, by which the same text i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -39,7 +39,7 @@ from inference_core.memory.text import (
     moment_field,
     text_field,
 )
-from inference_core.memory.trust import Decision, Origin, Trust, decide, guides, why_it_waits
+from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
 from inference_core.services.operations.rejected import NOTE, is_rejected, is_rejected_on, names_of
@@ -108,12 +108,6 @@ def proposed_on(
         expiry=Expiry(until, until - now),
     )
     return Decision.PENDING, name, [put]
-
-
-def has_to_wait(record: MemoryRecord, confirm: Collection[str] = ()) -> bool:
-    """Whether ``record``, which an import brings, waits for the user; see `decide`."""
-    is_outside = record.trust is Trust.EXTERNAL and guides(record.memory_type, record.category)
-    return is_outside or decide(record.source, record.category, record.memory_type, confirm) is Decision.PENDING
 
 
 def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> Operation[str]:

@@ -23,12 +23,13 @@ from inference_core.memory.text import (
     new_id,
     optional_text,
 )
-from inference_core.memory.trust import Decision, MemorySource, Trust, decide
+from inference_core.memory.trust import MemorySource, Trust, checked_source
 from inference_core.memory.types import (
     MemoryCategory,
     MemoryType,
     validate_memory_type,
 )
+from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.review import propose
@@ -130,8 +131,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     worth, labels = checked_importance(importance), checked_tags(tags)
     kind = MemoryType(validate_memory_type(memory_type))
     chosen = category_of(kind, category)
-    origin = source or MemorySource()
-    decision = decide(origin, chosen, kind, scope.confirm)
+    origin = checked_source(MemorySource() if source is None else source)
     now = scope.clock.now()
     record = MemoryRecord(
         id="" if memory_id is None else canonical_id(memory_id),
@@ -158,7 +158,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
         raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
     clean, kinds = yield from scope.engine.redacting(partial(_without_secrets, guard, record))
     scope.spend(user_id)
-    if decision is not Decision.YES:
+    if has_to_wait(clean, scope.confirm):
         old = (yield from find(scope, user_id, record.id)) if record.id else None
         _check_expected(record.id, old, expected_version)
         saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)

@@ -13,8 +13,9 @@ from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import canonical_metadata, canonical_text, optional_text
-from inference_core.memory.trust import Decision, MemorySource, Origin, Trust, check_write, decide
+from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryType, validate_memory_type
+from inference_core.services.operations.admission import changed
 from inference_core.services.operations.delete import archive_keys, is_archived
 from inference_core.services.operations.rejected import check_rejected
 from inference_core.services.operations.review import propose
@@ -96,9 +97,9 @@ def update(  # noqa: D417 - callers of the service pass no scope
     attempt = 1
     while (old := (yield from find(scope, user_id, memory_id))) is not None:
         check_version(old.id, old.version, expected_version)
-        changed, decision = change.applied(scope, user_id, old)
-        new = yield from scope.engine.redacting(partial(guard.record, changed))
-        if decision is not Decision.YES:
+        applied, waits = change.applied(scope, user_id, old)
+        new = yield from scope.engine.redacting(partial(guard.record, applied))
+        if waits:
             known = yield from propose(scope, new, [old])
             raise InvalidInput(
                 f"Not changed: the user has approved the memory {quoted(known)}, which says this already"
@@ -151,10 +152,9 @@ class _Change:
     expires_at: datetime | Literal["never"] | None
     source: MemorySource | None
 
-    def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> tuple[MemoryRecord, Decision]:
-        """``old`` with the changes, and whether they may be made at once. Raises InvalidInput, UntrustedWrite."""
+    def applied(self, scope: MemoryScope, user_id: UserId, old: MemoryRecord) -> tuple[MemoryRecord, bool]:
+        """``old`` with the changes, and whether they have to wait. Raises InvalidInput, UntrustedWrite."""
         kind = old.memory_type if self.memory_type is None else MemoryType(validate_memory_type(self.memory_type))
-        changed = None if kind is old.memory_type else kind
         content, topic, pinned = self.content, self.topic, self.pinned
         new = replace(
             old,
@@ -175,18 +175,5 @@ class _Change:
         told = [content, self.memory_type]
         if getattr(self.source, "author", None):  # in a space, labels are a member's words too
             told += [topic, self.tags, self.extra_metadata]
-        if self.source is None or all(one is None for one in told):
-            check_write(old.source, new.category, changed)
-            return new, Decision.YES
-        source = self.source
-        decision = decide(source, new.category, kind, scope.confirm)
-        if source.trust is Trust.EXTERNAL < old.trust:
-            decision = Decision.PENDING  # what a page says ends nothing that the user stated
-        # An agent that rewords a less trusted memory does not vouch for it: the memory keeps its source or, if it is
-        # trusted less than that, counts as a tool's. What such a source may not write at once waits for the user.
-        if decision is Decision.YES and source.trust < Trust.STATED and old.trust < source.trust:
-            said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
-            if decide(said_by, new.category, changed) is Decision.YES:
-                return new, Decision.YES  # rewording it vouches for nothing
-            source, decision = said_by, Decision.PENDING
-        return replace(new, source=source, trust=source.trust), decision  # whoever rewrites it answers for it
+        source = None if all(one is None for one in told) else self.source
+        return changed(old, new, source, scope.confirm)

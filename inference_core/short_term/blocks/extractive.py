@@ -20,11 +20,12 @@ from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
-from inference_core.memory.trust import Decision, MemorySource, Origin, decide
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.outbox.said import Said, holds
+from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.review import proposal
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
@@ -202,11 +203,11 @@ class ExtractiveMemory(Block):
             waiting: dict[str, list[Write]] = {}
             for record, row in (yield from _placed(scope, list(records.values()))):
                 if row is None:
-                    if decide(record.source, record.category, None, scope.confirm) is Decision.YES:
-                        writes.append(put_of(record, expected=0))
-                    else:  # two of the same words wait once
+                    if has_to_wait(record, scope.confirm):  # two of the same words wait once
                         _, name, offered = yield from proposal(scope, record)
                         waiting.setdefault(name, offered)
+                    else:
+                        writes.append(put_of(record, expected=0))
                     continue
                 known = record_of(row)
                 sessions = sessions_of(known, self.name)
