@@ -65,7 +65,7 @@ def test_the_plain_graph_saves_with_a_tool_and_recalls_in_the_next_session(
     lines = shown("plain_graph", monkeypatch, capsys)
     assert lines[0] == "Model: none (AGENT_MODEL). A script replies; the memory is real."
     assert any(line.startswith("tool: ✓ Memory saved") for line in lines)
-    assert lines[-1] == "ai:   I know: Ada lives in Lisbon"
+    assert lines[-1] == "ai:   I know: Hi, I'm Ada and I live in Lisbon."
 
 
 def test_a_plain_graph_without_a_user_answers_without_memory(

@@ -372,7 +372,9 @@ def test_an_import_of_threads_knows_whose_they_are(store: MemoryStore, tmp_path:
             saver.put(config, kept.checkpoint, kept.metadata, {})
     skipped: Counter[str] = Counter()
     mine = list(thread_entries(str(path), USER, [], skipped))
-    assert [fields["role"] for _, fields in mine] == ["user", "assistant", "tool", "assistant"]
+    mark, *said = [fields["role"] for _, fields in mine]
+    assert mark == "system"  # the thread held text from outside
+    assert said == ["user", "assistant", "tool", "assistant"]
     assert list(thread_entries(str(path), "bob", [], skipped)) == []
     assert skipped == {OTHERS: 1}
     with pytest.raises(InvalidInput, match="is another user's"):

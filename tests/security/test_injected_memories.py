@@ -174,9 +174,10 @@ def test_what_a_tool_said_does_not_become_a_rule_by_way_of_a_memory(url: str) ->
 
 def test_the_users_own_rule_is_one_also_if_the_agent_repeats_it_after_a_tool(url: str) -> None:
     with open_store(url, embeddings=None) as store:
-        talk(store, extractor("model"), THREAD, f"{PAYLOAD}, please.", result=f"Rule set: {PAYLOAD}")
-        kinds = {one.memory_type for one in memories(store).values()}
-        assert {"instructions", "workflow", "skill", "preferences"} <= kinds
+        said = [f"{PAYLOAD} ({kind})." for kind in ("instructions", "workflow", "skill", "preferences")]
+        talk(store, extractor("model"), THREAD, " ".join(said), result=f"Rule set: {PAYLOAD}")
+        kinds = {one.memory_type: one.content for one in memories(store).values() if one.content in said}
+        assert kinds.keys() == {"instructions", "workflow", "skill", "preferences"}
 
 
 def test_words_taken_in_as_they_are_keep_their_source_and_are_undone(url: str) -> None:
@@ -187,7 +188,7 @@ def test_words_taken_in_as_they_are_keep_their_source_and_are_undone(url: str) -
         spoken = talk(store, RuleExtractor(), THREAD, "Is it paid?", result=TOOL_RESULTS["echoed"])
         run(VectorMemory().absorb(service.scope, UserSession("ada", "visit"), spoken))
         origins = [value["source"]["origin"] for key, value in state(store).items() if key not in before]
-        assert sorted(origins) == ["agent", "tool", "tool", "user"]  # the agent's is the call, before the result
+        assert sorted(origins) == ["tool", "tool", "tool", "user"]  # the session's mark counts for all of them
     undo(url)
     with open_store(url, embeddings=None) as store:
         assert state(store) == before

@@ -486,7 +486,7 @@ class TestIdentity:
         tool = tools_of(service, BOB)[name]
         known = {key: value for key, value in arguments.items() if key in tool.args}
         runtime = SimpleNamespace(server_info=SimpleNamespace(user=SimpleNamespace(identity=ADA)), context=None)
-        assert tool._run(runtime=runtime, **known).startswith("✗ Memory is off in this conversation")
+        assert tool._run(runtime=runtime, **known)[0].startswith("✗ Memory is off in this conversation")
         assert service.sync.count_memories(BOB)["total"] == 1
 
     def test_an_authenticated_user_without_a_name_is_nobody(self) -> None:
