@@ -172,12 +172,15 @@ def consolidated(
     messages = told[len(earlier) :]
     for given in candidates:
         sources = _sources(given, messages)
-        candidate = judged(given, Said(told, sources=sources))
+        said = Said(told, sources=sources)
+        candidate = judged(given, said)
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             yield from check_rejected(scope, record)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
             target = changes.get(found) if found else None
+            if target is not None and target.trust is Trust.STATED and said.is_apart(candidate.content, target.content):
+                target = None
             if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
                 record = _outlived(record, target)
             outranks = partial(_outranks, record, sources)
