@@ -6,6 +6,7 @@ conversation, and agents whose state a graph forgets.
 
 from __future__ import annotations
 
+import logging
 import operator
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -15,11 +16,12 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Annotated, Any, Final, NamedTuple, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.types import Command
 
 from inference_core.agents.identity import agent_of, field_of, forgets_state, is_subagent
 from inference_core.effects import Operation
-from inference_core.errors import StoreError
+from inference_core.errors import StoreError, only_warned
 from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import space_in
 from inference_core.memory.owners import is_owner
@@ -27,15 +29,14 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import new_id
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.outside import is_plain, quotes
+from inference_core.outbox.outside import OWN_ARTIFACT, is_plain, quotes
 from inference_core.outbox.partitions import noted_outside
 from inference_core.outbox.said import Said, same_subject
 from inference_core.services.operations.review import withdraw
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.short_term.window import is_said_by_user
+from inference_core.short_term.window import is_said_by_user, is_summary, last_of_user
 
-OWN_ARTIFACT: Final = {"inference_core": "memory"}
-"""The artifact of a memory tool's answer. A foreign tool may have the same name, and a server behind it no artifact."""
+_LOG = logging.getLogger(__name__)
 _FROM_OUTSIDE: Final = re.compile(r"\[(?:source: (?:tool|document|web|external)\]|space: )")
 """In a prompt or a memory tool's answer, marks a memory of external trust, or of a space, in which others write."""
 IsTrusted = Callable[[BaseMessage], bool | None]
@@ -43,7 +44,7 @@ IsTrusted = Callable[[BaseMessage], bool | None]
 _PINNED: Final = "this memory is pinned"
 _STATED: Final = "only the user decides about this memory"
 _CHANGE: Final = (
-    "✗ Nothing was changed: this memory is pinned. Pass a whole sentence of the user about it, word for word. Or end "
+    "✗ Nothing was changed: {why}. Pass a whole sentence of the user about it, word for word. Or end "
     "your answer with this question, with the whole text in it, and retry when the user says yes: Remember “…”? Do not "
     "retry otherwise"
 )
@@ -89,21 +90,22 @@ class MemoryToolCall(NamedTuple):
 
         A memory that the user stated or pinned is deleted only after a yes to a question that shows it, and so is any
         trusted one once text from outside is in the conversation. A pinned memory is replaced only by a sentence of the
-        user on the same subject, or one that the user confirmed. Any other new text is not refused here: without the
-        user's words, it waits.
+        user on the same subject, or one that the user confirmed; so is one that the user stated, beside text from
+        outside. Any other new text is not refused here: without the user's words, it waits.
         """
         said, trust, is_pinned = self.said, old.value.get("trust"), old.value.get("pinned") is True
-        if new is None:
+        if new is None or not any(map(str.isalnum, new)):  # "." deletes, too
             is_users = said is not None and (trust == Trust.STATED or (said.has_outside and trust != Trust.EXTERNAL))
             if not (is_pinned or is_users) or (said and said.has_dismissed(old.content)):
                 return None
             text = " ".join(old.content.split())  # as a question can show it
             return _DELETE.format(why=_PINNED if is_pinned else _STATED, text=text)
-        if not is_pinned or (
-            said and (said.has_confirmed(new) or (said.owned(new) and same_subject(old.content, new)))
-        ):
-            return None
-        return _CHANGE
+        is_own = said is not None and said.owned(new) is not None
+        if is_pinned:
+            is_fit = said and (said.has_confirmed(new) or (is_own and same_subject(old.content, new)))
+        else:
+            is_fit = not (said and is_own and trust == Trust.STATED and said.is_apart(new, old.content))
+        return None if is_fit else _CHANGE.format(why=_PINNED if is_pinned else _STATED)
 
 
 def said_in(
@@ -152,7 +154,7 @@ def _heard(
         return None
     messages, *others = lists
     is_inner = outer is not None or is_subagent(config)
-    judge = _Judge(state, messages, user, is_trusted, config, is_inner=is_inner)
+    judge = Judge(state, messages, user, is_trusted, config, is_inner=is_inner)
     start = _start_of_own(messages, field_of(state, "memory_others"))
     said: list[ConversationMessage] = []
     for at, one in enumerate(messages):
@@ -170,7 +172,7 @@ def _heard(
     return _Heard([*before.messages, _NOTHING, *said], has_outside or before.has_outside)
 
 
-class _Judge:
+class Judge:
     """Which ``messages`` of a run are proven to be the user's or the model's own.
 
     A model's message is only if the middleware saw the model say it: an application may pass a history without the
@@ -192,11 +194,13 @@ class _Judge:
         self._agent = agent_of(config)
         last = field_of(state, "memory_heard")
         self._heard = next((at for at, one in enumerate(messages) if last and one.id == last), -1)
+        asked = field_of(state, "memory_asked")
+        self._asked = next((at for at, one in enumerate(messages) if one.id == asked), -1) if asked else len(messages)
 
     def is_harmless(self, at: int) -> bool:
         """Whether the message at ``at`` holds nothing from outside."""
         message = self._messages[at]
-        judged = self._is_trusted(message) if self._is_trusted else None
+        judged = self.given(message)
         if judged is not None:
             return judged
         if isinstance(message, ToolMessage):
@@ -205,21 +209,58 @@ class _Judge:
             return at <= self._heard and is_plain(message)
         name = message.name and message.name.casefold()
         # What a calling agent writes looks like anything; `told_by_agent` says whether it may be from outside.
-        return is_plain(message) and name in self._names and (self._is_inner or not quotes(message.text))
+        is_typed = self._is_inner or not quotes(message.text)
+        return is_plain(message) and name in self._names and is_typed and not self.is_added(at)
+
+    def is_proven(self, at: int) -> bool:
+        """Whether the message at ``at`` holds words of this agent or of a person only; they may repeat others."""
+        judged = self.given(self._messages[at])
+        if judged is not None:
+            return judged
+        return self.may_ask(at) if isinstance(self._messages[at], AIMessage) else self._is_said(at)
+
+    def given(self, message: BaseMessage) -> bool | None:
+        """The application's judgement. What it fails to judge counts as from outside."""
+        if self._is_trusted is None:
+            return None
+        with only_warned(_LOG, "is_trusted failed, so a message counts as one from outside: %s"):
+            return self._is_trusted(message)
+        return False
+
+    def _is_said(self, at: int) -> bool:
+        return is_plain(self._messages[at]) and not self.is_added(at)
+
+    def is_added(self, at: int) -> bool:
+        """Whether a tool or other middleware has added the message in the user's role at ``at`` during the run."""
+        return at > self._asked and isinstance(self._messages[at], HumanMessage)
 
     def may_ask(self, at: int) -> bool:
         """Whether the user's yes after the model's message at ``at`` answers the agent, not another or a found text."""
         message = self._messages[at]
         return is_plain(message) and message.name in (None, self._agent)
 
-    def first(self) -> int | None:
-        """The position of the first message from outside; -1 if one has left or the prompt shows one; None: none."""
+    def first(self, last: int = 1) -> int | None:
+        """The position of the first message from outside; -1 if one has left or the prompt shows one; None: none.
+
+        ``last``: how many messages the model's last answer has.
+        """
         state = self._state
         shown = field_of(field_of(state, "memory_context"), "block"), field_of(state, "short_term_recalled")
         if field_of(state, "memory_outside") or any(map(_is_marked, shown)):
             return -1
-        # What was there when the model gave its last answer was judged before that.
-        return next((at for at in range(max(self._heard, 0), len(self._messages)) if not self.is_harmless(at)), None)
+        # What was there when the model gave its last answer was judged before that, unless it was put there later.
+        start = max(self._heard + 1 - last, 0)
+        later = (at for at, one in enumerate(self._messages) if at >= start or _is_instruction(one))
+        return next((at for at in later if not self.is_harmless(at)), None)
+
+    def last_added(self) -> str | None:
+        """The id of the last message that would count as the user's, if the user had not asked before it."""
+        added = (at for at in range(len(self._messages) - 1, self._asked, -1) if self.is_added(at))
+        return next((self._messages[at].id for at in added if is_plain(self._messages[at])), None)
+
+
+def _is_instruction(message: BaseMessage) -> bool:
+    return isinstance(message, SystemMessage) and not is_summary(message)
 
 
 def _start_of_own(messages: Sequence[BaseMessage], others: str | None) -> int:
@@ -233,13 +274,13 @@ def _start_of_own(messages: Sequence[BaseMessage], others: str | None) -> int:
 
 def others_update(state: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The change to ``state`` if another user may have said what was there before this run; {} if not."""
-    owner: str | None = state.get("memory_owner")
+    owner: str | None = state.get("memory_owner")  # "" after a run of nobody
     messages: Sequence[BaseMessage] = state.get("messages") or []
-    if is_owner(owner, user) if owner else not forgets_state():
+    if not forgets_state() if owner is None else is_owner(owner, user):
         return {}
     last = next((at for at in reversed(range(len(messages))) if is_said_by_user(messages[at])), len(messages))
     before = messages[:last]
-    shared = {"memory_outside": True} if owner and before else {}
+    shared = {"memory_outside": True} if owner is not None and before else {}
     return shared | ({"memory_others": before[-1].id} if before else {})
 
 
@@ -296,30 +337,67 @@ def _latest(before: str, after: str) -> str:
 class OutsideState(AgentState[Any]):
     """Adds to the agent's state whether the thread has ever held text from outside, and what proves that it has not.
 
-    ``memory_heard`` is the id of the last message that the agent's model was seen to say; ``memory_others`` that of the
-    last message that another user may have said.
+    ``memory_heard`` is the id of the last message that the agent's model was seen to say, ``memory_asked`` that of the
+    user's last message when the run began; ``memory_others`` that of the last message that another user may have said,
+    or a tool in the user's role.
     """
 
     memory_outside: NotRequired[Annotated[bool, PrivateStateAttr, operator.or_]]
     memory_heard: NotRequired[Annotated[str, PrivateStateAttr, _latest]]
+    memory_asked: NotRequired[Annotated[str, PrivateStateAttr, _latest]]
     memory_others: NotRequired[Annotated[str, PrivateStateAttr, _latest]]
 
 
-def first_outside(state: Mapping[str, Any], user: str | None = None, is_trusted: IsTrusted | None = None) -> int | None:
-    """The position of the first message in ``state`` that holds text from outside; None if there is none.
-
-    -1 if such a message has left the conversation, or if the text is a memory in the prompt.
-    """
+def judge_of(
+    state: Mapping[str, Any],
+    user: str | None,
+    is_trusted: IsTrusted | None,
+    config: Mapping[str, Any] | None = None,
+) -> Judge:
+    """Who judges the messages in ``state``, for the run of ``config``, by default the current one."""
     messages: Sequence[BaseMessage] = state.get("messages") or []
-    return _Judge(state, messages, user, is_trusted, is_inner=told_by_agent() is not None).first()
+    return Judge(state, messages, user, is_trusted, config, is_inner=told_by_agent() is not None)
 
 
 def outside_update(
-    state: Mapping[str, Any], user: str | None = None, is_trusted: IsTrusted | None = None
+    state: Mapping[str, Any], user: str | None = None, is_trusted: IsTrusted | None = None, last: int = 1
 ) -> dict[str, Any]:
-    """The change to ``state`` that records text from outside, which counts even after it has left; {} for none."""
-    is_news = not state.get("memory_outside") and first_outside(state, user, is_trusted) is not None
-    return {"memory_outside": True} if is_news else {}
+    """The change to ``state`` that records text from outside, which counts even after it has left; {} for none.
+
+    ``last``: how many messages the model's last answer has.
+    """
+    judge = judge_of(state, user, is_trusted)
+    is_news = not state.get("memory_outside") and judge.first(last) is not None
+    added = judge.last_added()
+    return {
+        **({"memory_outside": True} if is_news else {}),
+        **({"memory_others": added} if added and added != state.get("memory_others") else {}),
+    }
+
+
+def asked_update(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The change to ``state`` at the start of a run that records the user's last message; {} if there is none."""
+    asked = last_of_user(state.get("messages") or [])
+    return {"memory_asked": asked.id} if asked and asked.id else {}
+
+
+def unseen_in(request: Sequence[Any], state: Mapping[str, Any]) -> bool:
+    """Whether other middleware shows the model a text in ``request`` that is in no message of ``state``.
+
+    Summaries do not count, as what they sum up was judged.
+    """
+    messages: Sequence[BaseMessage] = state.get("messages") or []
+    known = {one.id for one in messages}
+    shown = (one for one in request if not isinstance(one, ToolMessage) and field_of(one, "id") not in known)
+    return not all(isinstance(one, BaseMessage) and is_summary(one) for one in shown)
+
+
+def disowned(result: Any) -> None:
+    """Takes from the ``result`` of a tool that is no memory tool any artifact that says it is one."""
+    update: Any = cast("Any", result).update if isinstance(result, Command) else {"messages": [result]}
+    for one in cast("Sequence[Any]", update.get("messages") or () if isinstance(update, Mapping) else ()):
+        if isinstance(one, ToolMessage) and one.artifact == OWN_ARTIFACT:
+            one.artifact = None
 
 
 def heard_update(messages: Sequence[BaseMessage]) -> dict[str, Any]:

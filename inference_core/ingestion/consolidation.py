@@ -173,12 +173,13 @@ def consolidated(
     messages = told[len(earlier) :]
     for given in candidates:
         sources = _sources(given, messages)
-        candidate = judged(given, Said(told, sources=sources))
+        said = Said(told, sources=sources)
+        candidate = judged(given, said)
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
             yield from check_rejected(scope, record)
             found = candidate.target and (yield from find(scope, user_id, candidate.target))
-            target = changes.get(found) if found else None
+            target = _reachable(candidate, changes.get(found), said) if found else None
             if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
                 record = _outlived(record, target)
             outranks = partial(_outranks, record, sources)
@@ -244,6 +245,12 @@ def _outlived(record: MemoryRecord, later: MemoryRecord) -> MemoryRecord:
     if _is_lower(later, record):
         return record
     return replace(ended(record, later), updated_at=record.updated_at)
+
+
+def _reachable(candidate: Candidate, target: MemoryRecord, said: Said) -> MemoryRecord | None:
+    """``target``, unless the user stated it and ``candidate`` is a sentence of the user about something else."""
+    is_apart = target.trust is Trust.STATED and said.is_apart(candidate.content, target.content)
+    return None if is_apart else target
 
 
 def _targeted(

@@ -49,7 +49,8 @@ _ORIGINS: Final = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT, Role.TO
 class ConversationMessage:
     """One message. ``at`` is when it was said, aware; None where the source does not say.
 
-    ``id`` is the source's own; without one, ``position``, counted from 0 in the session, tells equal messages apart.
+    ``id`` is the source's own; without one, ``position``, counted from 0 in the session, tells equal messages apart. It
+    also tells whether something that is not here was said between two messages.
     ``author`` is the name of another person who said it; None for the user, whatever the user's name.
     ``is_proven``: nothing in it is from outside, such as a file or a citation (see `outside`).
     ``is_marked``: text from outside was in the conversation by then, which an assistant may repeat.

@@ -14,6 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER
 
+OWN_ARTIFACT: Final = {"inference_core": "memory"}
+"""The artifact of a memory tool's answer. A foreign tool may have the same name, and a server behind it no artifact."""
 FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 MAX_OWN: Final = 600
 """Letters of the longest message that counts as typed; what is longer may hold a text of somebody else."""

@@ -14,18 +14,18 @@ from itertools import pairwise
 from typing import Final
 
 from inference_core.outbox.messages import ConversationMessage, Role, any_outside
-from inference_core.outbox.outside import own_sentences
+from inference_core.outbox.outside import own_sentences, quotes
 from inference_core.retrieval.analysis import analyze
 
 _MAX_ANSWER: Final = 6
 _YES: Final = (
-    "yes yep yeah sure ok okay right correct exactly agreed ja jawohl klar genau gerne oui ouais bien si sí vale claro "
-    "correcto sì certo esatto sim isso tak jasne zgoda да конечно верно так ано igen evet tamam kyllä joo "
+    "yes yep yeah sure ok okay right exactly agreed ja jawohl klar genau gerne oui ouais bien si sí vale claro "
+    "correcto sì certo esatto sim isso jasne zgoda да конечно верно так ано igen evet tamam kyllä joo "
     "はい ええ うん はいお願いします お願いします 是 是的 好 好的 对 可以 行 네 예 응 네부탁해요 نعم أجل हाँ हां जी כן"
 )
 _KINDLY: Final = (
     "please do it that thanks thank you bitte danke mach das merci svp gracias hazlo por favor grazie prego per favore "
-    "obrigado obrigada proszę dzięki пожалуйста спасибо lütfen 请 谢谢 ありがとう 감사합니다 شكرا من فضلك"
+    "obrigado obrigada tak proszę dzięki пожалуйста спасибо lütfen 请 谢谢 ありがとう 감사합니다 شكرا من فضلك"
 )
 _ASKING: Final = (
     "shall should may can could i do you want would like me to please now really from the this that memory my"
@@ -38,7 +38,13 @@ _FORGETTING: Final = "forget delete erase remove"
 _HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters in a question that a client may not show to the user."""
 _ASKS: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
-_QUOTATION: Final = re.compile("[\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u300c-\u300f*_]")
+_WORD: Final = re.compile("[\\w\u0900-\u0963]+")
+"""A word of an answer, with the vowel signs of Hindi."""
+_QUOTATION: Final = re.compile(
+    "[\"`\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u300c-\u300f]|(?<![^\\W_])['*_]+|['*_]+(?![^\\W_])"
+)
+_MARKS: Final = ".!?,;:\u2026\u3002\uff01\uff1f\u061f"
+_OTHER_QUESTION: Final = re.compile("\\?(?!\\w)|[\uff1f\u061f]")
 _STOPS: Final = ".!?\u3002\uff01\uff1f\u061f"
 _EDGE: Final = ".!\u3002\uff01\u06d4\u0964 \"'"
 
@@ -60,9 +66,10 @@ class Said:
         self.has_outside = any_outside(messages) if has_outside is None else has_outside
         counted = [one for one in messages if one.is_own and (sources is None or one in sources)]
         self._sentences = [own_sentences(one.text) for one in counted]
-        self._confirmed = [
-            line for asked, answer in pairwise(messages) if answer in counted and (line := _agreed(asked, answer))
-        ]
+        agreed = [(_agreed(asked, answer), answer) for asked, answer in pairwise(messages) if answer in counted]
+        self._confirmed = [line for line, _ in agreed if line]
+        # An earlier yes was about what was known then.
+        self._dismissed = [line for line, answer in agreed if line and answer is counted[-1]]
 
     def is_external(self, text: str) -> bool:
         """Whether ``text`` may come from outside: something does, and the text is not `owned`."""
@@ -87,13 +94,20 @@ class Said:
                         return whole
         return text if self.has_confirmed(text) else None
 
+    def is_apart(self, text: str, old: str) -> bool:
+        """Whether a page may have a sentence of the user, such as "Thanks, go on.", take the place of ``old``.
+
+        Without text from outside, nobody would; else the sentence is about the same thing, or the user confirmed it.
+        """
+        return self.has_outside and not self.has_confirmed(text) and not same_subject(text, old)
+
     def has_confirmed(self, text: str) -> bool:
         """Whether the user said yes to a question that shows ``text`` word for word, such as Remember “…”?"""
         return any(_is_about(line, text, _REMEMBERING) for line in self._confirmed)
 
     def has_dismissed(self, text: str) -> bool:
-        """Whether the user said yes to a question that asks to forget ``text``: Forget “…”?"""
-        return any(_is_about(line, text, _FORGETTING) for line in self._confirmed)
+        """Whether the user has just said yes to a question that asks to forget ``text``: Forget “…”?"""
+        return any(_is_about(line, text, _FORGETTING) for line in self._dismissed)
 
 
 def holds(text: str, part: str) -> bool:
@@ -108,35 +122,49 @@ def same_subject(one: str, other: str) -> bool:
 
 def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
     """The last line of ``asked`` if it is a question to which the user says nothing but yes; else ""."""
-    said = re.findall(r"\w+", answer.text.casefold())
-    if asked.role is not Role.ASSISTANT or not 0 < len(said) <= _MAX_ANSWER or _ASKS.search(answer.text):
+    said = _WORD.findall(answer.text.casefold())
+    is_answer = answer.position in (0, asked.position + 1)  # else something that is not here was said in between
+    if asked.role is not Role.ASSISTANT or not asked.is_proven or not is_answer or quotes(answer.text):
+        return ""
+    if not 0 < len(said) <= _MAX_ANSWER or _ASKS.search(answer.text):
         return ""
     if set(_YES.split()).isdisjoint(said) or not set(said) <= {*_YES.split(), *_KINDLY.split()}:
         return ""
-    line = asked.text.strip().rpartition("\n")[2].strip()
-    return line if _ASKS.search(line) and not _HIDING.search(line) else ""
+    before, _, line = asked.text.strip().rpartition("\n")
+    is_clear = _ASKS.search(line) and not _HIDING.search(line) and not _OTHER_QUESTION.search(before)
+    return line.strip() if is_clear else ""
 
 
 def _is_about(line: str, text: str, verbs: str) -> bool:
     """Whether the question that ends ``line`` shows the whole ``text``, besides words of asking and ``verbs`` only.
 
-    To forget, one of the verbs has to be there; to remember, "Do you want me to …?" is clear, too.
+    To forget, one of the verbs has to be there; to remember, "Do you want me to …?" is clear, too. The marks inside the
+    text count: "Do not ask before you pay" is not "Do not. Ask before you pay". No other question may be in the line,
+    and a text of asking words alone, such as "now", is shown by any question.
     """
-    wanted, shown = _bare(text), _bare(line)
-    at = _place(wanted, shown)
-    if at is None:
+    allowed = {"", *_ASKING.split(), *verbs.split()}
+    wanted, raw = _words(text), _words(line)
+    shown = [word.rstrip(_MARKS) for word in raw]
+    size = len(wanted)
+    at = next((at for at in range(len(raw)) if [*raw[at : at + size - 1], *shown[at + size - 1 :][:1]] == wanted), None)
+    if at is None or allowed.issuperset(wanted):
         return False
-    raw = _QUOTATION.sub(" ", _normal(line)).split()
     start = next((before for before in range(at, 0, -1) if raw[before - 1].endswith(tuple(_STOPS))), 0)
-    words = {*shown[start:at], *shown[at + len(wanted) :]} - {""}
+    words = {*shown[start:at], *shown[at + size :]}
     is_clear = verbs is _REMEMBERING or not words.isdisjoint(verbs.split())
-    return is_clear and words <= {*_ASKING.split(), *verbs.split()}
+    return is_clear and words <= allowed and not any(map(_OTHER_QUESTION.search, raw[:start]))
 
 
 def _normal(text: str) -> str:
     """``text`` as it is compared: without differences of case, white space, apostrophes and the marks at its end."""
     plain = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'").replace("\u2018", "'")
     return " ".join(plain.split()).strip(_EDGE)
+
+
+def _words(text: str) -> list[str]:
+    """The words of a `_normal` text without quotation marks, and without the marks that end the last one."""
+    *most, last = [*_QUOTATION.sub(" ", _normal(text)).split()] or [""]
+    return [*most, last.rstrip(_MARKS)]
 
 
 def _place(wanted: list[str], words: list[str]) -> int | None:
@@ -147,4 +175,4 @@ def _place(wanted: list[str], words: list[str]) -> int | None:
 
 def _bare(text: str) -> list[str]:
     """The words of a `_normal` text without quotation marks and the marks at their ends, as a question shows them."""
-    return [word.rstrip(".!?,;:\u2026\u3002\uff01\uff1f\u061f") for word in _QUOTATION.sub(" ", _normal(text)).split()]
+    return [word.rstrip(_MARKS) for word in _QUOTATION.sub(" ", _normal(text)).split()]

@@ -24,7 +24,14 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import OperationMiddleware, Update
-from inference_core.agents.provenance import OutsideState, first_outside, heard_update, outside_update, told_by_agent
+from inference_core.agents.provenance import (
+    OutsideState,
+    asked_update,
+    heard_update,
+    judge_of,
+    outside_update,
+    told_by_agent,
+)
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -33,7 +40,6 @@ from inference_core.ingestion.worker import INTERVAL_S, Worker
 from inference_core.memory.owners import is_owner, owner_mark
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of
 from inference_core.outbox.outbox import Limits, Outbox, check_outbox
-from inference_core.outbox.outside import is_plain
 from inference_core.outbox.partitions import Partition, noted_outside
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user
@@ -139,16 +145,17 @@ class CaptureMiddleware(OperationMiddleware):
             _log_closed(error)
             user = ""
         captured: Captured | None = state.get("captured")
+        asked = asked_update(state)
         if captured is not None and is_owner(captured["user"], user):
-            return None
+            return asked
         messages: Sequence[AnyMessage] = state.get("messages") or []
         if captured is None and not forgets_state():
-            return {"captured": _up_to([], user, is_shared=False)}
+            return {"captured": _up_to([], user, is_shared=False), **asked}
         # Somebody else continues the thread, or may do so: what was said before this run is not captured for them.
         before = messages[: _last_of_user(messages)]
-        # The assistant may repeat what the other one said.
-        shared: Update = {"memory_outside": True} if captured is not None and before else {}
-        return {"captured": _up_to(before, user, is_shared=True), **shared}
+        # The assistant may repeat what the other one said, and the tools must not take it for this user's.
+        shared: Update = {"memory_outside": True, "memory_others": before[-1].id} if captured and before else {}
+        return {"captured": _up_to(before, user, is_shared=True), **shared, **asked}
 
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """Captures messages older than the last exchange, because they may leave the conversation before the next call.
@@ -205,8 +212,8 @@ class CaptureMiddleware(OperationMiddleware):
             captured: Captured | None = state.get("captured")
             user = self._binding.user(runtime, captured and captured["user"])
             # After the first text from outside, the assistant may be repeating it.
-            is_trusted = self._binding.is_trusted
-            first = first_outside(state, user, is_trusted)
+            judge = judge_of(state, user, self._binding.is_trusted)
+            first = judge.first()
             thread, told = thread_of(), told_by_agent()
             if thread is not None:
                 note = scope.engine, scope.clock, user, thread
@@ -220,7 +227,6 @@ class CaptureMiddleware(OperationMiddleware):
             for at in _new(state, end):
                 said = messages[at]
                 is_agents = isinstance(said, AIMessage) or told is not None
-                judged = is_trusted(said) if is_trusted else None
                 message = ConversationMessage(
                     session_id=NO_THREAD if thread is None else thread,
                     role=Role.ASSISTANT if is_agents else Role.USER,
@@ -229,7 +235,7 @@ class CaptureMiddleware(OperationMiddleware):
                     position=at,
                     author=None if is_agents else author_of(said.name, user),
                     at=now,
-                    is_proven=is_plain(said) if judged is None else judged,
+                    is_proven=judge.is_proven(at),
                     is_marked=at >= after or bool(told),
                 )
                 new.append(message)

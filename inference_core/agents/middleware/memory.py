@@ -46,11 +46,14 @@ from inference_core.agents.middleware.calls import (
     with_system_blocks,
 )
 from inference_core.agents.provenance import (
+    asked_update,
     delegating,
+    disowned,
     heard_update,
     is_from_outside,
     others_update,
     outside_update,
+    unseen_in,
 )
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
@@ -275,7 +278,7 @@ class MemoryMiddleware(OperationMiddleware):
             closed = _update(state, MemoryStatus.CLOSED, started, owner or "", reason=str(error))
             return closed | {"memory_profile": None}
         mark = owner_mark(user)
-        others = {} if is_resumed else others_update(state, user)
+        others = {} if is_resumed else others_update(state, user) | asked_update(state)
         if not _switch("memory_session_context_enabled", self.auto_recall):
             return _update(state, MemoryStatus.OFF, started, mark, reason="auto_recall is off") | others
         try:
@@ -310,7 +313,9 @@ class MemoryMiddleware(OperationMiddleware):
             update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
         state: Mapping[str, Any] = update or request.state
         recalled: PromptMemory | None = state.get("memory_context")
-        if noted := (yield from self._noted({**request.state, "memory_context": recalled}, request.runtime)):
+        seen = {**request.state, "memory_context": recalled}
+        is_unseen = unseen_in(request.messages, request.state)
+        if noted := (yield from self._noted(seen, request.runtime, is_outside=is_unseen)):
             update = {**(update or {}), **noted}
         profile, block = told_in(state)
         context = fenced(block) if block else ""
@@ -334,16 +339,22 @@ class MemoryMiddleware(OperationMiddleware):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], T]) -> T:
         """Runs a tool."""
         with self._delegating(request):
-            return handler(request)
+            result = handler(request)
+        if not _is_own(request):
+            disowned(result)
+        return result
 
     async def awrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[T]]) -> T:
         """As `wrap_tool_call`."""
         with self._delegating(request):
-            return await handler(request)
+            result = await handler(request)
+        if not _is_own(request):
+            disowned(result)
+        return result
 
     def _delegating(self, request: ToolCallRequest) -> AbstractContextManager[None]:
         """Makes this conversation known to an agent inside the tool (see `delegating`)."""
-        if not getattr(request.tool, "runs_agents", True):  # a memory tool
+        if _is_own(request):
             return nullcontext()
         user: str | None = None
         with suppress(IdentityError, InvalidInput):
@@ -354,16 +365,22 @@ class MemoryMiddleware(OperationMiddleware):
         """Records what the model said, and whether something in it is from outside, such as what a provider found."""
         heard = heard_update(said)
         state = {**request.state, **heard, "memory_context": None, "messages": [*request.state["messages"], *said]}
-        return {**heard, **(yield from self._noted(state, request.runtime))}
+        return {**heard, **(yield from self._noted(state, request.runtime, len(said)))}
 
-    def _noted(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update]:
-        """The change to the state if text from outside is new in it; the session's mark is kept in the store, too."""
-        try:
+    def _noted(
+        self, state: Mapping[str, Any], runtime: Runtime[Any], last: int = 1, *, is_outside: bool = False
+    ) -> Operation[Update]:
+        """The change to the state if text from outside is new in it, or ``is_outside``; the store keeps the mark, too.
+
+        ``last``: how many messages the model's last answer has.
+        """
+        user: str | None = None
+        with suppress(IdentityError, InvalidInput):
             user = self._binding.user(runtime)
-        except (IdentityError, InvalidInput):
-            return outside_update(state)
-        update, session = outside_update(state, user, self._binding.is_trusted), self.session_id or thread_of()
-        if update and session is not None:
+        update, session = outside_update(state, user, self._binding.is_trusted, last), self.session_id or thread_of()
+        if is_outside and not state.get("memory_outside"):
+            update["memory_outside"] = True
+        if "memory_outside" in update and user is not None and session is not None:
             scope = self._binding.scope_of(runtime)
             with only_warned(_LOG, "That the session holds text from outside was not noted in the store: %s"):
                 kept = noted_outside(scope.engine, scope.clock, user, session, is_outside=True)
@@ -376,6 +393,11 @@ class MemoryMiddleware(OperationMiddleware):
         if now >= self._silent_until:
             self._silent_until = now + _WARNING_PERIOD_S
             _LOG.warning("%s", problem)
+
+
+def _is_own(request: ToolCallRequest) -> bool:
+    """Whether it calls a memory tool."""
+    return not getattr(request.tool, "runs_agents", True)
 
 
 def _switch(name: str, default: bool) -> bool:

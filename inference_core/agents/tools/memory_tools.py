@@ -13,13 +13,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final, Literal
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import ArgsSchema
 from pydantic import Field, PrivateAttr, ValidationError
 
 from inference_core.agents.identity import MemoryBinding, MemoryService, field_of, thread_of
-from inference_core.agents.provenance import OWN_ARTIFACT, IsTrusted, MemoryToolCall, said_in
+from inference_core.agents.provenance import IsTrusted, MemoryToolCall, said_in
 from inference_core.agents.tools.arguments import (
     DeleteArguments,
     Injected,
@@ -47,6 +48,7 @@ from inference_core.memory.types import (
     MemoryType,
     format_memory_types_for_description,
 )
+from inference_core.outbox.outside import OWN_ARTIFACT
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
@@ -103,6 +105,13 @@ def _of_model(given: Any) -> Any:
     return {**given, "args": {**given["args"], "runtime": SimpleNamespace(tool_call_id=given.get("id"))}}
 
 
+def _owned(answer: Any) -> Any:
+    """``answer`` with the memory tools' artifact, which LangChain omits where an argument is invalid."""
+    if isinstance(answer, ToolMessage):
+        answer.artifact = dict(OWN_ARTIFACT)
+    return answer
+
+
 class MemoryTool(BaseTool):
     """Base of the memory tools, on ``memory_service`` (a service or a binding), for ``user_id`` or the run's user."""
 
@@ -124,11 +133,11 @@ class MemoryTool(BaseTool):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain names it
         """Answers a model's call, or one of the application's own code, which passes nothing but arguments."""
-        return super().invoke(_of_model(input), config, **kwargs)
+        return _owned(super().invoke(_of_model(input), config, **kwargs))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - as above
         """As `invoke`."""
-        return await super().ainvoke(_of_model(input), config, **kwargs)
+        return _owned(await super().ainvoke(_of_model(input), config, **kwargs))
 
     def _run(self, runtime: Injected = None, **arguments: Any) -> tuple[str, dict[str, str]]:
         return run(self._answered(runtime, arguments)), dict(OWN_ARTIFACT)

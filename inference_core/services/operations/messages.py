@@ -73,13 +73,14 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     session = NO_THREAD if session_id is None else session_id
     new: list[ConversationMessage] = []
     is_outside = False
-    for one, role, is_proven in judged(messages):
+    for at, (one, role, is_proven) in enumerate(judged(messages)):
         author = author_of(label(one.name), user_id) if role is Role.USER else None
         message = ConversationMessage(
             session_id=session,
             role=role or Role.TOOL,
             text=one.text,
             id=one.id or new_id(),
+            position=at,
             author=author,
             at=said_at(one) or now,
             is_proven=is_proven,

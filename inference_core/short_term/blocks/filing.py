@@ -15,7 +15,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import mapping_field
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import ConversationMessage, Role, any_outside, author_of, label, traced
-from inference_core.outbox.outside import is_plain
+from inference_core.outbox.outside import OWN_ARTIFACT, is_plain
 from inference_core.outbox.partitions import noted_outside
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
@@ -50,8 +50,12 @@ def passage(message: AnyMessage, conversation: UserSession, position: int = 0) -
 def passages(
     scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]
 ) -> Operation[list[ConversationMessage]]:
-    """``messages`` as messages to ingest, in order, marked if text from outside is or was in the session."""
-    said = list(traced(passage(message, conversation, at) for at, message in enumerate(messages)))
+    """``messages`` as messages to ingest, in order, marked if text from outside is or was in the session.
+
+    The answers of memory tools are left out: what they tell is in memory.
+    """
+    told = (one for one in enumerate(messages) if getattr(one[1], "artifact", None) != OWN_ARTIFACT)
+    said = list(traced(passage(message, conversation, at) for at, message in told))
     note = scope.engine, scope.clock, conversation.user_id, conversation.session_id
     was_there = yield from noted_outside(*note, is_outside=any_outside(said))
     return [replace(one, is_marked=True) for one in said] if was_there else said
