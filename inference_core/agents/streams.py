@@ -12,6 +12,7 @@ from langgraph.types import Command, Send
 MEMORY_STATE_KEYS: Final = frozenset(
     {
         "captured",
+        "memory_asked",
         "memory_context",
         "memory_heard",
         "memory_others",
