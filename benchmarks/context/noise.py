@@ -105,14 +105,15 @@ def prompts(
     """
     for user in users:
         with closing(open_store("memory://", embeddings=embeddings)) as store:
-            service, ids = _remembering(store, user.id, user.turns)
+            service, ids = remembering(store, user.id, user.turns)
             texts = {turn.id: neutral_line(turn.text) for turn in user.turns if turn.id in ids}
             for question in user.questions:
                 turn = run(build_turn_context(service.scope, user.id, question.text, TurnOptions(engineer=engineer)))
-                yield Told(user.id, question, *_read(turn, texts))
+                yield Told(user.id, question, *read_back(turn, texts))
 
 
-def _remembering(store: Any, user: str, turns: Sequence[ConversationTurn]) -> tuple[AgentMemoryStoreService, set[str]]:
+def remembering(store: Any, user: str, turns: Sequence[ConversationTurn]) -> tuple[AgentMemoryStoreService, set[str]]:
+    """A service a day after ``user`` said the last of ``turns``, and the ids of those."""
     clock = FrozenClock()
     if (embedder := store.engine.embedder) is not None:
         embedder.warm()
@@ -133,7 +134,7 @@ def _remembering(store: Any, user: str, turns: Sequence[ConversationTurn]) -> tu
     return service, ids
 
 
-def _read(turn: TurnContext, texts: Mapping[str, str]) -> tuple[dict[str, int], frozenset[str]]:
+def read_back(turn: TurnContext, texts: Mapping[str, str]) -> tuple[dict[str, int], frozenset[str]]:
     """Where in the prompt each text stands, the profile first, and which of them stand marked."""
     prompt = f"{turn.profile.text}\n{turn.block}"
     section, lines = "", []
@@ -199,7 +200,7 @@ def silence(users: Sequence[Conversation], embeddings: str | Embeddings | None) 
             others = users[(at + step) % len(users)].questions
             asked += [("off", question.text) for question in others if question.evidence]
         with closing(open_store("memory://", embeddings=embeddings)) as store:
-            service, _ = _remembering(store, user.id, user.turns)
+            service, _ = remembering(store, user.id, user.turns)
             for kind, text in asked:
                 options = TurnOptions(engineer=DEFAULT_ENGINEER)
                 shown = run(build_turn_context(service.scope, user.id, text, options)).context.items

@@ -14,7 +14,7 @@ from inference_core.context.render import NOTICE, header, line_of, section
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
-from inference_core.memory.types import MemoryCategory
+from inference_core.memory.types import MemoryCategory, MemoryType
 
 PROFILE: Final = "profile"
 """The source of items that stand in a profile, or are newer than it."""
@@ -92,18 +92,23 @@ def profile_of(
 ) -> Profile:
     """The profile of those of ``records`` that belong in one, in at most ``max_tokens``.
 
-    It shows at most ``per_category`` of each category, chosen in the order of `standing_first`, and no text twice. Long
+    It shows at most ``per_category`` of each category, chosen in the order of `standing_first`, and no text twice. Of
+    preferences that do not all fit into those places only the newest stands, as the others depend on the question. Long
     texts are cut before any is left out. Dates are in ``zone``. The same records give the same profile, whatever their
     order.
     """
-    chosen: dict[str, MemoryRecord] = {}
-    counts: dict[MemoryCategory, int] = {}
+    once: dict[str, MemoryRecord] = {}
     for record in standing_first(records):
-        count = counts.get(record.category, 0)
-        if record.content not in chosen and (per_category is None or count < per_category):
-            chosen[record.content] = record
-            counts[record.category] = count + 1
-    in_order = sorted(chosen.values(), key=lambda record: (record.created_at, record.id))
+        once.setdefault(record.content, record)
+    by_category: dict[MemoryCategory, list[MemoryRecord]] = {}
+    for record in once.values():
+        by_category.setdefault(record.category, []).append(record)
+    chosen: list[MemoryRecord] = []
+    for own in by_category.values():
+        ahead = sum(not _is_preference(record) for record in own)
+        most = len(own) if per_category is None else per_category
+        chosen += own[: most if len(own) <= most else min(most, ahead + 1)]
+    in_order = sorted(chosen, key=lambda record: (record.created_at, record.id))
     place = {record.id: at for at, record in enumerate(in_order)}
 
     def profile(items: Iterable[ContextItem]) -> Profile:
@@ -112,7 +117,7 @@ def profile_of(
     def cost(item: ContextItem) -> int:
         return counter(line_of(item, zone)) + 1
 
-    items = [ContextItem.of(record, source=PROFILE) for record in chosen.values()]
+    items = [ContextItem.of(record, source=PROFILE) for record in chosen]
     whole = profile(items)
     if counter(whole.text) <= max_tokens:
         return whole
@@ -153,8 +158,9 @@ def renewed(
 ) -> tuple[Profile, list[ContextItem]]:
     """The profile to show, and the items that are newer than it, to be shown beside it.
 
-    The ``frozen`` profile stays while each of its memories is in ``standing`` (by id, those that hold now) and at most
-    the share ``change`` of its lines differs from ``current``. Otherwise it is ``current``, with nothing newer.
+    The ``frozen`` profile stays while each of its memories is in ``standing`` (by id, those that hold now) and what is
+    newer, changed or only in ``current``, is at most the share ``change`` of its lines. Otherwise it is ``current``,
+    with nothing newer.
     """
     if frozen is None or any(line.id not in standing for line in frozen.lines):
         return current, []
@@ -163,9 +169,9 @@ def renewed(
         if line_in_profile(standing[line.id], zone, line.cut).text != line.text:
             item = ContextItem.of(standing[line.id], source=PROFILE)
             newer.append(replace(item, replaces=line.text.removeprefix("  - ")))
-    known, wanted = ({line.id: line for line in one.lines} for one in (frozen, current))
+    known = {line.id for line in frozen.lines}
     newer += [ContextItem.of(standing[line.id], source=PROFILE) for line in current.lines if line.id not in known]
-    if len(newer) + len(known.keys() - wanted) > change * max(len(frozen.lines), _FEW):
+    if len(newer) > change * max(len(frozen.lines), _FEW):
         return current, []
     return frozen, newer
 
@@ -183,6 +189,10 @@ def beside_profile(memories: str, now: datetime, zone: tzinfo) -> str:
 def fenced_profile(text: str) -> str:
     """``text`` in the element that sets it apart from the caller's own instructions."""
     return f"\n<user_profile>\n{text}\n</user_profile>\n"
+
+
+def _is_preference(record: MemoryRecord) -> bool:
+    return not record.pinned and record.memory_type is MemoryType.PREFERENCES
 
 
 def _line(item: ContextItem, zone: tzinfo) -> ProfileLine:

@@ -131,8 +131,8 @@ def outdated(
 
     ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown. A text loses to a newer one that
     is alike, and more the closer that is, if the newer one has at least two fifths of the query's words that the text
-    has. Texts for which ``moment_of`` gives None neither lose nor make others lose; nor does a newer text make one lose
-    that it ``is_beside``.
+    has, and at least one. Texts for which ``moment_of`` gives None neither lose nor make others lose; nor does a newer
+    text make one lose that it ``is_beside``.
     """
     losses: dict[int, float] = {}
     rows, columns = (alike > _ALIKE).nonzero()
@@ -146,7 +146,7 @@ def outdated(
         if first is None or second is None or first == second:
             continue
         older, newer, held = (one, other, held_first) if first < second else (other, one, held_second)
-        is_on_it = len(held_first & held_second) >= _SHARED * len(held)
+        is_on_it = len(held_first & held_second) >= max(1, _SHARED * len(held))
         if is_on_it and not (is_beside and is_beside(texts[older], texts[newer])):
             loss = min(1.0, _LEAST + (alike.item(one, other) - _ALIKE) / _RANGE)
             losses[older] = max(losses.get(older, 0.0), loss)

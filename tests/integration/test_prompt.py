@@ -113,6 +113,30 @@ def test_max_results_bounds_a_category_in_profile_and_block_together(
     assert result["memories_recalled"] == 3 * most
 
 
+def test_regression_of_many_preferences_those_that_the_question_asks_for_are_told(
+    service: AgentMemoryStoreService,
+) -> None:
+    """Three of five places went to the newest ones, whatever was asked."""
+    wanted = ("Trains at night are best", "A seat by the sea on trains", "Trains with a table", "No tunnels on trains")
+    for text in (*wanted, *(f"Likes song {number}" for number in range(9))):
+        service.sync.save_memory(U, text, "preferences")
+    request, _ = asked(service, "Which trains do I take?")
+    assert all(any(text in line for line in told(request)) for text in wanted)
+    assert [line.partition("] ")[2] for text in profiles(request) for line in memory_lines(text)] == [
+        "Likes song 8 (type: preferences)"
+    ]
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 10), (5, 5)])
+def test_places_that_no_other_category_uses_go_to_the_one_that_has_answers(
+    service: AgentMemoryStoreService, limit: int | None, most: int
+) -> None:
+    for number in range(20):
+        service.sync.save_memory(U, f"Sold falcon number {number}", "context")
+    request, _ = asked(service, "Which falcon was sold?", max_recall_results=limit)
+    assert len(told(request)) == most
+
+
 def test_a_long_pinned_memory_displaces_no_other(service: AgentMemoryStoreService) -> None:
     """The profile ended at the first memory that did not fit; pinned ones go first, so that one emptied it."""
     service.sync.save_memory(U, "Always answer in French.", "instructions")

@@ -65,7 +65,7 @@ from inference_core.memory.owners import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.observing import observed, record
 from inference_core.outbox.partitions import noted_outside
-from inference_core.services.operations.prompt_context import TurnContext, TurnOptions, build_turn_context
+from inference_core.services.operations.prompt_context import PLACES, TurnContext, TurnOptions, build_turn_context
 from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.indexing.search import RecallMode
@@ -114,7 +114,8 @@ class MemoryMiddleware(OperationMiddleware):
             instead of going on without memory.
         auto_recall: Whether to recall before each run. Without it the agent has the tools only. A run's
             ``config["configurable"]["memory_session_context_enabled"]`` decides for that run.
-        max_recall_results: The maximum number of memories of each category.
+        max_recall_results: The maximum number of memories of each category. None: five, and up to ten where other
+            categories leave places unused.
         include_memory_types: Recall only these types, such as ``["facts", "goals"]``. None: all.
         include_categories: Recall only these of ``semantic``, ``episodic`` and ``procedural``. None: all.
         include_tools: Names of the tools that the agent gets. None: save, recall, update and delete.
@@ -151,7 +152,7 @@ class MemoryMiddleware(OperationMiddleware):
         *,
         user_id: UserSource = None,
         auto_recall: bool = True,
-        max_recall_results: int = 5,
+        max_recall_results: int | None = None,
         include_memory_types: Sequence[str] | None = None,
         include_categories: Sequence[str | MemoryCategory] | None = None,
         include_tools: list[str] | None = None,
@@ -173,7 +174,7 @@ class MemoryMiddleware(OperationMiddleware):
         from inference_core.agents import tools  # noqa: PLC0415 - the schemas take time to make
 
         super().__init__()
-        if max_recall_results < 1 or min(recall_timeout, cold_timeout) <= 0:
+        if (max_recall_results is not None and max_recall_results < 1) or min(recall_timeout, cold_timeout) <= 0:
             raise ConfigurationError("max_recall_results must be at least 1, recall_timeout and cold_timeout above 0")
         if not 0 < receipt_days <= MAX_RECEIPT_DAYS:
             raise ConfigurationError(f"receipt_days must be above 0 and at most {MAX_RECEIPT_DAYS}, not {receipt_days}")
@@ -210,7 +211,7 @@ class MemoryMiddleware(OperationMiddleware):
         self.start_timeout = self.call_timeout = None  # recall has a limit of its own
         self._silent_until = 0.0
         self.tools: Sequence[BaseTool] = tools.get_memory_tools(
-            self._binding, None, session_id, max_recall_results, include_tools
+            self._binding, None, session_id, max_recall_results or PLACES, include_tools
         )
         self._explains_tools = tool_instructions_enabled is not False
         self._instructions = tools.generate_memory_tools_system_instructions([tool.name for tool in self.tools])
@@ -232,7 +233,7 @@ class MemoryMiddleware(OperationMiddleware):
         chosen: dict[str, Any] = {
             "auto_recall": settings.enabled and settings.auto_recall,
             "include_tools": None if settings.enabled else [],
-            "max_recall_results": settings.max_results,
+            "max_recall_results": settings.max_results if "max_results" in settings.model_fields_set else None,
             "include_categories": settings.categories,
             "agent_scope_enabled": settings.agent_scope_enabled,
             "timezone": settings.timezone,
@@ -446,7 +447,7 @@ def create_memory_middleware(
     memory_service: MemoryService | None,
     user_id: UserSource = None,
     auto_recall: bool = True,
-    max_recall_results: int = 5,
+    max_recall_results: int | None = None,
     include_memory_types: Sequence[str] | None = None,
     include_categories: Sequence[str | MemoryCategory] | None = None,
     *,

@@ -52,6 +52,10 @@ DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
 _IN_PROFILE: Final = "in the profile already"
 _RECOUNTS: Final = 3
+PLACES: Final = 5
+"""For memories of each category, where the options set no limit; those that one does not use, others may."""
+_MOST_PLACES: Final = 2 * PLACES
+"""So many memories of a category may be told then."""
 _SPARE: Final = 3
 """How many more memories of each category are searched for than shown; they may take the places of doubted ones."""
 _MOST_ASKED: Final = 8_000
@@ -62,8 +66,8 @@ _MOST_ASKED: Final = 8_000
 class TurnOptions:
     """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
-    ``per_category`` bounds each category in profile and block together, ``max_memories`` (None: unbounded) all of them,
-    and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
+    ``per_category`` bounds each category in profile and block together (None: `PLACES` each, of which those that one
+    category does not use go to what is most relevant of others), ``max_memories`` (None: unbounded) all of them, and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
     holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
     filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` and ``cold_seconds`` are
@@ -72,7 +76,7 @@ class TurnOptions:
 
     types: Sequence[str] | None = None
     categories: Sequence[str | MemoryCategory] | None = None
-    per_category: int = 5
+    per_category: int | None = None
     max_memories: int | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
     has_profile: bool = True
@@ -84,9 +88,19 @@ class TurnOptions:
     cold_seconds: float = 0.0
 
     @property
+    def places(self) -> int:
+        """How many of a category are told if there are as many."""
+        return PLACES if self.per_category is None else self.per_category
+
+    @property
+    def max_places(self) -> int:
+        """How many of a category may be told at most."""
+        return _MOST_PLACES if self.per_category is None else self.per_category
+
+    @property
     def max_standing(self) -> int:
         """How many of a category a profile may hold: not all, so that there is room for what answers."""
-        return self.per_category - max(1, 2 * self.per_category // 5)
+        return self.places - max(1, 2 * self.places // 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +242,7 @@ class _Turn:
         rows = snapshot.pinned(self.scopes)
         for kind in STANDING:
             if self.kinds is None or kind.value in self.kinds:
-                limit = 2 * self.options.per_category  # some of them may say the same
+                limit = 2 * self.options.places  # some of them may say the same
                 rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.why_not)
         older = {mark.id for mark in frozen or ()}.difference(row.key for row in rows)
         rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
@@ -243,7 +257,7 @@ class _Turn:
         counts = Counter([line.section for line in profile.lines] + [item.section for item in newer])
         most = max(counts.values(), default=0)
         limit = self.profile_tokens if profile.lines else self.options.max_tokens
-        return most >= max(self.options.per_category, 1) or self.count(fenced_profile(profile.text)) > limit
+        return most >= max(self.options.places, 1) or self.count(fenced_profile(profile.text)) > limit
 
     def context(
         self,
@@ -288,7 +302,8 @@ class _Turn:
     ) -> tuple[list[ContextItem], SearchResult]:
         """What answers the question, by category, in the room that is left beside ``given``, filled with the newest."""
         counts = Counter(record.category for record in given)
-        room = {name: max(self.options.per_category - counts[name], 0) for name in self.groups}
+        room = {name: max(self.options.places - counts[name], 0) for name in self.groups}
+        most = {name: max(self.options.max_places - counts[name], 0) for name in self.groups}
         places, contents = {(record.namespace, record.id) for record in given}, {record.content for record in given}
         spare = _SPARE if self.query and self.options.engineer else 0
 
@@ -300,7 +315,7 @@ class _Turn:
         search = Search(
             groups=list(self.groups.values()),
             text=self.query,
-            limit=max(room.values(), default=0) + spare,
+            limit=max(most.values(), default=0) + spare,
             backfill=True,
             kinds=self.kinds,
             reject=reject,
@@ -322,18 +337,28 @@ class _Turn:
         if spare:
             items = doubted(items, self.query, [one.outdated for group in result.groups for one in group])
         rest = iter(items)
-        found: dict[MemoryCategory, list[ContextItem]] = {}
+        ranked: dict[MemoryCategory, list[tuple[float, int, ContextItem]]] = {}
         for name, group in zip(self.groups, result.groups, strict=True):
             own = list(islice(rest, len(group)))
             # They keep their order, whatever decided it, except that doubts move an item back by what they cost.
             scores = accumulate((item.score for item in own), min)
-            left = [score - item.doubt for item, score in zip(own, scores, strict=True)]
-            order = sorted(range(len(own)), key=lambda at: -left[at])
-            found[name] = [own[at] for at in order[: room[name]]]
+            left = [(score - item.doubt, at, item) for at, (item, score) in enumerate(zip(own, scores, strict=True))]
+            ranked[name] = sorted(left, key=lambda one: -one[0])
+        unused = sum(max(room[name] - len(own), 0) for name, own in ranked.items())
+        more = [
+            (score, name)
+            for name, own in ranked.items()
+            for score, _, item in own[room[name] : most[name]]
+            if score  # the newest, which fill up what was found, have none
+        ]
+        room.update(Counter(name for _, name in sorted(more, key=lambda one: -one[0])[:unused]) + Counter(room))
+        found: dict[MemoryCategory, list[ContextItem]] = {}
+        for (name, own), group in zip(ranked.items(), result.groups, strict=True):
+            found[name] = [item for _, _, item in own[: room[name]]]
             result.left_out.extend(
-                LeftOutRow(group[at], ", ".join(sorted(doubts)))
-                for at in order[room[name] :]
-                if at < room[name] and (doubts := own[at].doubts)
+                LeftOutRow(group[at], ", ".join(sorted(item.doubts)))
+                for _, at, item in own[room[name] :]
+                if at < room[name] and item.doubts
             )
         limit = self.options.max_memories
         while limit is not None and newer + sum(map(len, found.values())) > limit:

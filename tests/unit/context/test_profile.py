@@ -86,6 +86,19 @@ def test_marks_of_earlier_versions_are_read_and_other_forms_are_not():
         assert marks_in(other) is None
 
 
+@pytest.mark.parametrize(("many", "told"), [(2, {"taste 0", "taste 1"}), (3, {"taste 0"})])
+def test_of_preferences_that_do_not_all_fit_only_the_newest_stands(many: int, told: set[str]):
+    tastes = [record(f"taste {days}", days=days) for days in range(many)]
+    assert {*ids(profile_of([*tastes, RULE, PIN], UTC, per_category=3))} == {"rule", "pin", *told}
+
+
+def test_a_preference_too_many_does_not_renew_it():
+    tastes = [record(f"taste {days}", days=days) for days in range(4)]
+    frozen, current = (profile_of(some, UTC, per_category=3) for some in (tastes[1:], tastes))
+    shown, newer = renewed(frozen, current, {one.id: one for one in tastes}, UTC)
+    assert (shown, [one.id for one in newer]) == (frozen, ["taste 0"])
+
+
 @pytest.mark.parametrize(("change", "is_frozen"), [(0.0, False), (1 / 12, True), (1.0, True)])
 def test_it_stays_until_enough_has_changed(change: float, is_frozen: bool):
     frozen, current = profile_of([RULE, TASTE], UTC), profile_of([RULE, TASTE, PIN], UTC)
