@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from context.noise import read_back, remembering
 from report import Row, publish
@@ -57,7 +57,7 @@ def measured(users: Sequence[Conversation]) -> dict[str, float]:
                 places, _ = read_back(run(build_turn_context(service.scope, user.id, question.text, options)), texts)
                 found["told"] += not places.keys().isdisjoint(question.evidence)
                 found["lines"] += len(places)
-                best = [hit.id for hit in asyncio.run(recall(question.text, max(PLAIN)))]
+                best = [hit.id for hit in asyncio.run(cast("Any", recall(question.text, max(PLAIN))))]
                 for k in PLAIN:
                     found[f"plain {k}"] += not set(best[:k]).isdisjoint(question.evidence)
     asked = sum(len(user.questions) for user in users)

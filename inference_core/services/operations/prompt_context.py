@@ -67,8 +67,9 @@ class TurnOptions:
     """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
     ``per_category`` bounds each category in profile and block together (None: `PLACES` each, of which those that one
-    category does not use go to what is most relevant of others), ``max_memories`` (None: unbounded) all of them, and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
-    holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
+    category does not use go to what is most relevant of others), ``max_memories`` (None: unbounded) all of them, and
+    ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what holds
+    in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
     filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` and ``cold_seconds`` are
     those of a `Search`.
@@ -348,7 +349,7 @@ class _Turn:
         more = [
             (score, name)
             for name, own in ranked.items()
-            for score, _, item in own[room[name] : most[name]]
+            for score, _, _ in own[room[name] : most[name]]
             if score  # the newest, which fill up what was found, have none
         ]
         room.update(Counter(name for _, name in sorted(more, key=lambda one: -one[0])[:unused]) + Counter(room))
