@@ -56,6 +56,8 @@ PLACES: Final = 5
 """For memories of each category, where the options set no limit; those that one does not use, others may."""
 _MOST_PLACES: Final = 2 * PLACES
 """So many memories of a category may be told then."""
+_AS_RELEVANT: Final = 0.5
+"""A memory takes another category's place if it is this share as relevant as the best, if there are several."""
 _SPARE: Final = 3
 """How many more memories of each category are searched for than shown; they may take the places of doubted ones."""
 _MOST_ASKED: Final = 8_000
@@ -66,10 +68,10 @@ _MOST_ASKED: Final = 8_000
 class TurnOptions:
     """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
-    ``per_category`` bounds each category in profile and block together (None: `PLACES` each, of which those that one
-    category does not use go to what is most relevant of others), ``max_memories`` (None: unbounded) all of them, and
-    ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what holds
-    in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
+    ``per_category`` bounds each category in profile and block together; None: `PLACES` each, of which those that one
+    category does not use go to what is most relevant of others. ``max_memories`` (None: unbounded) bounds all of them,
+    and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
+    holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
     filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` and ``cold_seconds`` are
     those of a `Search`.
@@ -346,11 +348,14 @@ class _Turn:
             left = [(score - item.doubt, at, item) for at, (item, score) in enumerate(zip(own, scores, strict=True))]
             ranked[name] = sorted(left, key=lambda one: -one[0])
         unused = sum(max(room[name] - len(own), 0) for name, own in ranked.items())
+        best = max((item.relevance or 0.0 for item in items), default=0.0)
+        least = _AS_RELEVANT * best if sum(map(bool, ranked.values())) > 1 else 0.0
         more = [
             (score, name)
             for name, own in ranked.items()
-            for score, _, _ in own[room[name] : most[name]]
-            if score  # the newest, which fill up what was found, have none
+            for score, _, item in own[room[name] : most[name]]
+            # What only fills up has no score. Requests do not mention the preferences that they need.
+            if score and (item.kind in STANDING or (item.relevance or 0.0) >= least)
         ]
         room.update(Counter(name for _, name in sorted(more, key=lambda one: -one[0])[:unused]) + Counter(room))
         found: dict[MemoryCategory, list[ContextItem]] = {}
