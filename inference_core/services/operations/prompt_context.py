@@ -232,9 +232,8 @@ class _Turn:
         if changed:  # only then is anything else read
             rows = snapshot.beside([versions_key((record.namespace, record.id)) for record in changed])
             for record, row in zip(changed, rows, strict=True):
-                for state in states_in(row, self.now):
-                    if not state.place and is_of_known_schema(state.value):
-                        records[record.id, state.version] = record_at(state, record.namespace, record.id)
+                states = [one for one in states_in(row, self.now) if not one.place and is_of_known_schema(one.value)]
+                records |= {(record.id, one.version): record_at(one, record.namespace, record.id) for one in states}
         return profile_again(frozen, records, self.zone)
 
     def standing(self, snapshot: Snapshot, frozen: Sequence[ProfileMark] | None) -> dict[str, MemoryRecord]:
