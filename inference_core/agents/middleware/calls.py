@@ -165,17 +165,17 @@ class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
         """Runs `before_call`, then the model. Raises ConfigurationError if there is no memory to use."""
         request, update = run(self.before_call(request), self.call_timeout)
         response = handler(request)
-        return _with_update(response, {**(update or {}), **run(self.after_call(request, said_in(response)))})
+        return _with_update(response, {**(update or {}), **run(self.after_call(request, messages_of(response)))})
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: AsyncHandler) -> Response:
         """Like `wrap_model_call`."""
         request, update = await arun(self.before_call(request), self.call_timeout)
         response = await handler(request)
-        after = await arun(self.after_call(request, said_in(response)))
+        after = await arun(self.after_call(request, messages_of(response)))
         return _with_update(response, {**(update or {}), **after})
 
 
-def said_in(response: Response | AIMessage) -> Sequence[BaseMessage]:
+def messages_of(response: Response | AIMessage) -> Sequence[BaseMessage]:
     """The messages of a model's response, in each form in which a handler may return it."""
     if isinstance(response, AIMessage):
         return [response]
