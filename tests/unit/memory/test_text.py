@@ -365,10 +365,23 @@ def test_what_is_no_encoded_id_is_refused(segment: str):
         ("a b c", "a b c"),
         ("Plan B is a go", "Plan B is a go"),
         ("__init__ and snake_case_name", "__init__ and snake_case_name"),
+        ("s\u043eurc\u0435", "source"),
+        ("источник", "источник"),
+        ("s\u200bource", "source"),
     ],
-    ids=["spaces", "other gaps", "within underscores", "too few", "words", "names in code"],
+    ids=[
+        "spaces",
+        "other gaps",
+        "within underscores",
+        "too few",
+        "words",
+        "names in code",
+        "look-alikes",
+        "Cyrillic",
+        "hidden",
+    ],
 )
-def test_letters_apart_are_one_word(masked: str, shown: str):
+def test_words_are_read_as_a_reader_sees_them(masked: str, shown: str):
     assert unmasked(masked) == shown
 
 
