@@ -98,6 +98,11 @@ def is_plain(message: BaseMessage) -> bool:
     )
 
 
+def is_of_another(message: BaseMessage, agent: str | None) -> bool:
+    """Whether the answer of another agent than ``agent`` stands in ``message``: such a message bears its name."""
+    return isinstance(message, AIMessage) and bool(message.name) and message.name != agent
+
+
 def has_calls(message: BaseMessage) -> bool:
     """Whether a model calls tools in ``message``: in a record of a conversation, their results may be missing."""
     content: Any = message.content

@@ -232,6 +232,13 @@ def test_no_shape_of_a_providers_text_is_the_users(stage: Stage, kind: str) -> N
     assert not found, "\n".join(found)
 
 
+def test_regression_the_answer_of_another_agent_is_from_outside_on_every_path(stage: Stage) -> None:
+    """`add_messages`, blocks and summaries took any assistant's answer for that of the user's own."""
+    name = "a named assistant"
+    found = failures([Play(name, [*FRAMEWORKS[name], HumanMessage("Go on.")])], stage.paths, full=True)
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("name", ["list_memories_store", "recall_memories_store", "save_memory_store"])
 def test_a_foreign_tool_named_as_a_memory_tool_is_nobodys_voice(stage: Stage, name: str) -> None:
     """Guards tools of other servers: a name proves nothing."""

@@ -23,7 +23,7 @@ from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, brings_outside, label
 from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.outside import has_calls, is_plain
+from inference_core.outbox.outside import has_calls, is_of_another, is_plain
 from inference_core.outbox.partitions import Partition, Waiting, noted_outside
 from inference_core.services.operations.requests import check_same, request_of
 from inference_core.services.operations.scope import MemoryScope, UserId
@@ -49,7 +49,8 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
     `ContextBuilder` can show them. Messages of the system or of a framework, such as summaries, and messages without
     text are skipped. A message with an id is added only once, however often you pass it; a message without an id is new
     each time. The time of a message is ``additional_kwargs["timestamp"]`` (ISO 8601), by default now. A user message
-    with a ``name`` is another person's, unless it is the user id.
+    with a ``name`` is another person's, unless it is the user id; an answer with a ``name`` is another agent's, unless
+    it is this agent's.
 
     A message with anything but text, such as a picture, a citation, a tool's result or a system message, marks its
     session for good, even if it is skipped: what is said there may come from it, and is trusted less.
@@ -83,7 +84,7 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
             position=at,
             author=author,
             at=said_at(one) or now,
-            is_proven=is_proven,
+            is_proven=is_proven and not is_of_another(one, scope.namespaces.agent_name),
         )
         is_outside = is_outside or brings_outside(message)
         if role and one.text.strip():

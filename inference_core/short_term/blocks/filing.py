@@ -15,7 +15,7 @@ from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import mapping_field
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import ConversationMessage, Role, any_outside, author_of, label, traced
-from inference_core.outbox.outside import OWN_ARTIFACT, is_plain
+from inference_core.outbox.outside import OWN_ARTIFACT, is_of_another, is_plain
 from inference_core.outbox.partitions import noted_outside
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
@@ -29,8 +29,10 @@ _BLOCK: Final = "block"
 _SESSIONS: Final = "sessions"
 
 
-def passage(message: AnyMessage, conversation: UserSession, position: int = 0) -> ConversationMessage:
-    """``message`` as a message to ingest; tool calls and media become text."""
+def passage(
+    message: AnyMessage, conversation: UserSession, position: int = 0, agent: str | None = None
+) -> ConversationMessage:
+    """``message`` in a conversation with ``agent`` as a message to ingest; tool calls and media become text."""
     is_result = isinstance(message, ToolMessage | FunctionMessage)
     is_answer = isinstance(message, AIMessage)
     calls = message.tool_calls if isinstance(message, AIMessage) else []
@@ -43,7 +45,7 @@ def passage(message: AnyMessage, conversation: UserSession, position: int = 0) -
         id=message.id,
         position=position,
         author=None if is_answer else label(name),
-        is_proven=is_result or is_plain(message),
+        is_proven=is_result or (is_plain(message) and not is_of_another(message, agent)),
     )
 
 
@@ -55,7 +57,8 @@ def passages(
     The answers of memory tools are left out: what they tell is in memory.
     """
     told = (one for one in enumerate(messages) if getattr(one[1], "artifact", None) != OWN_ARTIFACT)
-    said = list(traced(passage(message, conversation, at) for at, message in told))
+    agent = scope.namespaces.agent_name
+    said = list(traced(passage(message, conversation, at, agent) for at, message in told))
     note = scope.engine, scope.clock, conversation.user_id, conversation.session_id
     was_there = yield from noted_outside(*note, is_outside=any_outside(said))
     return [replace(one, is_marked=True) for one in said] if was_there else said
