@@ -29,7 +29,6 @@ from inference_core.context.relevance import (
     answering,
     chances,
     is_likely,
-    is_question,
     pruned,
     relevance_asked,
 )
@@ -129,6 +128,7 @@ class ContextEngineer:
         zone: tzinfo = UTC,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         preamble: bool | None = None,
+        necessity: float | None = None,
     ) -> AssembledContext:
         """Selects and renders the ``items`` that help to answer ``query``. Pure: the same items give the same text.
 
@@ -139,6 +139,7 @@ class ContextEngineer:
             zone: The user's time zone, for dates and days.
             max_tokens: The maximum size of the text, by the engineer's counter. If no line fits, the text is "".
             preamble: Overrides the engineer's own.
+            necessity: The log-odds that a reply to ``query`` needs memory; None if no model tells.
 
         Raises:
             TypeError: ``query`` is not text, or some times of items are naive and others aware. What the engineer's
@@ -148,7 +149,7 @@ class ContextEngineer:
         found = [ContextItem.of_document(one) if isinstance(one, MemoryStoreDocument) else one for one in items]
         given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in found])
         moment = now or datetime.now(UTC)
-        units, dropped = self._selected(given, query) if self.selects else ([(item,) for item in given], [])
+        units, dropped = self._selected(given, query, necessity) if self.selects else ([(item,) for item in given], [])
 
         def render(kept: Sequence[Unit]) -> AssembledContext:
             context = AssembledContext(
@@ -162,7 +163,9 @@ class ContextEngineer:
         context, over = self._fitted(units, render, zone, max(max_tokens, 0))
         return replace(context, dropped=[*dropped, *over])
 
-    def _selected(self, given: Sequence[ContextItem], query: str | None) -> tuple[list[Unit], list[Dropped]]:
+    def _selected(
+        self, given: Sequence[ContextItem], query: str | None, necessity: float | None
+    ) -> tuple[list[Unit], list[Dropped]]:
         """The candidates for the prompt, the most valuable first, and the items dropped for other reasons than room.
 
         In this order: doubtful items lose value and duplicates go; unless the query asks for the past, statements that
@@ -175,9 +178,9 @@ class ContextEngineer:
             dropped += others
         found = resolved(by_value(once), keeps_history=history)
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
-        min_best = relevance_asked(query, everything, self.pruning)
-        spares = self.pruning.keeps_standing or not is_question(query or "")
-        chance = chances(everything, self.pruning.min_relevance, min_best, STANDING if spares else ())
+        min_best = relevance_asked(necessity, self.pruning)
+        spared = STANDING if self.pruning.keeps_standing else ()
+        chance = chances(everything, self.pruning.min_relevance, min_best, spared)
         least = self.pruning.min_chance
         single = by_value([*found.kept, *found.untrusted])
         kept, unneeded = pruned(single, chance, least, self.pruning.max_external)

@@ -18,20 +18,15 @@ from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.analysis import query_alternatives
-from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.similarity import terms_of
 from inference_core.slots.words import PEOPLE, word_set
 
 Chances = Mapping[tuple[str, str], float]
 """By source and id of an item, how likely it is needed, from 0 to 1."""
 _MAX_EXTERNAL: Final = 5
-_MORE_THAN_A_GREETING: Final = 3
-"""Words."""
-_FEW: Final = 5
-_MORE_THAN_OPEN: Final = 3
-"""Words that can be searched for; a question with fewer is open."""
 _SURE: Final = 0.995
+_NECESSITY: Final = 0.3
+"""What a unit of necessity takes off the log-odds of the relevance that is asked for."""
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
 _BASE: Final = 0.18
 _RELEVANCE: Final = 0.37
@@ -61,18 +56,6 @@ _FIRST_PERSON: Final = re.compile(
     r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user|ich|mir|mich|meine?[nmrs]?|wir|uns|unsere?[nmrs]?)\b",
     re.IGNORECASE,
 )
-_OF_NOBODY: Final = re.compile(
-    r"\b(?:(?:tell|give|show|write|teach|send) (?:me|us)|how (?:do|can) (?:I|we))\b", re.IGNORECASE
-)
-_OF_SOMEBODY: Final = re.compile(
-    r"\b(?:he|him|his|she|hers?|it|yesterday|today|tomorrow|tonight|"
-    r"recently|(?:last|next) (?:week|month|year|time|night|morning)|"
-    r"January|February|March|April|May|June|July|August|September|October|November|December|"
-    r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)\b"
-)
-"""Pronouns for people and words for days, which questions about general knowledge seldom hold."""
-_NAMES: Final = re.compile(r"(?<=[^.!?:]\s)[A-Z]\w+(?:\s[A-Z]\w+)*")
-"""Capitalized words that do not begin a sentence."""
 _SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
 _POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
 _NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
@@ -102,13 +85,13 @@ class Pruning:
     Args:
         min_chance: The minimum estimated chance that an item is needed (`chances`).
         min_relevance: A minimum relevance for every item; off by default, because it loses more.
-        min_best: For a question about general knowledge: if no item is as relevant as this, only items without a
-            relevance are kept. The default loses some evidence, as does that of ``min_any``.
-        min_any: The same for any other question (`relevance_asked`).
+        min_best: How relevant the most relevant item must be for a message of which it is as likely as not that a
+            reply needs memory; else only items without a relevance are kept. The less likely it is, the more relevant
+            it must be (`relevance_asked`).
+        min_any: The least that is asked of it, whatever the message.
         max_external: At most this many items from tools, documents and the web are kept, the likeliest ones, because
             poisoned texts come in numbers.
-        keeps_standing: Whether rules and preferences stay where ``min_best`` or ``min_any`` leaves items out. For a
-            request, which is no question, they always do.
+        keeps_standing: Whether rules and preferences stay where ``min_best`` or ``min_any`` leaves items out.
 
     Raises:
         ConfigurationError: A threshold is not from 0 to 1, or ``max_external`` is negative.
@@ -116,8 +99,8 @@ class Pruning:
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.1
-    min_any: float = 0.073
+    min_best: float = 0.07
+    min_any: float = 0.05
     max_external: int = 2
     keeps_standing: bool = True
 
@@ -129,48 +112,17 @@ class Pruning:
             raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
 
 
-def relevance_asked(query: str | None, items: Sequence[ContextItem], pruning: Pruning) -> float:
-    """How relevant the best of ``items`` must be for any of them to have to do with ``query``.
+def relevance_asked(necessity: float | None, pruning: Pruning) -> float:
+    """How relevant the most relevant item must be for any to have to do with the message.
 
-    0 for a few items, which take little room, and for an open question ("What should I do this weekend?"), whose answer
-    may draw on anything; also if the question or the best item is not in English, as relevance then says little.
+    ``necessity`` is the log-odds that a reply needs memory, by the vector of the message; None if no model tells. It
+    and the relevance are evidence of the same thing, so what the one lacks the other makes up for: thanks or a sum that
+    memory has to do with are told, and so is a question about the user whose words no memory shares.
     """
-    if query is None or not _is_in_english(query, items):
-        return 0.0
-    if not is_personal(query, items):
-        return pruning.min_best
-    are_few = sum(item.relevance is not None for item in items) <= _FEW
-    return 0.0 if are_few or len(query_alternatives(query)) < _MORE_THAN_OPEN else pruning.min_any
-
-
-def _is_in_english(query: str, items: Sequence[ContextItem]) -> bool:
-    """Whether ``query`` says more than a greeting and is in English, as is the most relevant of ``items``."""
-    if len(query.split()) < _MORE_THAN_A_GREETING or language_of(query) != "en":
-        return False
-    best = max(items, key=lambda item: item.relevance or 0.0, default=None)
-    return best is None or language_of(best.text) in ("en", "")
-
-
-def is_question(query: str) -> bool:
-    """Whether ``query`` is a question in English, not a request to do something."""
-    return query.rstrip().endswith("?") or _ASKS.match(query) is not None
-
-
-def is_personal(query: str | None, items: Sequence[ContextItem] = ()) -> bool:
-    """Whether ``query`` may be about the user; False for an English question about general knowledge.
-
-    It may if it asks nothing in particular, speaks of the user, of a person by pronoun or kinship, or of a day, or
-    names what one of ``items`` names; also if it or the most relevant item is not in English, as relevance and these
-    words then say little.
-    """
-    if query is None or not _is_in_english(query, items):
-        return True
-    if _FIRST_PERSON.search(_OF_NOBODY.sub("", query)) or _OF_SOMEBODY.search(query):
-        return True
-    if not _RELATIVES.isdisjoint(_WORD.findall(query.casefold())):
-        return True
-    names = map(re.escape, _NAMES.findall(query))
-    return any(re.search(rf"\b{name}\b", item.text) for name in names for item in items)
+    if necessity is None or not pruning.min_best:
+        return pruning.min_any
+    asked = _logit(pruning.min_best) - _NECESSITY * necessity
+    return max(pruning.min_any, 1 / (1 + math.exp(-asked)))
 
 
 def chances(

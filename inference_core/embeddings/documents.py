@@ -45,18 +45,28 @@ def embed_documents_now(embedder: Embedder, wholes: Sequence[Passage], *, with_t
 def embed_query(
     embedder: Embedder, text: str, timeout: float | None, spaces: frozenset[int], *, with_tokens: bool
 ) -> Operation[dict[int, QueryVectors]]:
-    """The vectors of a query in each of ``spaces``, by space. Raises EmbeddingError or DeadlineExceeded."""
-    encodings = yield from embedder.query(text, timeout, spaces)
+    """The vectors of a query in each of ``spaces``, by space. Raises EmbeddingError or DeadlineExceeded.
+
+    Only a model that knows the language of the query tells whether memory is needed. A query in another language than
+    English has a vector in the multilingual space too, if there is one.
+    """
+    from inference_core.retrieval.vectors import MULTILINGUAL  # noqa: PLC0415 - imports numpy, which takes time
+
     is_english = language_of(text) in _ENGLISH
+    if spaces and not is_english and embedder.has_languages:
+        spaces |= {MULTILINGUAL}
+    encodings = yield from embedder.query(text, timeout, spaces)
     found: dict[int, QueryVectors] = {}
     for encoding in encodings:
-        weight = 1.0 if is_english or encoding.space else ACROSS
-        found[encoding.space] = QueryVectors(encoding.vector, weight=weight)
+        knows_language = is_english or encoding.space == MULTILINGUAL
+        weight = 1.0 if knows_language else ACROSS
+        necessity = encoding.necessity if knows_language else None
+        found[encoding.space] = QueryVectors(encoding.vector, weight=weight, necessity=necessity)
         if encoding.tokens is not None and with_tokens:
             words = word_numbers(encoding.pieces)
             chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)] or [*range(len(words))]
             tokens, numbers = encoding.tokens[chosen], [words[at] for at in chosen]
-            found[encoding.space] = QueryVectors(encoding.vector, tokens, numbers, weight)
+            found[encoding.space] = QueryVectors(encoding.vector, tokens, numbers, weight, necessity)
     return found
 
 

@@ -28,6 +28,9 @@ TOKENS_AT_ONCE: Final = 256
 """Tokens in a batch. Each takes about 0.1 MB of memory, and larger batches are not faster."""
 MAX_CHARACTERS: Final = 20_000
 """Text beyond this many characters is not read: the time and memory that a text takes grow with its length."""
+PROJECTION: Final = "_projection.npz"
+NECESSITY: Final = "necessity.npz"
+"""Has an array for each model, by the name before `PROJECTION`."""
 
 
 class Tokens(NamedTuple):
@@ -51,7 +54,8 @@ class EncoderEmbeddings(Embeddings):
     ``_passage`` and ``_query`` are the prefixes that the model expects before a text, ``_space`` is the vector space.
     ``_projection_file``, made by `scripts/fit_projection.py`, holds the axes (width, dimensions) onto which token
     vectors are projected, and the means of all vectors, which are subtracted because what all vectors have in common
-    carries no meaning (Mu and Viswanath 2018).
+    carries no meaning (Mu and Viswanath 2018). `NECESSITY`, made by `scripts/fit_necessity.py`, holds what tells from
+    the vector of a query whether a reply needs memory: weights (width,) and, last, an intercept.
     """
 
     _projection_file: ClassVar[str]
@@ -66,6 +70,7 @@ class EncoderEmbeddings(Embeddings):
         self._inputs: frozenset[str] = frozenset()
         self._axes: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self._means: dict[str, NDArray[np.float32]] = {}
+        self._necessity: NDArray[np.float32] | None = None
 
     @abstractmethod
     def _open(self) -> tuple[Any, Tokenize]:
@@ -75,10 +80,10 @@ class EncoderEmbeddings(Embeddings):
         """Loads the model; later calls return at once. Raises EmbeddingError for an unexpected file, like `_open`."""
         with self._lock:
             if self._session is None:
-                content = files("inference_core.embeddings").joinpath(self._projection_file).read_bytes()
-                held = {name: array.astype(np.float32) for name, array in np.load(BytesIO(content)).items()}
+                held = _arrays(self._projection_file)
                 self._axes = held.pop("axes")
                 self._means = held
+                self._necessity = _arrays(NECESSITY).get(self._projection_file.removesuffix(PROJECTION))
                 session, self._tokens = self._open()
                 self._inputs = frozenset(one.name for one in session.get_inputs())
                 self._session = session
@@ -101,7 +106,11 @@ class EncoderEmbeddings(Embeddings):
 
     def encode_queries(self, texts: list[str]) -> list[TextEncoding]:
         """The encoding of each query, the same as by itself."""
-        return self._encoded(self._query, texts)
+        encodings = self._encoded(self._query, texts)
+        if self._necessity is None:
+            return encodings
+        weights, intercept = self._necessity[:-1], self._necessity.item(-1)
+        return [one._replace(necessity=float(one.vector @ weights) + intercept) for one in encodings]
 
     @property
     def prefixes(self) -> frozenset[str]:
@@ -150,6 +159,12 @@ class EncoderEmbeddings(Embeddings):
             mask[row, : len(one.numbers)] = 1
         given = {"input_ids": numbers, "attention_mask": mask, "token_type_ids": np.zeros_like(numbers)}
         return self._session.run(None, {name: given[name] for name in self._inputs})[0], mask
+
+
+def _arrays(name: str) -> dict[str, NDArray[np.float32]]:
+    """The arrays in a file beside this module."""
+    content = files("inference_core.embeddings").joinpath(name).read_bytes()
+    return {name: array.astype(np.float32) for name, array in np.load(BytesIO(content)).items()}
 
 
 def open_session(model: Path | bytes) -> Any:

@@ -13,13 +13,15 @@ class TextEncoding(NamedTuple):
 
     Vectors have unit length. Token vectors may have fewer dimensions than the text's; start and end tokens have none.
     ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. ``space`` is the
-    vector space that the vectors are in, for a model with several.
+    vector space that the vectors are in, for a model with several. ``necessity`` is, for a query, the log-odds that a
+    reply to it needs memory (`scripts/fit_necessity.py`); None if the model cannot tell.
     """
 
     vector: Floats
     tokens: Floats | None = None
     pieces: tuple[str, ...] = ()
     space: int = 0
+    necessity: float | None = None
 
 
 @runtime_checkable

@@ -77,13 +77,15 @@ class QueryVectors(NamedTuple):
     """A query's vector in one space, and those of its content tokens (tokens, dimensions), if the model gives them.
 
     ``words`` holds, for each token, the number of the word that it belongs to; if empty, each token is a word.
-    ``weight``, from 0 to 1, is how much closeness in this space counts relative to the others.
+    ``weight``, from 0 to 1, is how much closeness in this space counts relative to the others. ``necessity`` is the
+    log-odds that a reply to the query needs memory, None if the model cannot tell.
     """
 
     vector: Floats
     tokens: Floats | None = None
     words: Sequence[int] = ()
     weight: float = 1.0
+    necessity: float | None = None
 
 
 Epoch = int | str

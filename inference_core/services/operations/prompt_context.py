@@ -271,7 +271,7 @@ class _Turn:
         """``profile``, and beside it ``newer`` items and what answers the question."""
         given = [*(standing[line.id] for line in profile.lines), *(item.record for item in newer if item.record)]
         found, result = self.gathered(snapshot, given, len(newer))
-        context, block = self.rendered(profile, [*newer, *found])
+        context, block = self.rendered(profile, [*newer, *found], result.necessity)
         if not block:
             profile = Profile()
         shown = [
@@ -370,7 +370,9 @@ class _Turn:
             max(reversed(found.values()), key=len).pop()
         return list(chain.from_iterable(found.values())), result
 
-    def rendered(self, profile: Profile, items: Sequence[ContextItem]) -> tuple[AssembledContext, str]:
+    def rendered(
+        self, profile: Profile, items: Sequence[ContextItem], necessity: float | None
+    ) -> tuple[AssembledContext, str]:
         """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
         has_profile, budget = self.options.has_profile, self.options.max_tokens
         used = self.count(fenced_profile(profile.text)) if has_profile else 0
@@ -387,6 +389,7 @@ class _Turn:
                 zone=self.zone,
                 max_tokens=max(room, 0),
                 preamble=False if has_profile else None,
+                necessity=necessity,
             )
             block = block_of(context.text) if context.text or profile.lines or (items and has_profile) else ""
             over = used + self.count(fenced(block)) - budget if block else 0

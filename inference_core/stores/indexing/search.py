@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from statistics import fmean
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -108,12 +109,16 @@ class LeftOutRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The rows of each group, the best first; how they were ranked; if not by all evidence, why; what was left out."""
+    """The rows of each group, the best first; how they were ranked; if not by all evidence, why; what was left out.
+
+    ``necessity`` is the log-odds that a reply to the text needs memory; None if the model does not tell.
+    """
 
     groups: list[list[FoundRow]]
     mode: RecallMode
     reason: str | None = None
     left_out: list[LeftOutRow] = field(default_factory=list[LeftOutRow])
+    necessity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,12 @@ class QuestionVectors:
 
     vectors: Mapping[int, QueryVectors] | None = None
     problem: str | None = None
+
+    @property
+    def necessity(self) -> float | None:
+        """The log-odds that a reply to the question needs memory, the mean of what models say; None if none does."""
+        told = [one.necessity for one in (self.vectors or {}).values() if one.necessity is not None]
+        return fmean(told) if told else None
 
 
 AskModel = Callable[[frozenset[int]], QuestionVectors]

@@ -232,7 +232,7 @@ class Snapshot:
             with step("rerank"):
                 groups, failure = reranked(self._rerank, search, groups)
             problem = failure or problem
-        return SearchResult(groups, mode, problem, left_out)
+        return SearchResult(groups, mode, problem, left_out, question.necessity)
 
     def _selected(
         self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace], hits: Iterator[Hit]
@@ -320,5 +320,6 @@ def search_each_user(
         is_lexical = any(one.mode is RecallMode.LEXICAL for one in results)
         problem = next((one.reason for one in results if one.reason), None)
         left_out = [left for one in results for left in one.left_out]
-        merged.append(SearchResult(groups, RecallMode.LEXICAL if is_lexical else results[0].mode, problem, left_out))
+        mode = RecallMode.LEXICAL if is_lexical else results[0].mode
+        merged.append(SearchResult(groups, mode, problem, left_out, results[0].necessity))
     return merged

@@ -9,7 +9,7 @@ import pytest
 
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.relevance import Pruning, answering, chances, is_likely, is_personal, pruned
+from inference_core.context.relevance import Pruning, answering, chances, is_likely, pruned
 from inference_core.errors import ConfigurationError
 from inference_core.memory.trust import Trust
 
@@ -203,32 +203,49 @@ def test_the_best_item_is_as_likely_however_long_and_the_others_are_not():
     assert chance(5, "next") > chance(100, "next") > chance(2_000, "next") == chance(5_000, "next")
 
 
-def test_a_question_that_nothing_has_to_do_with_is_told_nothing():
-    """A question about somebody else's project was told the five best, whatever they were."""
-    beans = [item(f"b{at}", f"Row {at} holds beans", relevance=0.05, score=-at) for at in range(6)]
-    query, engineer = "Which port does our metrics gateway use now?", ContextEngineer()
-
-    def told(*items: ContextItem, query: str = query, engineer: ContextEngineer = engineer) -> list[str]:
-        return [one.id for one in engineer.assemble(items, query=query, now=NOW).items]
-
-    assert told(*beans) == []
-    assert told(*beans, item("rule"), engineer=engineer) == ["rule"], "what no source has judged is told"
-    assert told(*beans[:5]), "of a few, the best may be told"
-    assert told(*beans, item("gateway", "The gateway listens on 9464", relevance=0.08)), "one is near enough"
-    assert told(*beans, query="What should I do this weekend?"), "an open question may need anything"
-    assert told(*beans, query="Was soll ich am Wochenende mit den Kindern unternehmen?"), "relevance is for English"
-    assert told(*beans, engineer=ContextEngineer(pruning=Pruning(min_any=0)))
-
-
 @pytest.mark.parametrize(
-    ("query", "is_told"), [("Which port does our gateway use?", False), ("Deploy our change of the gateway port", True)]
+    ("necessity", "relevance", "is_told"),
+    [
+        (-4.0, 0.25, False),
+        (-4.0, 0.6, True),
+        (0.0, 0.05, False),
+        (0.0, 0.07, True),
+        (3.0, 0.035, True),
+        (3.0, 0.01, False),
+        (None, 0.035, True),
+        (None, 0.01, False),
+    ],
+    ids=[
+        "thanks",
+        "thanks that memory has to do with",
+        "unsure",
+        "unsure, nearer",
+        "about the user",
+        "about nothing",
+        "no model",
+        "no model, nothing near",
+    ],
 )
-def test_rules_are_kept_for_a_request_even_where_they_do_not_stand_in_every_prompt(query: str, is_told: bool):
+def test_the_less_a_reply_needs_memory_the_more_relevant_the_best_must_be(
+    necessity: float | None, relevance: float, is_told: bool
+):
+    """Greetings in eleven languages were told five lines, as only English words said what a message is about."""
+    items = [item(f"b{at}", f"Row {at} holds beans", relevance=relevance / (at + 1), score=-at) for at in range(6)]
+    found = ContextEngineer().assemble([*items, item("rule")], query="Row?", now=NOW, necessity=necessity)
+    told = [one.id for one in found.items]
+    assert "rule" in told, "what no source has judged is told"
+    assert ("b0" in told) is is_told
+    everything = ContextEngineer(pruning=Pruning(min_best=0, min_any=0))
+    assert "b0" in [one.id for one in everything.assemble(items, query="Row?", now=NOW, necessity=necessity).items]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_rules_that_recall_found_stay_where_nothing_is_told_if_they_may(is_kept: bool):
     rule = replace(item("rule", "Answer in short sentences", relevance=0.02), kind="instructions")
     beans = [item(f"b{at}", f"Row {at} holds beans", relevance=0.02) for at in range(6)]
-    pruning = Pruning(min_best=0.5, min_any=0.5, keeps_standing=False, min_chance=0)
-    items = ContextEngineer(pruning=pruning).assemble([rule, *beans], query=query, now=NOW).items
-    assert [one.id for one in items] == (["rule"] if is_told else [])
+    engineer = ContextEngineer(pruning=Pruning(keeps_standing=is_kept, min_chance=0))
+    items = engineer.assemble([rule, *beans], query="Thanks!", now=NOW, necessity=-3.0).items
+    assert [one.id for one in items] == (["rule"] if is_kept else [])
 
 
 def test_pinned_and_unjudged_items_are_always_likely():
@@ -274,52 +291,3 @@ def test_few_lines_are_told_that_come_from_outside():
     assert {one.id for one in found.untrusted} == {"w0", "w1"}
     assert [one.id for items in found.sections.values() for one in items] == ["mine"]
     assert {one.reason for one in found.dropped} == {DropReason.UNCONFIRMED}
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        None,
-        "Good morning!",
-        "Hello again, where should I have lunch?",
-        "What do you know about me?",
-        "Where does the user live?",
-        "When does the daughter from Canada arrive?",
-        "What did he do with the spectacles?",
-        "What happened in July?",
-        "The canary is throwing errors, undo it.",
-        "Are hazelnuts in what Marie Dubois ordered?",
-        "Was soll ich heute kochen?",
-        "¿Dónde comemos?",
-    ],
-)
-def test_what_may_be_about_the_user_is_told_the_best_there_is(query: str | None):
-    """Few words connect "Where should I have lunch?" with an allergy, and a line too many costs little.
-
-    Regression: of questions that are not in the first person, every tenth lost what answers it, since the best of
-    hundreds of messages may have a low relevance.
-    """
-    allergy = item("a", "Marie Dubois is allergic to hazelnuts", relevance=0.05)
-    assert is_personal(query, [allergy])
-    assert ContextEngineer().assemble([allergy], query=query, now=NOW).text
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "What is the capital of Peru?",
-        "Tell me a joke about penguins.",
-        "How do I reverse a linked list?",
-        "Who discovered the hazelnut, Marie Curie or Linnaeus?",
-    ],
-)
-def test_what_is_asked_of_general_knowledge_is_told_nothing(query: str):
-    allergy = item("a", "Marie Dubois is allergic to hazelnuts", relevance=0.05)
-    assert not is_personal(query, [allergy])
-    assert ContextEngineer().assemble([allergy], query=query, now=NOW).text == ""
-
-
-def test_a_memory_in_another_language_is_not_silenced():
-    """English questions about Spanish memories have a low relevance whatever they ask."""
-    lunch = item("a", "Come siempre en el bar de la esquina con los compañeros", relevance=0.05)
-    assert ContextEngineer().assemble([lunch], query="Which place is best for lunch?", now=NOW).text
