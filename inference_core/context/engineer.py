@@ -178,7 +178,7 @@ class ContextEngineer:
             dropped += others
         found = resolved(by_value(once), keeps_history=history)
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
-        min_best = relevance_asked(necessity, self.pruning)
+        min_best = relevance_asked(everything, necessity, self.pruning)
         spared = STANDING if self.pruning.keeps_standing else ()
         chance = chances(everything, self.pruning.min_relevance, min_best, spared)
         least = self.pruning.min_chance

@@ -25,6 +25,7 @@ Chances = Mapping[tuple[str, str], float]
 """By source and id of an item, how likely it is needed, from 0 to 1."""
 _MAX_EXTERNAL: Final = 5
 _SURE: Final = 0.995
+_FEW: Final = 5
 _NECESSITY: Final = 0.3
 """What a unit of necessity takes off the log-odds of the relevance that is asked for."""
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
@@ -112,14 +113,17 @@ class Pruning:
             raise ConfigurationError(f"max_external must not be negative, not {self.max_external}")
 
 
-def relevance_asked(necessity: float | None, pruning: Pruning) -> float:
-    """How relevant the most relevant item must be for any to have to do with the message.
+def relevance_asked(items: Sequence[ContextItem], necessity: float | None, pruning: Pruning) -> float:
+    """How relevant the most relevant of ``items`` must be for any to have to do with the message.
 
-    ``necessity`` is the log-odds that a reply needs memory, by the vector of the message; None if no model tells. It
-    and the relevance are evidence of the same thing, so what the one lacks the other makes up for: thanks or a sum that
-    memory has to do with are told, and so is a question about the user whose words no memory shares.
+    ``necessity`` is the log-odds that a reply needs memory, by the vector of the message. It and the relevance are
+    evidence of the same thing, so what the one lacks the other makes up for: thanks or a sum that memory has to do with
+    are told, and so is a question about the user whose words no memory shares. If no model tells (None), a few items
+    are shown whatever their relevance, as they take little room.
     """
-    if necessity is None or not pruning.min_best:
+    if necessity is None:
+        return pruning.min_any if sum(item.relevance is not None for item in items) > _FEW else 0.0
+    if not pruning.min_best:
         return pruning.min_any
     asked = _logit(pruning.min_best) - _NECESSITY * necessity
     return max(pruning.min_any, 1 / (1 + math.exp(-asked)))

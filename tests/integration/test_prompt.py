@@ -299,8 +299,9 @@ def test_a_question_that_nothing_has_to_do_with_gets_an_empty_block_that_says_so
     """The block ended after its first line, and without a profile there was none: the model could not know why."""
     for number in range(rules):
         service.sync.save_memory(U, f"Answer in short sentences, rule {number}", "instructions")
-    service.sync.save_memory(U, "Walks the dog at seven", "facts")
-    engineer = ContextEngineer(pruning=Pruning(min_best=0.9))
+    for fact in ("Walks the dog at seven", "Plays chess", "Owns a boat", "Sings alto", "Bakes bread", "Reads Homer"):
+        service.sync.save_memory(U, fact, "facts")
+    engineer = ContextEngineer(pruning=Pruning(min_any=0.9))
     request, result = asked(service, "What is the capital of Peru?", engineer=engineer)
     (block,) = blocks(request)
     assert block.rstrip().endswith("Nothing else was found in memory for this message.")

@@ -12,7 +12,7 @@ from work import TooSlow, at_most
 
 from inference_core.context.comparing import asks_for_history, doubted, stems_of
 from inference_core.context.items import AssembledContext, ContextItem
-from inference_core.context.relevance import answering, is_personal, is_question
+from inference_core.context.relevance import answering
 from inference_core.context.render import contents_in, neutral_line, numbered, whole, xml
 from inference_core.errors import without_quotes
 from inference_core.evaluation.answers import verdict_of
@@ -118,7 +118,7 @@ def _rendered(text: str) -> object:
 def _weighed(text: str) -> object:
     texts = (text, text[:300], f"I {text}")
     items = [replace(ContextItem.of(_record(one), source="recall"), relevance=0.5) for one in texts]
-    return doubted(items, text), answering(items, f"my {text}"), is_personal(text, items)
+    return doubted(items, text), answering(items, f"my {text}")
 
 
 def _said(text: str) -> object:
@@ -148,7 +148,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "line": neutral_line,
     "rendered": _rendered,
     "weighed": _weighed,
-    "question": lambda text: (is_question(text), asks_for_history(text), asks_for_past(text), asks_for_present(text)),
+    "question": lambda text: (asks_for_history(text), asks_for_past(text), asks_for_present(text)),
     "asks for the present": lambda text: asks_for_present(f"What is {text}"),
     "stems": stems_of,
     "gist": gist,

@@ -72,10 +72,10 @@ class TestRelevance:
         assert far.text in told(assembled(*answers, far, pruning=Pruning(min_chance=0)))
 
     def test_if_the_best_has_nothing_to_do_with_the_question_nothing_is_told(self):
-        notes = [item(f"Note {at}", relevance=0.05) for at in range(5)]
+        notes = [item(f"Note {at}", relevance=0.04) for at in range(6)]
         context = assembled(*notes, query="How deep is the sea?")
-        assert (context.text, context.tokens, len(context.dropped)) == ("", 0, 5)
-        assert len(told(assembled(*notes, query="How deep is the sea?", pruning=Pruning(min_best=0)))) == 5
+        assert (context.text, context.tokens, len(context.dropped)) == ("", 0, 6)
+        assert len(told(assembled(*notes, query="How deep is the sea?", pruning=Pruning(min_any=0)))) == 6
 
     @pytest.mark.parametrize(
         ("question", "relevance"), [("Which breed is the poodle?", 0.12), ("How old is Rex?", 0.01)]
@@ -92,8 +92,8 @@ class TestRelevance:
     def test_rules_are_told_whatever_the_question(self):
         """They share few words with what they apply to."""
         rule = item("Never use emojis", relevance=0.02, kind="instructions")
-        note = item("Note", relevance=0.05)
-        context = assembled(rule, note, query="How deep is the sea?")
+        notes = [item(f"Note {at}", relevance=0.04) for at in range(5)]
+        context = assembled(rule, *notes, query="How deep is the sea?")
         assert told(context) == ["Never use emojis"]
 
     def test_a_pinned_memory_is_told_whatever_the_question(self):

@@ -206,14 +206,14 @@ def test_the_best_item_is_as_likely_however_long_and_the_others_are_not():
 @pytest.mark.parametrize(
     ("necessity", "relevance", "is_told"),
     [
-        (-4.0, 0.25, False),
-        (-4.0, 0.6, True),
-        (0.0, 0.05, False),
-        (0.0, 0.07, True),
-        (3.0, 0.035, True),
-        (3.0, 0.01, False),
-        (None, 0.035, True),
-        (None, 0.01, False),
+        (-4.0, 0.15, False),
+        (-4.0, 0.25, True),
+        (0.0, 0.06, False),
+        (0.0, 0.08, True),
+        (3.0, 0.06, True),
+        (3.0, 0.04, False),
+        (None, 0.06, True),
+        (None, 0.04, False),
     ],
     ids=[
         "thanks",

@@ -111,7 +111,7 @@ def test_passages_are_embedded_together_and_belong_to_their_texts():
 def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: bool):
     embedder = Embedder(model, "f")
     assert _both(embedder, ["tea"], with_tokens=with_tokens) == [DocumentVectors(_vector("tea"), None)]
-    vector, tokens, words, weight = _asked(embedder, "tea", with_tokens=with_tokens)
+    vector, tokens, words, weight, _ = _asked(embedder, "tea", with_tokens=with_tokens)
     assert (vector.tolist(), tokens, words, weight) == (_unit(3).tolist(), None, (), 1.0)
 
 
@@ -128,11 +128,39 @@ def test_without_tokens_there_are_vectors_only(model: Embeddings, with_tokens: b
     ids=["content", "pieces", "stop words only", "punctuation only", "Han", "empty"],
 )
 def test_of_a_query_the_tokens_that_carry_meaning_are_compared(text: str, chosen: list[str]):
-    vector, tokens, words, _ = _asked(Embedder(ByWord(), "f"), text, with_tokens=True)
+    vector, tokens, words, *_ = _asked(Embedder(ByWord(), "f"), text, with_tokens=True)
     assert vector.tolist() == _unit(len(text)).tolist()
     assert tokens is not None
     assert tokens.tolist() == _tokens(chosen).tolist()
     assert len(words) == len(chosen)
+
+
+class Telling(Plain):
+    """A model with a space for each group of languages, which says in each how much a reply needs memory."""
+
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        raise NotImplementedError
+
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        return [TextEncoding(_unit(1), space=space, necessity=1.0 + space) for space in sorted(spaces)]
+
+
+@pytest.mark.parametrize(
+    ("text", "spaces", "told"),
+    [
+        ("Where do I live?", {PLAIN}, {PLAIN: 1.0}),
+        ("Where do I live?", {PLAIN, MULTILINGUAL}, {PLAIN: 1.0, MULTILINGUAL: 2.0}),
+        ("Wo wohne ich eigentlich?", {PLAIN}, {PLAIN: None, MULTILINGUAL: 2.0}),
+        ("Wo wohne ich eigentlich?", set[int](), dict[int, float]()),
+    ],
+    ids=["English", "both", "German, of English texts", "of no texts"],
+)
+def test_a_model_that_knows_the_language_says_whether_memory_is_needed(
+    text: str, spaces: set[int], told: dict[int, float | None]
+):
+    embedder = Embedder(Telling(), "f")
+    found = run(embed_query(embedder, text, None, frozenset(spaces), with_tokens=False))
+    assert {space: one.necessity for space, one in found.items()} == told
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_vectors_have_unit_length_and_the_order_of_the_texts(drive: Driver, time
     embedder = Embedder(FixedEmbeddings([[3, 4], [0, -2.5]]), "f")
     encodings = drive(embedder.documents([Passage("a"), Passage("b")], timeout))
     assert _numbers(encodings) == [pytest.approx([0.6, 0.8]), pytest.approx([0, -1])]
-    assert [encoding[1:] for encoding in encodings] == [(None, (), 0), (None, (), 0)]
+    assert [encoding[1:] for encoding in encodings] == [(None, (), 0, None), (None, (), 0, None)]
     assert _numbers(embedder.embed_now([Passage("a"), Passage("b")])) == _numbers(
         drive(embedder.documents([Passage("a"), Passage("b")]))
     )

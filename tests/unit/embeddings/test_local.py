@@ -189,3 +189,20 @@ def test_a_package_that_is_missing_is_a_missing_extra(monkeypatch: pytest.Monkey
 def test_the_fingerprint_follows_from_the_file():
     assert MODEL[2][:12] in FINGERPRINT.split(":")
     assert Path(MODEL[1]).suffix == ".onnx"
+
+
+@pytest.mark.parametrize(
+    ("needed", "needless"),
+    [
+        ("When does my lease end?", "Thank you so much!"),
+        ("Is the vet open when I pick up Rex?", "Make that shorter, please."),
+        ("Reply to the landlord about the broken boiler.", "How many metres are in a mile?"),
+    ],
+)
+def test_it_says_whether_a_reply_needs_memory(model: LocalEmbeddings, needed: str, needless: str):
+    """None of these is a text that it was fitted to. Only queries are judged."""
+    high, low = (model.encode_query(text).necessity for text in (needed, needless))
+    assert high is not None
+    assert low is not None
+    assert high > 0 > low
+    assert model.encode([needed])[0].necessity is None

