@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from langchain_core.language_models import BaseChatModel
@@ -313,16 +314,18 @@ def with_summary(
     now: datetime,
     zone: tzinfo,
     max_tokens: int,
+    necessity: float | None = None,
 ) -> Operation[AssembledContext]:
     """Like ``engineer.assemble``, but ``model`` sums up what does not fit, in a share of the budget.
 
     The model is asked only if something does not fit. Items from outside are not summed up. Raises ModelError.
     """
-    whole = engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=max_tokens)
+    assemble = partial(engineer.assemble, query=query, now=now, zone=zone, necessity=necessity)
+    whole = assemble(items, max_tokens=max_tokens)
     if not _over(whole):
         return whole
     room = int(max_tokens * SUMMARY_SHARE)
-    shorter = engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=max_tokens - room)
+    shorter = assemble(items, max_tokens=max_tokens - room)
     over = _over(shorter)
     lines = "\n".join(line_of(item, zone) for item in over)
     question = f"\n\n<question>{neutral_line(query)}</question>" if query else ""
@@ -338,7 +341,7 @@ def with_summary(
     summary = ContextItem(
         id=SUMMARY, text=text, section=SUMMARY, source=SUMMARY, kind=SUMMARY, trust=Trust.INFERRED, relevance=best
     )
-    context = engineer.assemble([*shorter.items, summary], query=query, now=now, zone=zone, max_tokens=max_tokens)
+    context = assemble([*shorter.items, summary], max_tokens=max_tokens)
     summed_up = {id(item) for item in over}
     dropped = [replace(one, by=SUMMARY) if id(one.item) in summed_up else one for one in shorter.dropped]
     return replace(context, dropped=[*dropped, *context.dropped])

@@ -161,22 +161,32 @@ class ContextBuilder:
             scope=self._scope,
             now=self._scope.clock.now(),
         )
-        items, left_out = yield from self._gathered(request)
+        items, left_out, necessity = yield from self._gathered(request)
         room = self.max_tokens if max_tokens is None else max_tokens
         now, zone = request.now, request.zone
         if self.model is not None:
             try:
                 context = yield from with_summary(
-                    self.engineer, items, self.model, query=query, now=now, zone=zone, max_tokens=room
+                    self.engineer,
+                    items,
+                    self.model,
+                    query=query,
+                    now=now,
+                    zone=zone,
+                    max_tokens=room,
+                    necessity=necessity,
                 )
                 return replace(context, left_out=left_out)
             except ModelError as error:
                 left_out[SUMMARY] = str(error)
-        context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room)
+        context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room, necessity=necessity)
         return replace(context, left_out=left_out)
 
-    def _gathered(self, request: ContextRequest) -> Operation[tuple[list[ContextItem], dict[str, str]]]:
-        """The items of the sources that answer in time, and why the others gave none. Raises no source's error."""
+    def _gathered(self, request: ContextRequest) -> Operation[tuple[list[ContextItem], dict[str, str], float | None]]:
+        """The items of the sources that answer in time, why the others gave none, and whether memory is needed.
+
+        Raises no source's error.
+        """
         deadline = Deadline(self.deadline)
         items: list[ContextItem] = []
         left_out: dict[str, str] = {}
@@ -186,7 +196,8 @@ class ContextBuilder:
                 search = source.question(request) if isinstance(source, SearchingSource) else None
                 if search is not None and search.text == request.query:
                     searches[source.name] = search
-        request = replace(request, shared=SharedSearches(request.scope.engine, searches))
+        shared = SharedSearches(request.scope.engine, searches)
+        request = replace(request, shared=shared)
         under_way: list[tuple[str, Future[list[ContextItem]]]] = []
         for source in self._sources:
             try:
@@ -209,7 +220,7 @@ class ContextBuilder:
         finally:
             for _, future in under_way:
                 future.cancel()
-        return items, left_out
+        return items, left_out, shared.necessity
 
 
 class SyncContextBuilder:

@@ -37,6 +37,12 @@ class SharedSearches:
         """Whether the search of ``source`` is among them."""
         return source in self._searches
 
+    @property
+    def necessity(self) -> float | None:
+        """The log-odds that a reply to their text needs memory; None if no model tells, or nothing was found so far."""
+        is_found = self._results.done() and not self._results.cancelled() and self._results.exception() is None
+        return next((one.necessity for one in self._results.result().values()), None) if is_found else None
+
     def result_of(self, source: str) -> Operation[SearchResult]:
         """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
         with self._lock:
