@@ -171,7 +171,7 @@ class Turn:
         self.memories_recalled = count = update.get("memories_recalled", 0)
         self.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
         lines = "\n".join(told_in(update)).splitlines()
-        self.memories = [line.removeprefix("  - ") for line in lines if line.startswith("  - [")]
+        self.memories = [line.partition("- ")[2] for line in lines if line.lstrip().startswith("- ")]
         reason = f" ({self.memory_status_reason})" if self.memory_status_reason else ""
         memories = "memory" if count == 1 else "memories"
         note(f"{self.memory_status}: {count} {memories} in {self.memory_recall_latency_ms:.0f} ms{reason}")
