@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.items import ContextItem
@@ -29,14 +28,18 @@ def counters() -> dict[str, Callable[[str], int]]:
     try:
         import tiktoken  # noqa: PLC0415 # pyright: ignore[reportMissingImports]
 
-        encode = tiktoken.get_encoding("cl100k_base").encode_ordinary
+        encoding: Any = tiktoken.get_encoding("cl100k_base")
     except (ImportError, OSError):
         return found
-    return found | {"cl100k": lambda text: len(encode(text))}
+
+    def cl100k(text: str) -> int:
+        return len(encoding.encode_ordinary(text))
+
+    return found | {"cl100k": cl100k}
 
 
 def markup_figures(users: Sequence[Conversation], embeddings: str | None) -> dict[str, dict[str, float]]:
-    """By counter, for a prompt on average: tokens of markup in each of `FORMS`, and of contents; ``share`` of the first.
+    """By counter, for a prompt on average: tokens of markup in each of `FORMS`, their ``share``, and of contents.
 
     Markup is all of profile and block, with the elements around them, that is not the content of a memory.
     """

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, tzinfo
 from enum import Enum
 from functools import partial
 from html import escape
+from itertools import chain
 from typing import Final
 
 from inference_core.clock import in_zone, local_day
@@ -68,6 +69,7 @@ _RESERVED: Final = frozenset({CONFLICTS, UNTRUSTED, "user_memory_context", "user
 _NOTES: Final = "|".join(doubt.value for doubt in MARKED)
 _MAX_TAG: Final = 60
 _MAX_MARKS: Final = 8
+_LINE: Final = re.compile(r"^(?:  - (?=\[)|- (?=undated |\d{4}-))(.+)$", re.MULTILINE)
 _MEMORY: Final = re.compile(
     r"^  - \[[^\]\n]*\] (.+) \(type: \w+\)(?: \[(?:topic|space): [^\n]*\])?(?: \[source: \w+\])?(?: \[[a-z ,]+\])?$",
     re.MULTILINE,
@@ -241,37 +243,36 @@ def compact_section(name: str, lines: Iterable[str]) -> str:
 
 def xml(context: AssembledContext, now: datetime, zone: tzinfo, preamble: bool = True) -> str:
     """Renders an element per section, with memories by time bucket, one per line."""
+    line, today = partial(line_of, zone=zone), local_day(now, zone)
     sections: list[str] = []
-    line = partial(line_of, zone=zone)
     for name, items in context.sections.items():
-        # Items that are not memories come first; memories keep their order within each bucket.
-        others = [line(item) for item in items if not _is_memory(item)]
-        lines = ["", *others] if others else []
-        buckets: dict[TimeBucket, list[str]] = {bucket: [] for bucket in TimeBucket}
-        today = local_day(now, zone)
-        for item in items:
-            if item.happened_at is not None and _is_memory(item):
-                buckets[time_bucket(item.happened_at, today, zone)].append(line(item))
-        for bucket, members in buckets.items():
-            lines += [f"\n  {bucket.value}:", *members] if members else []
+        lines: list[str] = []
+        for heading, members in _in_buckets(items, today, zone):
+            lines += [f"\n  {heading}:" if heading else "", *map(line, members)]
         sections.append(section(name, lines))
     return "\n".join([*_preamble(now, zone, preamble), *sections, *(section(*one) for one in _apart(context, line))])
 
 
 def markdown(context: AssembledContext, now: datetime, zone: tzinfo, preamble: bool = True) -> str:
     """Renders a heading per section, with one memory per line."""
-    blocks = [
-        "\n".join([f"\n## {_title(name)}", *lines])
-        for name, lines in _in_sections(context, partial(line_of, zone=zone))
-    ]
+    line = partial(line_of, zone=zone)
+    sections = [(name, list(map(line, items))) for name, items in context.sections.items()]
+    blocks = ["\n".join([f"\n## {_title(name)}", *lines]) for name, lines in (*sections, *_apart(context, line))]
     return "\n".join([*_preamble(now, zone, preamble), *blocks])
 
 
 def compact(context: AssembledContext, now: datetime, zone: tzinfo, preamble: bool = True) -> str:
-    """Renders a line of markup per section, and one memory per line with its day (see `compact_line`)."""
-    line = partial(compact_line, zone=zone, today=local_day(now, zone))
-    head = [compact_header(now, zone), COMPACT_NOTICE] if preamble else []
-    return "\n".join([*head, *(compact_section(*one) for one in _in_sections(context, line))])
+    """Renders a line of markup per section, and one memory per line with its day (see `compact_line`).
+
+    Memories are in the order of `xml`, whose headings the days replace.
+    """
+    today = local_day(now, zone)
+    line = partial(compact_line, zone=zone, today=today)
+    blocks = [compact_header(now, zone), COMPACT_NOTICE] if preamble else []
+    for name, items in context.sections.items():
+        in_order = chain.from_iterable(members for _, members in _in_buckets(items, today, zone))
+        blocks.append(compact_section(name, map(line, in_order)))
+    return "\n".join([*blocks, *(compact_section(*one) for one in _apart(context, line))])
 
 
 def as_json(context: AssembledContext, now: datetime, zone: tzinfo, preamble: bool = True) -> str:
@@ -325,6 +326,11 @@ def contents_in(block: str) -> frozenset[str]:
     """The contents, each as one harmless line, of the memories in a block of any form but JSON."""
     texts = (_CUT_AT.sub(CUT_MARK, text) for form in (_MEMORY, _COMPACT_MEMORY) for text in form.findall(block))
     return frozenset(_ESCAPED_BRACKET.sub(lambda found: chr(int(found[1])), text) for text in texts)
+
+
+def lines_in(block: str) -> list[str]:
+    """The memories' lines in a block of any form but JSON, without the sign that makes them items of a list."""
+    return _LINE.findall(block)
 
 
 def numbered(documents: Iterable[MemoryStoreDocument], first: int = 1) -> list[str]:
@@ -404,15 +410,14 @@ def _tag(name: str) -> str:
     return _NOT_IN_TAGS.sub("_", name.lower())[:_MAX_TAG] or "block"
 
 
-def _is_memory(item: ContextItem) -> bool:
-    return item.happened_at is not None and (item.record is not None or item.relevance is not None)
-
-
-def _in_sections(context: AssembledContext, line: Callable[[ContextItem], str]) -> Iterator[tuple[str, list[str]]]:
-    """All sections with their lines, in the order of the items."""
-    for name, items in context.sections.items():
-        yield name, list(map(line, items))
-    yield from _apart(context, line)
+def _in_buckets(items: Iterable[ContextItem], today: date, zone: tzinfo) -> list[tuple[str, list[ContextItem]]]:
+    """``items`` by the headings of their time buckets; first, with "", those that are not memories."""
+    found: dict[str, list[ContextItem]] = {heading: [] for heading in ("", *(bucket.value for bucket in TimeBucket))}
+    for item in items:
+        is_memory = item.record is not None or item.relevance is not None
+        dated = item.happened_at if is_memory else None
+        found["" if dated is None else time_bucket(dated, today, zone).value].append(item)
+    return [(heading, members) for heading, members in found.items() if members]
 
 
 def _apart(context: AssembledContext, line: Callable[[ContextItem], str]) -> list[tuple[str, list[str]]]:
