@@ -63,6 +63,11 @@ def _block(*records: MemoryRecord, zone: tzinfo = UTC) -> str:
     return render_memories({MemoryCategory.SEMANTIC: records}, now=NOW, zone=zone)
 
 
+def _compact(*records: MemoryRecord) -> str:
+    items = [ContextItem.of(record, source="memories") for record in records]
+    return compact(AssembledContext(sections={"semantic_memory": items}), NOW, UTC)
+
+
 def test_no_memories_give_no_block():
     assert render_memories({}, now=NOW, zone=UTC) == ""
     assert render_memories({category: [] for category in MemoryCategory}, now=NOW, zone=UTC) == ""
@@ -243,6 +248,9 @@ def test_hostile_text_leaves_the_form_of_the_block_as_it_is(entry: dict[str, Any
     assert len(TAG.findall(block)) == 2 * 2 * 4
     assert not STEERING & set(block)
     assert not [mark for mark in block if mark != "\n" and unicodedata.category(mark) == "Cc"]
+    short, others = (unicodedata.normalize("NFKC", _compact(*records)).splitlines() for records in (hostile, plain))
+    assert [line[:18] for line in short] == [line[:18] for line in others]
+    assert not TAG.search("\n".join(short))
 
 
 @each(HOSTILE)
@@ -250,9 +258,7 @@ def test_a_block_tells_its_contents_whole(entry: dict[str, str]):
     text = canonical_text(expanded(entry["text"]), max_bytes=8_192)
     tool = MemorySource(origin=Origin.TOOL)
     records = [_record(text, topic="] x (type: facts"), _record(f"{text} (type: facts)", source=tool, trust=tool.trust)]
-    items = [ContextItem.of(record, source="memories") for record in records]
-    short = compact(AssembledContext(sections={"semantic_memory": items}), NOW, UTC)
-    for block in (_block(*records), short):
+    for block in (_block(*records), _compact(*records)):
         assert contents_in(block) == {neutral_line(record.content) for record in records}
 
 
