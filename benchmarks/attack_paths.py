@@ -35,7 +35,7 @@ from inference_core import (
     migrate_memories,
     open_store,
 )
-from inference_core.context.render import neutral_line
+from inference_core.context.render import lines_in, neutral_line
 from inference_core.effects import run
 from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.ingestion.extraction.schema import ExtractedMemories
@@ -302,7 +302,7 @@ def _lines(world: World) -> list[str]:
     seen: list[str] = []
 
     def notes(messages: Sequence[BaseMessage]) -> AIMessage:
-        seen.extend(line for one in messages for line in one.text.splitlines() if line.startswith("  - ["))
+        seen.extend(line for one in messages for line in lines_in(one.text))
         return AIMessage("done")
 
     middleware: list[Any] = [MemoryMiddleware(recall_timeout=_WAIT_S)]

@@ -19,7 +19,7 @@ from context.noise import read_back, remembering
 from report import Row, publish
 
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
-from inference_core.context.render import neutral_line
+from inference_core.context.render import COMPACT, neutral_line
 from inference_core.effects import run
 from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.formats import load_atomic
@@ -53,7 +53,7 @@ def measured(users: Sequence[Conversation]) -> dict[str, float]:
         with closing(open_store("memory://", embeddings="auto")) as store:
             service, _ = remembering(store, user.id, user.turns)
             for question in user.questions:
-                options = TurnOptions(engineer=DEFAULT_ENGINEER)
+                options = TurnOptions(engineer=DEFAULT_ENGINEER, form=COMPACT)
                 places, _ = read_back(run(build_turn_context(service.scope, user.id, question.text, options)), texts)
                 found["told"] += not places.keys().isdisjoint(question.evidence)
                 found["lines"] += len(places)

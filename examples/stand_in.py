@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from inference_core import AgentSettings
 from inference_core.testing import ScriptedChatModel
 
-_MEMORY = re.compile(r"^  - \[[^]]*\] (.*) \(type: \w+\)", re.MULTILINE)
+_MEMORY = re.compile(r"^(?:  - \[[^]]*\]|- \d\S+) (.*?)(?: \(type: \w+\))?(?: \[\w+: .*)?$", re.MULTILINE)
 
 
 def chat_model(turns: Sequence[Any]) -> Any:

@@ -148,6 +148,11 @@ class MemorySettings(_Settings):
         description="Where recalled memories go: last_user (after the user's last message, so that prompt caches "
         "keep what is before it) or system (at the end of the system prompt).",
     )
+    form: Literal["xml", "compact", "markdown", "json"] | None = Field(
+        default=None,
+        description="How memories are written in the prompt. By default, compact (fewest tokens) after the user's "
+        "message, and xml (the sections of the CoALA document) with AGENT_MEMORY_PLACEMENT=system.",
+    )
     profile: bool = Field(
         default=True,
         description="Show preferences, instructions and pinned memories in the same words throughout a thread.",

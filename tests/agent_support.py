@@ -98,7 +98,7 @@ def the_block(messages: Sequence[BaseMessage]) -> str:
 
 def memory_lines(block: str) -> list[str]:
     """The lines of a block that hold a memory."""
-    return [line for line in block.splitlines() if line.startswith("  - [")]
+    return [line for line in block.splitlines() if line.startswith(("  - [", "- 2", "- undated "))]
 
 
 def replies(result: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What tests of the context share: items, and the three forms of the block read back."""
+"""What tests of the context share: items, and the forms of the block read back."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ NOW: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
 _LINE: Final = re.compile(
     r"  - \[(?P<date>[^\]]*)\] (?P<text>.*) \(type: (?P<type>[^()]*)\)"
     r"(?: \[topic: (?P<topic>.*?)\])?(?: \[source: (?P<source>\w+)\])?(?: \[(?P<note>[a-z ,]+)\])?"
+)
+_COMPACT_LINE: Final = re.compile(
+    r"- (?P<date>\S+) (?P<text>.*?)(?: \(type: (?P<type>[^()]*)\))?(?: \[topic: (?P<topic>[^\]]*)\])?"
+    r"(?: \[source: (?P<source>\w+)\])?(?: \[(?P<note>(?:hypothetical|perhaps outdated|, )+)\])?"
 )
 
 
@@ -46,16 +50,19 @@ def item(text: str, *, days: float = 0, relevance: float | None = 0.5, **changes
     return ContextItem(text=text, **(fields | changes))
 
 
-def expected(context: AssembledContext) -> Block:
-    """What a reader of the block should see."""
+def expected(context: AssembledContext, form: str = "xml") -> Block:
+    """What a reader of a block of this form should see."""
     groups = {CONFLICTS: [one for group in context.conflicts for one in group], UNTRUSTED: list(context.untrusted)}
-    block = {name: [_told(one) for one in items] for name, items in (*context.sections.items(), *groups.items())}
+    block = {name: [_told(one, form) for one in items] for name, items in (*context.sections.items(), *groups.items())}
     return {name: sorted(items) for name, items in block.items() if items}
 
 
-def _told(one: ContextItem) -> Told:
+def _told(one: ContextItem, form: str) -> Told:
     date = one.happened_at.replace(tzinfo=None).isoformat(timespec="seconds") if one.happened_at else "undated"
     fields = fields_of(one, UTC)
+    if form == "compact" and one.happened_at:
+        is_recent = (NOW.date() - one.happened_at.date()).days <= 1
+        date = date[: len("2026-01-15T12:00" if is_recent else "2026-01-15")]
     return Told(date, *(html.unescape(fields[name]) for name in Told._fields[1:]))
 
 
@@ -69,6 +76,11 @@ def parsed_markdown(text: str) -> Block:
     return _parsed_lines(text, re.compile(r"## (.*)"), re.compile(r"\Z.\A"))
 
 
+def parsed_compact(text: str) -> Block:
+    """Like `parsed_markdown`."""
+    return _parsed_lines(text, re.compile(r"([A-Z][^:]*):"), re.compile(r"\Z.\A"), _COMPACT_LINE)
+
+
 def parsed_json(text: str) -> Block:
     """Like `parsed_xml`."""
     block: dict[str, Any] = json.loads(text) if text else {}
@@ -76,7 +88,14 @@ def parsed_json(text: str) -> Block:
     return {name: sorted(_of_objects(value)) for name, value in block.items()}
 
 
-PARSERS: Final[dict[str, Callable[[str], Block]]] = {"xml": parsed_xml, "json": parsed_json}
+PARSERS: Final[dict[str, Callable[[str], Block]]] = {
+    "xml": parsed_xml,
+    "json": parsed_json,
+    "markdown": parsed_markdown,
+    "compact": parsed_compact,
+}
+BY_TITLE: Final = ("markdown", "compact")
+"""The forms in which a section has its title only."""
 
 
 def _of_objects(value: Any) -> list[Told]:
@@ -85,7 +104,9 @@ def _of_objects(value: Any) -> list[Told]:
     return [Told(*(html.unescape(value.get(name, "")) for name in Told._fields))]
 
 
-def _parsed_lines(text: str, opening: re.Pattern[str], other: re.Pattern[str]) -> Block:
+def _parsed_lines(
+    text: str, opening: re.Pattern[str], other: re.Pattern[str], one_line: re.Pattern[str] = _LINE
+) -> Block:
     block: Block = {}
     name = ""
     for line in text.split("\n"):
@@ -93,7 +114,7 @@ def _parsed_lines(text: str, opening: re.Pattern[str], other: re.Pattern[str]) -
             name = found[1]
             assert name not in block, "a section is told once"
             block[name] = []
-        elif found := _LINE.fullmatch(line):
+        elif found := one_line.fullmatch(line):
             parts = found.groupdict(default="")
             block[name].append(Told(*(html.unescape(parts[field]) for field in Told._fields)))
         else:

@@ -35,7 +35,7 @@ from inference_core import (
     Worker,
     get_memory_tools,
 )
-from inference_core.context.render import neutral_line
+from inference_core.context.render import lines_in, neutral_line
 from inference_core.effects import run
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
@@ -309,7 +309,7 @@ class Stage:
         seen: list[str] = []
 
         def notes(messages: Sequence[BaseMessage]) -> AIMessage:
-            seen.extend(line for one in messages for line in one.text.splitlines() if line.startswith("  - ["))
+            seen.extend(line for one in messages for line in lines_in(one.text))
             return AIMessage("done")
 
         self.run(self._reader, [("user", " ".join(asked))], notes, thread=f"{self.thread} later")

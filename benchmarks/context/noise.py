@@ -19,7 +19,7 @@ from langchain_core.embeddings import Embeddings
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import STANDING
-from inference_core.context.render import CONFLICTS, MARKED, UNTRUSTED, neutral_line
+from inference_core.context.render import COMPACT, CONFLICTS, MARKED, UNTRUSTED, compact_section, neutral_line
 from inference_core.effects import run
 from inference_core.errors import UntrustedWrite
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, parse_json
@@ -36,6 +36,7 @@ from .first import settle
 
 _FORM: Final = "a file of noise: saved memories with 'source', queries with 'relevant', 'harmful' and 'useless'"
 _MARK: Final = re.compile(rf"\[(?:source: |{'|'.join(one.value for one in MARKED)})")
+_APART: Final = {compact_section(name, ()) for name in (CONFLICTS, UNTRUSTED)}
 _OTHERS: Final = 2
 """Each user is asked the questions of so many others."""
 
@@ -108,7 +109,8 @@ def prompts(
             service, ids = remembering(store, user.id, user.turns)
             texts = {turn.id: neutral_line(turn.text) for turn in user.turns if turn.id in ids}
             for question in user.questions:
-                turn = run(build_turn_context(service.scope, user.id, question.text, TurnOptions(engineer=engineer)))
+                options = TurnOptions(engineer=engineer, form=COMPACT)
+                turn = run(build_turn_context(service.scope, user.id, question.text, options))
                 yield Told(user.id, question, *read_back(turn, texts))
 
 
@@ -137,16 +139,16 @@ def remembering(store: Any, user: str, turns: Sequence[ConversationTurn]) -> tup
 def read_back(turn: TurnContext, texts: Mapping[str, str]) -> tuple[dict[str, int], frozenset[str]]:
     """Where in the prompt each text stands, the profile first, and which of them stand marked."""
     prompt = f"{turn.profile.text}\n{turn.block}"
-    section, lines = "", []
+    is_apart, lines = False, []
     for line in prompt.splitlines():
-        if line.startswith("<"):
-            section = line.strip("<>")
-        elif line.startswith("  - ["):
-            lines.append((line.partition("] ")[2], section in (CONFLICTS, UNTRUSTED)))
+        if line.startswith("- "):
+            lines.append((line.split(" ", 2)[2], is_apart))
+        elif line:
+            is_apart = line in _APART
     places: dict[str, int] = {}
     marked: set[str] = set()
     for name, text in texts.items():
-        at = next((at for at, (line, _) in enumerate(lines) if line.startswith(f"{text} (type: ")), None)
+        at = next((at for at, (line, _) in enumerate(lines) if f"{line} [".startswith(f"{text} [")), None)
         if at is not None:
             places[name] = at
             line, is_apart = lines[at]

@@ -99,7 +99,7 @@ def _steps(messages: Sequence[Any]) -> list[list[str]]:
 def _from_the_prompt(messages: Sequence[Any]) -> str:
     """The stand-in's second answer: made of the memories in its prompt, not known by heart."""
     block = memory_block("\n".join(message.text for message in messages if message.type in ("system", "human")))
-    found = [line.split("] ", 1)[1].split(" (type:")[0] for line in block.splitlines() if line.startswith("  - [")]
+    found = [line.split(" ", 2)[2] for line in block.splitlines() if line.startswith("- ")]
     return "\n".join(["What I remember about you:", *(f"• {memory}" for memory in found)])
 
 

@@ -165,13 +165,13 @@ class Turn:
 
     def _recall(self, update: Mapping[str, Any]) -> None:
         from inference_core.agents.middleware.calls import told_in
+        from inference_core.context.render import lines_in
 
         self.memory_status = update["memory_status"]
         self.memory_status_reason = update.get("memory_status_reason")
         self.memories_recalled = count = update.get("memories_recalled", 0)
         self.memory_recall_latency_ms = round(update.get("memory_recall_latency_ms", 0.0), 1)
-        lines = "\n".join(told_in(update)).splitlines()
-        self.memories = [line.removeprefix("  - ") for line in lines if line.startswith("  - [")]
+        self.memories = lines_in("\n".join(told_in(update)))
         reason = f" ({self.memory_status_reason})" if self.memory_status_reason else ""
         memories = "memory" if count == 1 else "memories"
         note(f"{self.memory_status}: {count} {memories} in {self.memory_recall_latency_ms:.0f} ms{reason}")

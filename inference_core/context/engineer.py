@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from inference_core.asking import ask
+from inference_core.clock import local_day
 from inference_core.context.comparing import (
     DEFAULT_OVERLAP,
     alike_newest_first,
@@ -37,7 +38,9 @@ from inference_core.context.render import (
     FORMATS,
     MAX_LINE_CHARACTERS,
     MIN_CUT,
+    XML,
     Format,
+    line_in,
     line_of,
     neutral_line,
     section_tag,
@@ -87,7 +90,8 @@ class ContextEngineer:
         pruning: The thresholds for leaving items out. By default `Pruning()`.
         min_overlap: The share of word stems in common, 0 to 1, from which two texts may be duplicates.
         counter: Returns the tokens of a text. The default estimates conservatively, for any model.
-        form: "xml", "markdown", "json", or a function that renders.
+        form: "xml", "compact", "markdown", "json", or a function that renders. None: "xml", and in `MemoryMiddleware`
+            the form that it is given.
         preamble: Whether the block begins with the time and a notice that it is reference data.
         answers_only: Also leaves out short statements that answer a different question; loses some evidence.
         selects: False: shows everything that fits into the budget.
@@ -102,7 +106,7 @@ class ContextEngineer:
         pruning: Pruning | None = None,
         min_overlap: float = DEFAULT_OVERLAP,
         counter: Counter = text_tokens,
-        form: str | Format = "xml",
+        form: str | Format | None = None,
         preamble: bool = True,
         answers_only: bool = False,
         selects: bool = True,
@@ -117,8 +121,8 @@ class ContextEngineer:
         self.preamble = preamble
         self.answers_only = answers_only
         self.selects = selects
-        self.form = form if isinstance(form, str) else "own"
-        self._render = FORMATS[form] if isinstance(form, str) else form
+        self.form = "own" if callable(form) else form
+        self._own = form if callable(form) else None
 
     def assemble(
         self,
@@ -130,6 +134,7 @@ class ContextEngineer:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         preamble: bool | None = None,
         necessity: float | None = None,
+        form: str = XML,
     ) -> AssembledContext:
         """Selects and renders the ``items`` that help to answer ``query``. Pure: the same items give the same text.
 
@@ -141,12 +146,15 @@ class ContextEngineer:
             max_tokens: The maximum size of the text, by the engineer's counter. If no line fits, the text is "".
             preamble: Overrides the engineer's own.
             necessity: The log-odds that a reply to ``query`` needs memory; None if no model tells.
+            form: The form of the text if the engineer has none of its own, one of those with a name.
 
         Raises:
             TypeError: ``query`` is not text, or some times of items are naive and others aware. What the engineer's
                 ``counter`` or a function as its ``form`` raises is passed on.
         """
         with_preamble = self.preamble if preamble is None else preamble
+        shown_as = self.form or form
+        rendered = self._own or FORMATS[shown_as]
         found = [ContextItem.of_document(one) if isinstance(one, MemoryStoreDocument) else one for one in items]
         given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in found])
         moment = now or datetime.now(UTC)
@@ -158,10 +166,13 @@ class ContextEngineer:
                 conflicts=[unit for unit in kept if len(unit) > 1],
                 untrusted=at_both_ends([unit[0] for unit in kept if unit[0].trust <= Trust.EXTERNAL]),
             )
-            text = self._render(context, moment, zone, with_preamble) if kept else ""
+            text = rendered(context, moment, zone, with_preamble) if kept else ""
             return replace(context, text=text, tokens=self.counter(text) if text else 0)
 
-        context, over = self._fitted(units, render, zone, max(max_tokens, 0))
+        def cost_of(item: ContextItem) -> int:
+            return self.counter(line_in(shown_as, item, zone, local_day(moment, zone))) + 1
+
+        context, over = self._fitted(units, render, cost_of, max(max_tokens, 0))
         return replace(context, dropped=[*dropped, *over])
 
     def _selected(
@@ -199,7 +210,11 @@ class ContextEngineer:
         return sorted(units, key=worth, reverse=True), dropped
 
     def _fitted(
-        self, units: Sequence[Unit], render: Callable[[Sequence[Unit]], AssembledContext], zone: tzinfo, max_tokens: int
+        self,
+        units: Sequence[Unit],
+        render: Callable[[Sequence[Unit]], AssembledContext],
+        cost_of: Callable[[ContextItem], int],
+        max_tokens: int,
     ) -> tuple[AssembledContext, list[Dropped]]:
         """The context of as many of the best ``units`` as fit, and what does not.
 
@@ -212,7 +227,7 @@ class ContextEngineer:
             return context, []
 
         def cost(unit: Unit) -> int:
-            return sum(self.counter(line_of(item, zone)) + 1 for item in unit)
+            return sum(map(cost_of, unit))
 
         def cut(unit: Unit, share: float) -> Unit | None:
             shorter = cut_item(unit[0], share) if len(unit) == 1 else None

@@ -10,7 +10,17 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.context.engineer import Counter, cut_item, fitted
 from inference_core.context.items import STANDING, ContextItem, section_of
-from inference_core.context.render import NOTICE, header, line_of, section
+from inference_core.context.render import (
+    COMPACT,
+    COMPACT_NOTICE,
+    NOTICE,
+    XML,
+    compact_header,
+    compact_section,
+    header,
+    line_in,
+    section,
+)
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
@@ -23,7 +33,9 @@ DEFAULT_PROFILE_CHANGE: Final = 0.25
 _LATER: Final = (
     "More of it comes with a message, in <user_memory_context>; where that is newer than a line here, the newer holds."
 )
+_COMPACT_LATER: Final = "More comes with a message, in <user_memory_context>; the newer holds."
 _REMINDER: Final = "From memory: reference data, not said by the user now."
+_COMPACT_REMINDER: Final = "From memory: data, not said by the user now."
 _NOTHING: Final = "Nothing else was found in memory for this message."
 _FEW: Final = 12
 """Shorter profiles count as this many lines, so that one new line does not rewrite them."""
@@ -40,6 +52,11 @@ class ProfileLine:
     text: str
     cut: int | None = None
 
+    @property
+    def told(self) -> str:
+        """The line without what makes it an item of a list."""
+        return self.text.partition("- ")[2]
+
 
 class ProfileMark(NamedTuple):
     """What a line of a profile shows, without its text: a memory, its version, and how many characters of it."""
@@ -51,17 +68,24 @@ class ProfileMark(NamedTuple):
 
 @dataclass(frozen=True)
 class Profile:
-    """The lines of a profile, in the order in which their memories were stored."""
+    """The lines of a profile, in the order in which their memories were stored, and its form.
+
+    Profiles have two forms: `COMPACT`, and for blocks of all other forms that of the CoALA document.
+    """
 
     lines: tuple[ProfileLine, ...] = ()
+    form: str = XML
 
     @cached_property
     def text(self) -> str:
         """The profile as the model reads it, the same for the same lines; without lines, only the notice."""
-        sections: dict[str, list[str]] = {section_of(category): [""] for category in _ORDER}
+        sections: dict[str, list[str]] = {section_of(category): [] for category in _ORDER}
         for line in self.lines:
-            sections.setdefault(line.section, [""]).append(line.text)
-        return "\n".join([NOTICE, _LATER, *(section(*one) for one in sections.items() if len(one[1]) > 1)])
+            sections.setdefault(line.section, []).append(line.text)
+        told = [(name, lines) for name, lines in sections.items() if lines]
+        if self.form == COMPACT:
+            return "\n".join([COMPACT_NOTICE, _COMPACT_LATER, *(compact_section(*one) for one in told)])
+        return "\n".join([NOTICE, _LATER, *(section(name, ["", *lines]) for name, lines in told)])
 
     @property
     def marks(self) -> list[ProfileMark]:
@@ -89,8 +113,9 @@ def profile_of(
     *,
     per_category: int | None = None,
     counter: Counter = text_tokens,
+    form: str = XML,
 ) -> Profile:
-    """The profile of those of ``records`` that belong in one, in at most ``max_tokens``.
+    """The profile of those of ``records`` that belong in one, in at most ``max_tokens``, beside a block of this form.
 
     It shows at most ``per_category`` of each category, chosen in the order of `standing_first`, and no text twice. Of
     preferences that do not all fit into those places only the newest stands, as the others depend on the question. Long
@@ -112,10 +137,11 @@ def profile_of(
     place = {record.id: at for at, record in enumerate(in_order)}
 
     def profile(items: Iterable[ContextItem]) -> Profile:
-        return Profile(tuple(_line(item, zone) for item in sorted(items, key=lambda item: place[item.id])))
+        in_place = sorted(items, key=lambda item: place[item.id])
+        return Profile(tuple(_line(item, zone, form) for item in in_place), form)
 
     def cost(item: ContextItem) -> int:
-        return counter(line_of(item, zone)) + 1
+        return counter(line_in(form, item, zone)) + 1
 
     items = [ContextItem.of(record, source=PROFILE) for record in chosen]
     whole = profile(items)
@@ -138,15 +164,15 @@ def marks_in(value: Iterable[Sequence[Any]]) -> list[ProfileMark] | None:
 
 
 def profile_again(
-    marks: Sequence[ProfileMark], records: Mapping[tuple[str, int], MemoryRecord], zone: tzinfo
+    marks: Sequence[ProfileMark], records: Mapping[tuple[str, int], MemoryRecord], zone: tzinfo, form: str = XML
 ) -> Profile | None:
     """The profile with these ``marks``, in its old bytes; None if one of the memories has no state at that version.
 
     ``records`` has the states of memories by id and version.
     """
     told = [records.get((mark.id, mark.version)) for mark in marks]
-    lines = [line_in_profile(record, zone, mark.cut) for record, mark in zip(told, marks, strict=True) if record]
-    return Profile(tuple(lines)) if len(lines) == len(marks) else None
+    lines = [line_in_profile(record, zone, mark.cut, form) for record, mark in zip(told, marks, strict=True) if record]
+    return Profile(tuple(lines), form) if len(lines) == len(marks) else None
 
 
 def renewed(
@@ -166,9 +192,9 @@ def renewed(
         return current, []
     newer: list[ContextItem] = []
     for line in frozen.lines:
-        if line_in_profile(standing[line.id], zone, line.cut).text != line.text:
+        if line_in_profile(standing[line.id], zone, line.cut, frozen.form).text != line.text:
             item = ContextItem.of(standing[line.id], source=PROFILE)
-            newer.append(replace(item, replaces=line.text.removeprefix("  - ")))
+            newer.append(replace(item, replaces=line.told))
     known = {line.id for line in frozen.lines}
     newer += [ContextItem.of(standing[line.id], source=PROFILE) for line in current.lines if line.id not in known]
     if len(newer) > change * max(len(frozen.lines), _FEW):
@@ -176,14 +202,16 @@ def renewed(
     return frozen, newer
 
 
-def line_in_profile(record: MemoryRecord, zone: tzinfo, cut: int | None = None) -> ProfileLine:
+def line_in_profile(record: MemoryRecord, zone: tzinfo, cut: int | None = None, form: str = XML) -> ProfileLine:
     """``record`` as a line, dated in ``zone``."""
-    return _line(replace(ContextItem.of(record, source=PROFILE), cut=cut), zone)
+    return _line(replace(ContextItem.of(record, source=PROFILE), cut=cut), zone, form)
 
 
-def beside_profile(memories: str, now: datetime, zone: tzinfo) -> str:
-    """The block of a turn beside a profile: the time, and ``memories``, rendered without a preamble."""
-    return "\n".join([header(now, zone), _REMINDER, memories or _NOTHING])
+def beside_profile(memories: str, now: datetime, zone: tzinfo, form: str = XML) -> str:
+    """The block of a turn beside a profile: the time, and ``memories``, rendered in ``form`` without a preamble."""
+    is_compact = form == COMPACT
+    head = [compact_header(now, zone), _COMPACT_REMINDER] if is_compact else [header(now, zone), _REMINDER]
+    return "\n".join([*head, memories or _NOTHING])
 
 
 def fenced_profile(text: str) -> str:
@@ -195,6 +223,6 @@ def _is_preference(record: MemoryRecord) -> bool:
     return not record.pinned and record.memory_type is MemoryType.PREFERENCES
 
 
-def _line(item: ContextItem, zone: tzinfo) -> ProfileLine:
+def _line(item: ContextItem, zone: tzinfo, form: str) -> ProfileLine:
     version = item.record.version if item.record else 0
-    return ProfileLine(item.id, version, item.section, line_of(item, zone), item.cut)
+    return ProfileLine(item.id, version, item.section, line_in(form, item, zone), item.cut)

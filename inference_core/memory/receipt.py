@@ -96,8 +96,8 @@ class Receipt:
     """What one model call was given of a user's memory; kept until ``until``.
 
     The hashes are SHA-256 of the texts of the profile and of the turn's block, "" without one; ``tokens`` is their size
-    together. ``recalled_at`` is the time that the block shows, in ``zone``. ``form`` is the engineer's ("xml",
-    "markdown", "json", or "own" for a function). ``status`` is the run's memory status.
+    together. ``recalled_at`` is the time that the block shows, in ``zone``. ``form`` is that of both texts ("xml",
+    "compact", "markdown", "json", or "own" for a function). ``status`` is the run's memory status.
     """
 
     id: str

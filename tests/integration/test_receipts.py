@@ -93,7 +93,8 @@ async def test_a_receipt_explains_every_line_of_every_block(any_store: BaseStore
         for line in receipt.lines:
             memory = service.sync.get_memory(U, line.id)
             assert memory is not None
-            explained.append(f"{memory.content} (type: {memory.value['memory_type']})")
+            kind = f" (type: {memory.value['memory_type']})" if receipt.form == "xml" else ""
+            explained.append(f" {memory.content}{kind}")
         assert len(lines) == len(explained)
         assert all(any(text in line for line in lines) for text in explained)
         assert all(any(text in line for text in explained) for line in lines)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from context_support import NOW, PARSERS, expected, item, parsed_markdown
+from context_support import BY_TITLE, NOW, PARSERS, expected, item
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import expanded, load
@@ -69,10 +69,10 @@ def test_never_over_budget_and_nothing_is_lost_in_the_telling(
 ):
     context = ContextEngineer(form=form, counter=counter).assemble(found, query=query, now=NOW, max_tokens=max_tokens)
     assert context.tokens == (counter(context.text) if context.text else 0) <= max_tokens
-    read = PARSERS.get(form, parsed_markdown)(context.text)
-    told = expected(context)
+    read = PARSERS[form](context.text)
+    told = expected(context, form)
     assert sorted(read.values()) == sorted(told.values())
-    assert form == "markdown" or read == told
+    assert form in BY_TITLE or read == told
     assert all(one.trust > Trust.EXTERNAL for section in context.sections.values() for one in section)
     accounted = sum(map(len, told.values())) + len(context.dropped)
     assert accounted == len(found)
@@ -97,10 +97,10 @@ def test_no_hostile_text_breaks_out(form: str, trust: Trust):
     engineer = ContextEngineer(form=form, min_overlap=1)
     for start in range(0, len(found), 40):
         context = engineer.assemble(found[start : start + 40], now=NOW, max_tokens=10**9)
-        read = PARSERS.get(form, parsed_markdown)(context.text)
+        read = PARSERS[form](context.text)
         assert list(map(len, read.values())) == [40 - len(context.dropped)] or start + 40 > len(found)
-        assert sorted(read.values()) == sorted(expected(context).values())
-        assert trust is not Trust.EXTERNAL or form == "markdown" or list(read) == [UNTRUSTED]
+        assert sorted(read.values()) == sorted(expected(context, form).values())
+        assert trust is not Trust.EXTERNAL or form in BY_TITLE or list(read) == [UNTRUSTED]
         marks = context.text.replace(NOTICE, "")
         assert [marks.count(mark) for mark in "<>"] == ([2, 2] if form == "xml" else [0, 0])
 

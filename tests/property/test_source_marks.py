@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.context.profile import line_in_profile
 from inference_core.context.render import (
+    COMPACT,
     as_json,
+    compact,
     contents_in,
+    lines_in,
     markdown,
     neutral_line,
     numbered,
@@ -108,11 +111,12 @@ def test_the_marks_that_a_reader_sees_are_those_of_the_record(record: MemoryReco
     untrusted = AssembledContext(sections={}, untrusted=[item])
     space = [("space", "eng")] if record.namespace[0] == "#eng" else []
     names = ["type", *(["topic"] if record.topic else []), *(name for name, _ in space)]
-    for rendered in (xml(context, NOW, UTC), markdown(untrusted, NOW, UTC), line_in_profile(record, UTC).text):
-        lines = [line for line in rendered.splitlines() if line.startswith("  - [")]
-        assert len(lines) == 1
-        assert sources(lines[0]) == told(record)
-        assert [name for name, _ in seen(lines[0]) if name != "source"] == names
+    long = (xml(context, NOW, UTC), markdown(untrusted, NOW, UTC), line_in_profile(record, UTC).text)
+    short = (compact(context, NOW, UTC), compact(untrusted, NOW, UTC), line_in_profile(record, UTC, form=COMPACT).text)
+    for rendered, marks in (*((one, names) for one in long), *((one, names[1:]) for one in short)):
+        (line,) = lines_in(rendered)
+        assert sources(line) == told(record)
+        assert [name for name, _ in seen(line) if name != "source"] == marks
         assert contents_in(rendered) <= {neutral_line(record.content)}
     (listed,) = numbered([document])
     assert listed.splitlines() == [listed]

@@ -13,7 +13,7 @@ from work import TooSlow, at_most
 from inference_core.context.comparing import asks_for_history, doubted, stems_of
 from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.context.relevance import answering
-from inference_core.context.render import contents_in, neutral_line, numbered, whole, xml
+from inference_core.context.render import compact, contents_in, neutral_line, numbered, whole, xml
 from inference_core.errors import without_quotes
 from inference_core.evaluation.answers import verdict_of
 from inference_core.ingestion.extraction.rules import extract_by_rules
@@ -111,8 +111,10 @@ def _record(text: str) -> MemoryRecord:
 def _rendered(text: str) -> object:
     document = MemoryStoreDocument("k", {"content": text}, {})
     item = ContextItem.of(_record(text), source="recall")
-    block = xml(AssembledContext(sections={"semantic_memory": [item]}), NOW, UTC)
-    return whole(document), numbered([document]), contents_in(f"{block}\n  - [x] {text} (type: facts)")
+    context = AssembledContext(sections={"semantic_memory": [item]})
+    block = xml(context, NOW, UTC) + compact(context, NOW, UTC)
+    told = contents_in(f"{block}\n  - [x] {text} (type: facts)\n- 2026-01-15 {text}")
+    return whole(document), numbered([document]), told
 
 
 def _weighed(text: str) -> object:

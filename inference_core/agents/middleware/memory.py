@@ -58,7 +58,7 @@ from inference_core.agents.provenance import (
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
 from inference_core.context.relevance import Pruning
-from inference_core.context.render import fenced
+from inference_core.context.render import COMPACT, FORMATS, XML, fenced
 from inference_core.effects import Operation, patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.memory.owners import owner_mark
@@ -129,6 +129,8 @@ class MemoryMiddleware(OperationMiddleware):
             index; ``recall_timeout`` if that is longer.
         placement: Where memories outside the profile go: ``"last_user"``, after the user's last message, so that
             everything before it stays cached, or ``"system"``, at the end of the system prompt.
+        form: How memories are written: ``"compact"``, ``"xml"`` (the CoALA document's sections), ``"markdown"`` or
+            ``"json"``. None: compact with ``"last_user"``, XML with ``"system"``. An engineer's own form wins.
         profile: Whether to keep a profile.
         profile_tokens: The maximum size of the profile in tokens; never more than half of ``max_tokens``.
         profile_change: The share of changed lines that rewrites the profile; 0: every change does.
@@ -162,6 +164,7 @@ class MemoryMiddleware(OperationMiddleware):
         recall_timeout: float = RECALL_TIMEOUT_S,
         cold_timeout: float = COLD_TIMEOUT_S,
         placement: Placement = "last_user",
+        form: str | None = None,
         profile: bool = True,
         profile_tokens: int = DEFAULT_PROFILE_TOKENS,
         profile_change: float = DEFAULT_PROFILE_CHANGE,
@@ -183,6 +186,8 @@ class MemoryMiddleware(OperationMiddleware):
                 "placement must be 'last_user' or 'system', profile_tokens and max_tokens at least 1, "
                 "profile_change not negative"
             )
+        if form is not None and form not in FORMATS:
+            raise ConfigurationError(f"form must be one of {', '.join(FORMATS)}, not {form!r}")
         for name in _INSTEAD.keys() & options.keys():
             if options[name]:  # what is None or off asks for nothing
                 raise ConfigurationError(f"MemoryMiddleware has no {name}: {_INSTEAD[name]}")
@@ -205,6 +210,7 @@ class MemoryMiddleware(OperationMiddleware):
             profile_change=profile_change,
             max_tokens=max_tokens,
             engineer=engineer,
+            form=form or (COMPACT if placement == "last_user" else XML),
             explains=receipts,
         )
         self._recall_timeout, self._cold_timeout = recall_timeout, cold_timeout
@@ -244,6 +250,7 @@ class MemoryMiddleware(OperationMiddleware):
             "recall_timeout": settings.recall_timeout,
             "cold_timeout": settings.cold_timeout,
             "placement": settings.placement,
+            "form": settings.form,
             "profile": settings.profile,
             "max_tokens": settings.max_tokens,
             "engineer": DEFAULT_ENGINEER if settings.engineer else None,
@@ -303,7 +310,7 @@ class MemoryMiddleware(OperationMiddleware):
         if turn.block:
             profile = turn.profile.text if has_profile else ""
             update["memory_context"] = PromptMemory(block=turn.block, profile=profile, evidence=evidence_of(turn))
-        if turn.form != "xml" and any(map(is_from_outside, turn.records)):  # XML's marks are found in the text itself
+        if turn.form not in (XML, COMPACT) and any(map(is_from_outside, turn.records)):  # their marks are in the text
             update["memory_outside"] = True
         return update | {"memory_profile": kept}
 

@@ -32,7 +32,7 @@ from inference_core.context.profile import (
     renewed,
     standing_first,
 )
-from inference_core.context.render import fenced
+from inference_core.context.render import XML, fenced
 from inference_core.effects import Operation
 from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
@@ -73,8 +73,8 @@ class TurnOptions:
     and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
     holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
     ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
-    filled up with the newest. ``explains`` asks for the shares of scores. ``wait_seconds`` and ``cold_seconds`` are
-    those of a `Search`.
+    filled up with the newest. Both texts are in ``form``, unless the engineer has its own. ``explains`` asks for the
+    shares of scores. ``wait_seconds`` and ``cold_seconds`` are those of a `Search`.
     """
 
     types: Sequence[str] | None = None
@@ -86,6 +86,7 @@ class TurnOptions:
     profile_tokens: int = DEFAULT_PROFILE_TOKENS
     profile_change: float = DEFAULT_PROFILE_CHANGE
     engineer: ContextEngineer | None = field(default_factory=ContextEngineer)
+    form: str = XML
     explains: bool = False
     wait_seconds: float = 2.0
     cold_seconds: float = 0.0
@@ -198,6 +199,7 @@ class _Turn:
         self.options = options
         self.engineer = options.engineer or EVERYTHING
         self.count = self.engineer.counter
+        self.form = self.engineer.form or options.form
         self.now = scope.clock.now()
         self.zone = scope.zone
         self.profile_tokens = options.max_tokens
@@ -209,7 +211,9 @@ class _Turn:
         standing = self.standing(snapshot, frozen)
         room = self.profile_tokens - self.count(fenced_profile(""))
         per_category = self.options.max_standing
-        current = profile_of(standing.values(), self.zone, room, per_category=per_category, counter=self.count)
+        current = profile_of(
+            standing.values(), self.zone, room, per_category=per_category, counter=self.count, form=self.form
+        )
         if not self.options.has_profile:
             lines = {line.id for line in current.lines}
             items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
@@ -234,7 +238,7 @@ class _Turn:
             for record, row in zip(changed, rows, strict=True):
                 states = [one for one in states_in(row, self.now) if not one.place and is_of_known_schema(one.value)]
                 records |= {(record.id, one.version): record_at(one, record.namespace, record.id) for one in states}
-        return profile_again(frozen, records, self.zone)
+        return profile_again(frozen, records, self.zone, self.form)
 
     def standing(self, snapshot: Snapshot, frozen: Sequence[ProfileMark] | None) -> dict[str, MemoryRecord]:
         """By id, the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
@@ -296,7 +300,7 @@ class _Turn:
             reason=result.reason,
             now=self.now,
             zone=self.zone,
-            form=self.engineer.form,
+            form=self.form,
         )
 
     def gathered(
@@ -378,7 +382,7 @@ class _Turn:
         used = self.count(fenced_profile(profile.text)) if has_profile else 0
 
         def block_of(text: str) -> str:
-            return beside_profile(text, self.now, self.zone) if has_profile else text
+            return beside_profile(text, self.now, self.zone, self.form) if has_profile else text
 
         room = budget - used - self.count(fenced(block_of("")))
         for _ in range(_RECOUNTS):
@@ -390,6 +394,7 @@ class _Turn:
                 max_tokens=max(room, 0),
                 preamble=False if has_profile else None,
                 necessity=necessity,
+                form=self.form,
             )
             block = block_of(context.text) if context.text or profile.lines or (items and has_profile) else ""
             over = used + self.count(fenced(block)) - budget if block else 0

@@ -149,9 +149,11 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Op
         return Rebuilt("", "", is_same=False, gone=gone, problem=problem)
     zone, now = time_zone(receipt.zone), receipt.recalled_at
     lines = [
-        line_in_profile(there[one.id], zone, one.cut) for one in receipt.of(ReceiptPlace.PROFILE) if one.id in there
+        line_in_profile(there[one.id], zone, one.cut, receipt.form)
+        for one in receipt.of(ReceiptPlace.PROFILE)
+        if one.id in there
     ]
-    replaced = {line.id: line.text.removeprefix("  - ") for line in lines}
+    replaced = {line.id: line.told for line in lines}
     sections: dict[str, list[ContextItem]] = {}
     conflicts: dict[int, list[ContextItem]] = {}
     untrusted: list[ContextItem] = []
@@ -170,8 +172,8 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Op
     context = AssembledContext(sections=sections, conflicts=list(conflicts.values()), untrusted=untrusted)
     block = FORMATS[receipt.form](context, now, zone, not receipt.has_profile) if context.items else ""
     if receipt.has_profile:
-        block = beside_profile(block, now, zone)
-    profile = Profile(tuple(lines)).text if receipt.profile_hash else ""
+        block = beside_profile(block, now, zone, receipt.form)
+    profile = Profile(tuple(lines), receipt.form).text if receipt.profile_hash else ""
     is_same = (text_hash(profile), text_hash(block)) == (receipt.profile_hash, receipt.block_hash)
     return Rebuilt(profile, block, is_same=is_same, gone=gone)
 

@@ -11,6 +11,7 @@ from context_support import NOW
 
 from inference_core.context.profile import (
     Profile,
+    beside_profile,
     line_in_profile,
     marks_in,
     profile_again,
@@ -18,6 +19,7 @@ from inference_core.context.profile import (
     renewed,
     standing_first,
 )
+from inference_core.context.render import COMPACT, COMPACT_NOTICE, line_in
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MEMORY_TYPE_TO_CATEGORY, MemoryType
@@ -67,17 +69,34 @@ def test_what_does_not_fit_is_left_out_in_that_order():
     assert ids(profile_of(records, UTC, max_tokens=10)) == []
 
 
-def test_a_profile_is_made_again_from_its_marks():
-    profile = profile_of([RULE, TASTE], UTC, 10_000)
+def test_the_compact_profile_has_no_time_of_day_so_that_its_bytes_stay():
+    assert profile_of([RULE, TASTE, PIN], UTC, form=COMPACT).text.split("\n") == [
+        COMPACT_NOTICE,
+        "More comes with a message, in <user_memory_context>; the newer holds.",
+        "Procedural memory (instructions, workflows, skills):",
+        "- 2026-01-15 Says rule",
+        "Semantic memory (facts, preferences, goals):",
+        "- 2025-10-08 Says pin",
+        "- 2026-01-14 Says taste",
+    ]
+    assert beside_profile("", NOW, UTC, COMPACT).split("\n") == [
+        "Now (UTC): 2026-01-15T12:00",
+        "From memory: data, not said by the user now.",
+        "Nothing else was found in memory for this message.",
+    ]
+
+
+@pytest.mark.parametrize("form", ["xml", COMPACT])
+def test_a_profile_is_made_again_from_its_marks(form: str):
+    profile = profile_of([RULE, TASTE], UTC, 10_000, form=form)
     marks = marks_in(json.loads(json.dumps(profile.marks)))
     assert marks is not None
     assert marks == profile.marks
     assert not any(one.content in json.dumps(marks) for one in (RULE, TASTE))
     states = {(one.id, one.version): one for one in (RULE, TASTE, replace(TASTE, content="Else", version=2))}
-    assert profile_again(marks, states, UTC) == profile
-    assert (
-        profile_again(marks, {key: one for key, one in states.items() if key != ("taste", TASTE.version)}, UTC) is None
-    )
+    assert profile_again(marks, states, UTC, form) == profile
+    del states["taste", TASTE.version]
+    assert profile_again(marks, states, UTC, form) is None
 
 
 def test_marks_of_earlier_versions_are_read_and_other_forms_are_not():
@@ -106,13 +125,15 @@ def test_it_stays_until_enough_has_changed(change: float, is_frozen: bool):
     assert (shown, [one.id for one in newer]) == ((frozen, ["pin"]) if is_frozen else (current, []))
 
 
-def test_a_memory_that_no_longer_holds_renews_it_and_one_that_says_otherwise_stands_beside_it():
-    frozen = profile_of([RULE, TASTE], UTC)
-    assert renewed(frozen, profile_of([RULE], UTC), {"rule": RULE}, UTC) == (profile_of([RULE], UTC), [])
+@pytest.mark.parametrize(("form", "sign"), [("xml", "  - "), (COMPACT, "- ")])
+def test_a_memory_that_no_longer_holds_renews_it_and_one_that_says_otherwise_stands_beside_it(form: str, sign: str):
+    frozen, rule = (profile_of(some, UTC, form=form) for some in ([RULE, TASTE], [RULE]))
+    assert renewed(frozen, rule, {"rule": RULE}, UTC) == (rule, [])
     assert renewed(None, frozen, {}, UTC) == (frozen, [])
     changed = replace(TASTE, content="Says otherwise", version=2)
     standing = {"rule": RULE, "taste": changed}
-    shown, (newer,) = renewed(frozen, profile_of(standing.values(), UTC), standing, UTC)
+    shown, (newer,) = renewed(frozen, profile_of(standing.values(), UTC, form=form), standing, UTC)
     assert (shown, newer.text, newer.id) == (frozen, "Says otherwise", "taste")
     assert newer.replaces is not None
-    assert line_in_profile(TASTE, UTC).text == f"  - {newer.replaces}"
+    assert line_in_profile(TASTE, UTC, form=form).text == f"{sign}{newer.replaces}"
+    assert line_in(form, newer, UTC).endswith(f"in place of: {newer.replaces}")
