@@ -137,7 +137,7 @@ def test_recall_goes_on_while_a_larger_model_takes_a_store_over(
             assert other.engine.embedder is not None
             assert other.engine.embedder.fingerprint == LARGE
             found.append(first(AgentMemoryStoreService(other)))
-        reembed(sqlite_url, "local-large", lambda *_: found.append(first(service)))
+        reembed(sqlite_url, "local-large", lambda _done, _total: found.append(first(service)))
         found.append(first(service))
         assert not store.engine.backend.pending(LARGE, 1)
     with open_store(sqlite_url, embeddings="local-large") as store:
