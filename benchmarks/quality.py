@@ -1,6 +1,7 @@
 """Quality of recall on conversations with questions: every system on every data set that is there, with the bars.
 
 ``--data DIR`` is a folder with `locomo_dev`, `beam_dev` and `own_dev`, or some of them; they are not in the repository.
+With ``--embeddings NAME``, the results are named after the model, as in `quality_local_large`.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ BARS = {
 }
 
 
-def evaluated(format_name: str, path: Path, system: str) -> dict[str, Any]:
+def evaluated(format_name: str, path: Path, system: str, embeddings: str) -> dict[str, Any]:
     """What the command ``inference-core eval`` reports."""
     command = [sys.executable, "-m", "inference_core", "eval", format_name, "--data", str(path), "--system", system]
-    return json.loads(subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    command += ["--embeddings", embeddings, "--json"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def row_of(data: str, system: str, found: dict[str, Any]) -> Row:
@@ -73,13 +75,15 @@ def row_of(data: str, system: str, found: dict[str, Any]) -> Row:
     return (f"R@10, {data}, {system}", text, wanted, reached)
 
 
-def measured(folder: Path, systems: list[str], sets: list[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def measured(
+    folder: Path, systems: list[str], sets: list[str], embeddings: str
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Data set, system, and what was found."""
     for data in sets:
         format_name, name = SETS[data]
         if (folder / name).exists():
             for system in systems:
-                yield data, system, evaluated(format_name, folder / name, system)
+                yield data, system, evaluated(format_name, folder / name, system, embeddings)
 
 
 def main() -> int:
@@ -88,14 +92,18 @@ def main() -> int:
     command.add_argument("--data", type=Path, required=True)
     command.add_argument("--system", action="append", choices=SYSTEMS)
     command.add_argument("--set", action="append", choices=list(SETS))
+    command.add_argument("--embeddings", default="auto")
     options = command.parse_args()
+    result = "quality" if options.embeddings == "auto" else f"quality_{options.embeddings.replace('-', '_')}"
     rows: list[Row] = []
     details: dict[str, Any] = {}
     reached = False
-    for data, system, report in measured(options.data, options.system or list(SYSTEMS), options.set or list(SETS)):
+    for data, system, report in measured(
+        options.data, options.system or list(SYSTEMS), options.set or list(SETS), options.embeddings
+    ):
         rows.append(row_of(data, system, report))
         details[f"{data}, {system}"] = report
-        reached = publish("quality", rows, details)  # after each, because all of them take half an hour
+        reached = publish(result, rows, details)  # after each, because all of them take half an hour
     return int(not reached)
 
 

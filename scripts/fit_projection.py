@@ -1,10 +1,11 @@
 """Fits the projection of a model's vectors: what all have in common, and the principal axes of their tokens.
 
-Usage: python scripts/fit_projection.py minilm|e5 FILE.json... Every string in the files is a text. MiniLM's was made
-from the project's evaluation data, e5's from them and scripts/projection_texts.json. Languages count alike, as far as
-they have 1,000 tokens. Writes inference_core/embeddings/MODEL_projection.npz: ``axes`` (384, 128) and, of a model that
-wants a prefix, the mean of the vectors of texts and of tokens (2, 384) by prefix. MiniLM's vectors have next to nothing
-in common. Stored vectors of another projection are worthless, so a new one needs a new fingerprint.
+Usage: python scripts/fit_projection.py minilm|e5|mpnet FILE.json... Every string in the files is a text. The English
+models' were made from the project's evaluation data, e5's from them and scripts/projection_texts.json. Languages count
+alike, as far as they have 1,000 tokens. Writes inference_core/embeddings/MODEL_projection.npz: ``axes`` (width, 128)
+and, of a model that wants a prefix, the mean of the vectors of texts and of tokens (2, width) by prefix. The English
+models' vectors have next to nothing in common. Stored vectors of another projection are worthless, so a new one needs a
+new fingerprint.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.encoder import EncoderEmbeddings
+from inference_core.embeddings.large import LargeEmbeddings
 from inference_core.embeddings.local import LocalEmbeddings
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.vectors import Floats
 
 AXES: Final = 128
-WIDTH: Final = 384
 ENOUGH: Final = 1_000
-MODELS: Final = {"minilm": LocalEmbeddings, "e5": MultilingualEmbeddings}
+MODELS: Final = {
+    "minilm": (LocalEmbeddings, local.DIMENSIONS),
+    "e5": (MultilingualEmbeddings, multilingual.DIMENSIONS),
+    "mpnet": (LargeEmbeddings, large.DIMENSIONS),
+}
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -45,16 +51,17 @@ def strings(value: Any) -> Iterator[str]:
 def main() -> None:
     """Fits and writes."""
     name, *paths = sys.argv[1:]
+    kind, width = MODELS[name]
     texts = {text for path in paths for text in strings(json.loads(Path(path).read_text(encoding="utf-8")))}
     by_language: dict[str, list[str]] = defaultdict(list)
     for text in sorted(texts):
         by_language[language_of(text)].append(text)
     place = Path(f"inference_core/embeddings/{name}_projection.npz")
     if not place.exists():
-        np.savez(place, axes=np.eye(WIDTH))  # the model does not load without one
-    model = MODELS[name]()
+        np.savez(place, axes=np.eye(width))  # the model does not load without one
+    model = kind()
     fitted: dict[str, NDArray[np.floating[Any]]] = {}
-    products = np.zeros((WIDTH, WIDTH))
+    products = np.zeros((width, width))
     for prefix in sorted(model.prefixes, reverse=True):  # the axes are those of queries and passages together
         found = {language: _vectors(model, prefix, own) for language, own in by_language.items()}
         means = np.mean([[vectors.mean(0), tokens.mean(0)] for vectors, tokens in found.values()], axis=0)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from inference_core import __version__
 from inference_core.cli.options import LOADING_S
-from inference_core.embeddings import local, multilingual
+from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra
 from inference_core.lifecycle.repairs import find_damage, user_of
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 _DISTRIBUTION: Final = "inference-core-memory"
 _LIBRARIES: Final = ("langgraph", "langchain", "langchain-core", "numpy")
 _EXTRA: Final = re.compile(r"([\w.-]+)[^;]*;.*\bextra == ['\"]([\w-]+)['\"]")
-_MODELS: Final = {local.EXTRA: local.LocalEmbeddings, multilingual.EXTRA: multilingual.MultilingualEmbeddings}
+_MODELS: Final = {
+    local.EXTRA: local.LocalEmbeddings,
+    large.EXTRA: large.LargeEmbeddings,
+    multilingual.EXTRA: multilingual.MultilingualEmbeddings,
+}
 _MANY: Final = 1_000
 _MEGABYTE: Final = 1024 * 1024
 _INDEXED_BYTES: Final = 10_000

@@ -186,6 +186,21 @@ def open_session(model: Path | bytes) -> Any:
     return session
 
 
+def word_pieces(content: bytes, most: int) -> Tokenize:
+    """What reads texts with the tokenizer of the file ``content``, as BERT does; of a text, ``most`` tokens."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and slow to import
+
+    tokenizer: Any = Tokenizer.from_buffer(content)  # pyright: ignore[reportUnknownMemberType] - it has no type stubs
+    tokenizer.enable_truncation(most)
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a mark such as "[SEP]" in a text is text
+
+    def tokens(_: str, texts: list[str]) -> list[Tokens]:
+        return [Tokens(one.ids, tuple(one.tokens[1:-1]), 1) for one in tokenizer.encode_batch(texts)]
+
+    return tokens
+
+
 def _give_memory_back() -> None:
     """Returns freed memory to the system: 100 MB after loading MiniLM, 50 MB after long texts."""
     if sys.platform == "linux":

@@ -23,15 +23,16 @@ _LOG = logging.getLogger(__name__)
 _said_lexical: Final = threading.Event()
 """Whether this process has logged that it has no embedding model."""
 _EXTRAS: Final = ("openai", "ollama", "huggingface")
-_LOCAL: Final = ("local-by-language", "local", "local-multilingual")
+_LOCAL: Final = ("local-large-by-language", "local-large", "local-by-language", "local", "local-multilingual")
 """The local models, in the order in which "auto" prefers them."""
 _FORMER: Final = "local-multilingual:use-multilingual-3:"
 """Part of the fingerprints of a model, alone or by language, that earlier versions of this package had."""
 EmbeddingsSpec = Embeddings | Embedder | EmbeddingsFunc | AEmbeddingsFunc | str | None
-"""``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-multilingual"``:
-a hundred languages. ``"local-by-language"``: each text with the model for its language. ``"provider:model"``, or
-``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. A function from texts to vectors,
-also an async one. None: recall is lexical."""
+"""``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-large"``: English,
+better and slower. ``"local-multilingual"``: a hundred languages. ``"local-by-language"`` and
+``"local-large-by-language"``: each text with the model for its language. ``"provider:model"``, or
+``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. A function from texts to vectors, also an async
+one. None: recall is lexical."""
 
 
 def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = None) -> Embedder | None:
@@ -83,12 +84,14 @@ def is_former(fingerprint: str | None) -> bool:
 
 
 def _local(name: str) -> Embedder:
-    from inference_core.embeddings import local, multilingual  # noqa: PLC0415 - imports numpy, which takes time
+    from inference_core.embeddings import by_language, large, local, multilingual  # noqa: PLC0415 - import numpy: slow
 
     kinds = {
         "local": (local.LocalEmbeddings, local.FINGERPRINT),
+        "local-large": (large.LargeEmbeddings, large.FINGERPRINT),
         "local-multilingual": (multilingual.MultilingualEmbeddings, multilingual.FINGERPRINT),
-        "local-by-language": (local.LanguageEmbeddings, local.BY_LANGUAGE_FINGERPRINT),
+        "local-by-language": (by_language.LanguageEmbeddings, by_language.FINGERPRINT),
+        "local-large-by-language": (by_language.LargeLanguageEmbeddings, by_language.LARGE_FINGERPRINT),
     }
     kind, fingerprint = kinds[name]
     model = kind()

