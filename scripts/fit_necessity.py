@@ -1,6 +1,6 @@
 """Fits what tells from the vector of a message whether a reply to it needs memory.
 
-Usage: python scripts/fit_necessity.py [MODEL...], by default all models that are installed.
+Usage: python scripts/fit_necessity.py [minilm] [mpnet] [e5], by default all of them.
 `scripts/necessity_texts.json` has messages in 15 languages by language, each with 1 if something stored about the user
 may matter for the reply, else 0: greetings, thanks, talk about the last answer, knowledge of the world, sums, code.
 All were written for this. A logistic regression is fitted to the vectors of a model's languages, and checked on each
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.embeddings.encoder import NECESSITY, EncoderEmbeddings
+from inference_core.embeddings.large import LargeEmbeddings
 from inference_core.embeddings.local import LocalEmbeddings
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
 
@@ -26,6 +27,7 @@ TEXTS: Final = Path(__file__).parent / "necessity_texts.json"
 PLACE: Final = Path(__file__).parents[1] / "inference_core" / "embeddings" / NECESSITY
 MODELS: Final[dict[str, tuple[type[EncoderEmbeddings], frozenset[str] | None]]] = {
     "minilm": (LocalEmbeddings, frozenset({"en"})),
+    "mpnet": (LargeEmbeddings, frozenset({"en"})),
     "e5": (MultilingualEmbeddings, None),
 }
 """By name, a model and the languages that it knows; None: all."""
