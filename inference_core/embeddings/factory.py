@@ -29,7 +29,7 @@ _FORMER: Final = "local-multilingual:use-multilingual-3:"
 """Part of the fingerprints of a model, alone or by language, that earlier versions of this package had."""
 EmbeddingsSpec = Embeddings | Embedder | EmbeddingsFunc | AEmbeddingsFunc | str | None
 """``"auto"``: the best local model that is installed, else none. ``"local"``: English. ``"local-large"``: English,
-better and slower. ``"local-multilingual"``: a hundred languages. ``"local-by-language"`` and
+larger and slower. ``"local-multilingual"``: a hundred languages. ``"local-by-language"`` and
 ``"local-large-by-language"``: each text with the model for its language. ``"provider:model"``, or
 ``"provider:model@dimensions"``. Any LangChain ``Embeddings`` object. A function from texts to vectors, also an async
 one. None: recall is lexical."""
