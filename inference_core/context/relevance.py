@@ -89,7 +89,7 @@ class Pruning:
         min_best: How relevant the most relevant item must be for a message of which it is as likely as not that a
             reply needs memory; else only items without a relevance are kept. The less likely it is, the more relevant
             it must be (`relevance_asked`).
-        min_any: The least that is asked of it, whatever the message.
+        min_any: What is asked of it if no model tells how likely that is.
         max_external: At most this many items from tools, documents and the web are kept, the likeliest ones, because
             poisoned texts come in numbers.
         keeps_standing: Whether rules and preferences stay where ``min_best`` or ``min_any`` leaves items out.
@@ -118,15 +118,17 @@ def relevance_asked(items: Sequence[ContextItem], necessity: float | None, pruni
 
     ``necessity`` is the log-odds that a reply needs memory, by the vector of the message. It and the relevance are
     evidence of the same thing, so what the one lacks the other makes up for: thanks or a sum that memory has to do with
-    are told, and so is a question about the user whose words no memory shares. If no model tells (None), a few items
-    are shown whatever their relevance, as they take little room.
+    are told, and so is a question about the user whose words no memory shares. Unless a reply rather needs no memory, a
+    few items are shown whatever their relevance: they take little room, and "Plan my day" may draw on anything.
     """
+    are_few = sum(item.relevance is not None for item in items) <= _FEW
+    if are_few and (necessity is None or necessity > 0):
+        return 0.0
     if necessity is None:
-        return pruning.min_any if sum(item.relevance is not None for item in items) > _FEW else 0.0
-    if not pruning.min_best:
         return pruning.min_any
-    asked = _logit(pruning.min_best) - _NECESSITY * necessity
-    return max(pruning.min_any, 1 / (1 + math.exp(-asked)))
+    if not pruning.min_best:
+        return 0.0
+    return 1 / (1 + math.exp(_NECESSITY * necessity - _logit(pruning.min_best)))
 
 
 def chances(
