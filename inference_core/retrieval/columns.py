@@ -44,7 +44,7 @@ class Columns:
 
     ``written``, ``died`` and ``embedded`` are the sequence numbers of the writes that wrote its row last, ended it,
     and gave it vectors; only these change after a view shows the slot. ``lengths`` are in terms. ``ranks``, checksums
-    of the keys, break ties. ``asks``: the text ends in a question. ``before`` is the key's previous slot, or -1.
+    of the keys, break ties. ``asks``: the text is a short question. ``before`` is the key's previous slot, or -1.
     ``text_marks`` and ``vector_marks`` are hashes.
     """
 

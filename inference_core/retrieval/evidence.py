@@ -71,7 +71,7 @@ class Weights(NamedTuple):
     guidance: float = 2.0
     interval: float = 2.0
     importance: float = 0.5
-    asks: float = 1.0
+    asks: float = 0.5
     sure: float = 0.55
 
 

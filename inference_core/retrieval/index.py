@@ -29,7 +29,7 @@ from inference_core.retrieval.columns import (
     SessionOrder,
 )
 from inference_core.retrieval.documents import NO_EPOCH, Change, DocumentMetadata, Epoch, Term
-from inference_core.retrieval.query import asks_something
+from inference_core.retrieval.query import only_asks
 from inference_core.retrieval.vectors import Floats, Vectors, VectorsView, is_packed
 
 K1: Final = 1.2
@@ -253,7 +253,7 @@ class ScopeIndex:
                 terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
                 is_ours = document.model == self.model and is_packed(document.vector or b"")
                 packed = document.vector if is_ours else None
-            asks = document is not None and asks_something(document.text)
+            asks = document is not None and only_asks(document.text)
             text_mark = hash((terms, asks, change.kind, change.created_at, document and document.situation))
             vector_mark = (hash(packed) or 1) if packed else _UNEMBEDDED
             known = _UNEMBEDDED if slot is None else self._columns.vector_marks.item(slot)

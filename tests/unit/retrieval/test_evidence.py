@@ -196,12 +196,13 @@ def test_importance_lies_around_zero():
     assert found == {"role": [1, 1, 1, 1], "importance": [-0.5, 0, 0.25, 0.5], "question": [0, 0, 0, 0]}
 
 
-def test_a_question_within_a_session_answers_little():
-    turns = [put(str(at), text, created=at, session="s") for at, text in enumerate(["tea", "tea?", "\u8336\uff1f"])]
+def test_a_short_question_within_a_session_answers_little():
+    texts = ["tea", "tea?", "\u8336\uff1f", "green tea " * 20 + "?"]
+    turns = [put(str(at), text, created=at, session="s") for at, text in enumerate(texts)]
     pool = Pool([index_of(*turns, put("alone", "tea?", created=9))])
-    keys = [pool.views[0].keys[pool.place(at).slot] for at in range(4)]
+    keys = [pool.views[0].keys[pool.place(at).slot] for at in range(5)]
     found = dict(zip(keys, _priors(pool, asked([]))["question"], strict=True))
-    assert found == {"alone": 0, "0": 0, "1": -1, "2": -1}
+    assert found == {"alone": 0, "0": 0, "1": -1, "2": -1, "3": 0}
     alone = priors(pool, asked([]), ignore_session(LATE))
     assert not alone["question"].any()
 
