@@ -78,7 +78,7 @@ class Weights(NamedTuple):
 LATE: Final = Weights(
     lexical=Spread(alone=0.4, own=0.7, previous=0.7, around=0.2, reply=0.7, best=0.7),
     dense=Spread(alone=1.45, own=1.25, reply=0.6, best=0.6),
-    late=Spread(alone=2.3, own=2, previous=0.5, around=0.25, best=1),
+    late=Spread(alone=2.7, own=2, previous=0.5, around=0.25, best=1),
     feedback=Spread(alone=0.75, own=0.5),
 )
 """Words, meaning and token vectors."""
