@@ -83,13 +83,13 @@ LATE: Final = Weights(
 )
 """Words, meaning and token vectors."""
 HYBRID: Final = Weights(
-    lexical=Spread(alone=2.7, own=2, previous=1, around=0.5, reply=1, best=2),
+    lexical=Spread(alone=2.67, own=2, previous=1, around=0.5, reply=1, best=2),
     coverage=2,
-    dense=Spread(alone=2.3, own=2, previous=0.5, reply=0.5, best=1),
+    dense=Spread(alone=2.33, own=2, previous=0.5, reply=0.5, best=1),
 )
 """Words and meaning. Also the first stage, which picks the candidates of late interaction."""
 LEXICAL: Final = Weights(
-    lexical=Spread(alone=1.3, own=1, previous=1, around=0.5, reply=1, best=1), coverage=1, guidance=0.5
+    lexical=Spread(alone=1.33, own=1, previous=1, around=0.5, reply=1, best=1), coverage=1, guidance=0.5
 )
 """Words alone."""
 
@@ -97,12 +97,12 @@ LEXICAL: Final = Weights(
 MULTILINGUAL_LATE: Final = Weights(
     lexical=Spread(alone=0.5, own=0.5, previous=0.25, around=0.125, reply=0.25, best=0.5),
     coverage=0.5,
-    dense=Spread(alone=3.3, own=3, previous=0.5, reply=0.5, best=1),
-    late=Spread(alone=2.3, own=2, previous=0.5, around=0.25, best=1),
+    dense=Spread(alone=3.33, own=3, previous=0.5, reply=0.5, best=1),
+    late=Spread(alone=2.33, own=2, previous=0.5, around=0.25, best=1),
     sure=0.45,
 )
 """The same for texts in other languages: words count less, as most languages have more forms of a word."""
-MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(dense=Spread(alone=4.3, own=4, previous=0.5, reply=0.5, best=1))
+MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(dense=Spread(alone=4.33, own=4, previous=0.5, reply=0.5, best=1))
 
 
 def between(first: Weights, second: Weights, share: float) -> Weights:
