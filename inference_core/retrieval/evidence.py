@@ -71,7 +71,7 @@ class Weights(NamedTuple):
     guidance: float = 2.0
     interval: float = 2.0
     importance: float = 0.5
-    asks: float = 0.5
+    asks: float = 0.0
     sure: float = 0.55
 
 
@@ -80,6 +80,7 @@ LATE: Final = Weights(
     dense=Spread(alone=1.45, own=1.25, reply=0.6, best=0.6),
     late=Spread(alone=2.7, own=2, previous=0.5, around=0.25, best=1),
     feedback=Spread(alone=0.75, own=0.5),
+    asks=0.5,
 )
 """Words, meaning and token vectors."""
 HYBRID: Final = Weights(
@@ -99,10 +100,13 @@ MULTILINGUAL_LATE: Final = Weights(
     coverage=0.5,
     dense=Spread(alone=3.33, own=3, previous=0.5, reply=0.5, best=1),
     late=Spread(alone=2.33, own=2, previous=0.5, around=0.25, best=1),
+    asks=0.5,
     sure=0.45,
 )
 """The same for texts in other languages: words count less, as most languages have more forms of a word."""
-MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(dense=Spread(alone=4.33, own=4, previous=0.5, reply=0.5, best=1))
+MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(
+    dense=Spread(alone=4.33, own=4, previous=0.5, reply=0.5, best=1), asks=0.0
+)
 
 
 def between(first: Weights, second: Weights, share: float) -> Weights:
@@ -269,8 +273,9 @@ def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
     found = {
         "role": weights.not_assistant * pool.not_assistant,
         "importance": weights.importance * (pool.column("importance") - np.float32(_NEUTRAL_IMPORTANCE)),
-        "question": -weights.asks * (pool.column("asks") & ~pool.order.alone).astype(np.float32),
     }
+    if weights.asks:
+        found["question"] = -weights.asks * (pool.column("asks") & ~pool.order.alone).astype(np.float32)
     if query.wants_action:
         found["guidance"] = weights.guidance * pool.guiding
     if query.interval is not None:

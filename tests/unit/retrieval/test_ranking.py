@@ -62,7 +62,7 @@ def test_the_score_of_a_document_alone_is_the_sum_of_the_weights():
     (hit,) = _hits([index_of(put("a", "tea"), put("b", "car"))], TEA).values()
     words = LEXICAL.lexical.alone
     assert hit.shares == pytest.approx(
-        {"lexical": words, "coverage": LEXICAL.coverage, "role": LEXICAL.not_assistant, "importance": 0, "question": 0},
+        {"lexical": words, "coverage": LEXICAL.coverage, "role": LEXICAL.not_assistant, "importance": 0},
         abs=1e-5,
     )
     assert hit.score == pytest.approx(words + LEXICAL.coverage + LEXICAL.not_assistant, abs=1e-5)
@@ -81,8 +81,8 @@ def test_shares_add_up_to_the_score(with_tokens: bool):
     tokens_of = _tokens(indexes, a=[EAST], b=[NORTH, EAST], c=[WEST]) if with_tokens else None
     query = asked(["tea", "green"], floats(*DIAGONAL), floats(EAST, NORTH), interval=(1, 4), wants_action=True)
     hits = _hits(indexes, query, tokens_of)
-    names = {"lexical", "dense", "role", "importance", "guidance", "time", "question", "feedback"}
-    names |= {"late_interaction"} if with_tokens else {"coverage"} if HYBRID.coverage else set()
+    names = {"lexical", "dense", "role", "importance", "guidance", "time", "feedback"}
+    names |= {"late_interaction", "question"} if with_tokens else {"coverage"} if HYBRID.coverage else set()
     for hit in hits.values():
         assert set(hit.shares) - {"coverage"} == names - {"coverage"}
         assert sum(hit.shares.values()) == pytest.approx(hit.score, abs=1e-4)
