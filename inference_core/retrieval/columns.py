@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from inference_core.retrieval.vectors import Floats, grown
 NEVER: Final = np.iinfo(np.int64).max
 """The sequence number of an event that has not happened."""
 _FEW: Final = 64
-ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "importance"]
+ColumnName = Literal["created", "ranks", "kinds", "by_assistant", "happened", "importance", "asks"]
 """The columns that ranking reads as a whole."""
 _SMALL_TAIL: Final = 1_024
 _TAIL_SHARE: Final = 16
@@ -43,8 +44,8 @@ class Columns:
 
     ``written``, ``died`` and ``embedded`` are the sequence numbers of the writes that wrote its row last, ended it,
     and gave it vectors; only these change after a view shows the slot. ``lengths`` are in terms. ``ranks``, checksums
-    of the keys, break ties. ``before`` is the key's previous slot, or -1. ``text_marks`` and ``vector_marks`` are
-    hashes.
+    of the keys, break ties. ``asks``: the text is a short question. ``before`` is the key's previous slot, or -1.
+    ``text_marks`` and ``vector_marks`` are hashes.
     """
 
     written: NDArray[np.int64]
@@ -58,6 +59,7 @@ class Columns:
     by_assistant: NDArray[np.bool_]
     happened: NDArray[np.float64]
     importance: Floats
+    asks: NDArray[np.bool_]
     has_text: NDArray[np.bool_]
     before: NDArray[np.int32]
     text_marks: NDArray[np.int64]
@@ -68,7 +70,7 @@ class Columns:
         """Columns with room for the first few slots."""
         kinds = (
             *(np.int64, np.int64, np.int64, np.float64, np.float32, np.uint32, np.int32, np.int32),
-            *(np.bool_, np.float64, np.float32, np.bool_, np.int32, np.int64, np.int64),
+            *(np.bool_, np.float64, np.float32, np.bool_, np.bool_, np.int32, np.int64, np.int64),
         )
         columns: list[Any] = [np.zeros(_FEW, kind) for kind in kinds]
         return cls(*columns)
@@ -258,6 +260,11 @@ class SessionOrder:
         starts = np.flatnonzero(np.diff(self.session[positions], prepend=-1))
         numbers = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(positions)))
         return SessionOrder(self.slots[positions], numbers, starts)
+
+    @cached_property
+    def alone(self) -> NDArray[np.bool_]:
+        """Whether each position is a session of its own."""
+        return (np.diff(self.starts, append=len(self.slots)) == 1)[self.session]
 
     def shifted(self, values: Floats, by: int) -> Floats:
         """For each position, the value ``by`` turns earlier in the session (later if negative); 0 if there is none."""

@@ -33,6 +33,7 @@ FEEDBACK_TEXTS: Final = 3
 DECIMALS: Final = 5
 """Scores are compared to this many decimals, so that the order of summation does not matter."""
 _NO_SPREAD: Final = 1e-6
+_FADING: Final = 3
 _NEUTRAL_IMPORTANCE: Final = 0.5
 _UNKNOWN: Final = 100
 _MANY: Final = 4_000
@@ -47,9 +48,10 @@ class Spread(NamedTuple):
     """The weights of one kind of evidence: of the turn itself (``own``) and of its surroundings in the session.
 
     ``previous`` and ``reply`` are for the turns before and after it, ``around`` for those two turns away, ``best`` for
-    the best turns of the session.
+    the best turns of the session. For a text without a session, or alone in it, only ``alone`` counts.
     """
 
+    alone: float = 0.0
     own: float = 0.0
     previous: float = 0.0
     around: float = 0.0
@@ -58,43 +60,53 @@ class Spread(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """The weights of everything that adds to a score."""
+    """The weights of everything that adds to a score, and the similarity from which words are ``sure`` to be found."""
 
     lexical: Spread = Spread()
     coverage: float = 0.0
     dense: Spread = Spread()
     late: Spread = Spread()
-    feedback: float = 0.5
+    feedback: Spread = Spread(alone=0.5, own=0.5)
     not_assistant: float = 2.0
     guidance: float = 2.0
     interval: float = 2.0
     importance: float = 0.5
+    asks: float = 0.0
+    sure: float = 0.55
 
 
 LATE: Final = Weights(
-    lexical=Spread(own=0.7, previous=0.7, around=0.2, reply=0.7, best=0.7),
-    dense=Spread(own=1.25, reply=0.6, best=0.6),
-    late=Spread(own=2, previous=0.5, around=0.25, best=1),
+    lexical=Spread(alone=0.4, own=0.7, previous=0.7, around=0.2, reply=0.7, best=0.7),
+    dense=Spread(alone=1.45, own=1.25, reply=0.6, best=0.6),
+    late=Spread(alone=2.7, own=2, previous=0.5, around=0.25, best=1),
+    feedback=Spread(alone=0.75, own=0.5),
+    asks=0.5,
 )
 """Words, meaning and token vectors."""
 HYBRID: Final = Weights(
-    lexical=Spread(own=2, previous=1, around=0.5, reply=1, best=2),
+    lexical=Spread(alone=2.67, own=2, previous=1, around=0.5, reply=1, best=2),
     coverage=2,
-    dense=Spread(own=2, previous=0.5, reply=0.5, best=1),
+    dense=Spread(alone=2.33, own=2, previous=0.5, reply=0.5, best=1),
 )
 """Words and meaning. Also the first stage, which picks the candidates of late interaction."""
-LEXICAL: Final = Weights(lexical=Spread(own=1, previous=1, around=0.5, reply=1, best=1), coverage=1, guidance=0.5)
+LEXICAL: Final = Weights(
+    lexical=Spread(alone=1.33, own=1, previous=1, around=0.5, reply=1, best=1), coverage=1, guidance=0.5
+)
 """Words alone."""
 
 
 MULTILINGUAL_LATE: Final = Weights(
-    lexical=Spread(own=0.5, previous=0.25, around=0.125, reply=0.25, best=0.5),
+    lexical=Spread(alone=0.5, own=0.5, previous=0.25, around=0.125, reply=0.25, best=0.5),
     coverage=0.5,
-    dense=Spread(own=3, previous=0.5, reply=0.5, best=1),
-    late=Spread(own=2, previous=0.5, around=0.25, best=1),
+    dense=Spread(alone=3.33, own=3, previous=0.5, reply=0.5, best=1),
+    late=Spread(alone=2.33, own=2, previous=0.5, around=0.25, best=1),
+    asks=0.5,
+    sure=0.45,
 )
 """The same for texts in other languages: words count less, as most languages have more forms of a word."""
-MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(dense=Spread(own=4, previous=0.5, reply=0.5, best=1))
+MULTILINGUAL_HYBRID: Final = MULTILINGUAL_LATE._replace(
+    dense=Spread(alone=4.33, own=4, previous=0.5, reply=0.5, best=1), asks=0.0
+)
 
 
 def between(first: Weights, second: Weights, share: float) -> Weights:
@@ -109,12 +121,37 @@ def between(first: Weights, second: Weights, share: float) -> Weights:
 
 
 def ignore_session(weights: Weights) -> Weights:
-    """``weights`` with 0 for surroundings and speaker, so that each text counts by itself."""
+    """``weights`` with which each text counts as if it were without a session, whoever said it."""
+
+    def alone(one: Spread) -> Spread:
+        return Spread(alone=one.alone, own=one.alone)
+
     return weights._replace(
-        lexical=Spread(own=weights.lexical.own),
-        dense=Spread(own=weights.dense.own),
-        late=Spread(own=weights.late.own),
+        lexical=alone(weights.lexical),
+        dense=alone(weights.dense),
+        late=alone(weights.late),
+        feedback=alone(weights.feedback),
         not_assistant=0.0,
+        asks=0.0,
+    )
+
+
+def faded(weights: Weights, similarity: Floats) -> Weights:
+    """``weights`` for a query whose words no text says: what depends on words counts less, and so do surroundings.
+
+    Evidence is on the scale of its own spread or maximum, so the best of only bad matches would count like a good one.
+    ``similarity`` is the mean best cosine of the query's tokens in each candidate, NaN for others; its largest shows
+    how well the words are found at all. They count in full from ``weights.sure`` on.
+    """
+    trust = min(float(np.nanmax(similarity)) / weights.sure, 1.0) ** _FADING
+
+    def less(one: Spread) -> Spread:
+        return Spread(*(trust * weight for weight in one))
+
+    return weights._replace(
+        lexical=less(weights.lexical),
+        dense=less(weights.dense)._replace(alone=weights.dense.alone, own=weights.dense.own),
+        late=less(weights.late),
     )
 
 
@@ -142,7 +179,7 @@ def standardized(scores: Floats) -> Floats:
 
 
 def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
-    """The weighted sum of each turn's value and of its surroundings' in the session."""
+    """The weighted sum of each turn's value and of its surroundings' in the session; `Spread` says what counts."""
     total = weights.own * values
     if weights.previous:
         total += weights.previous * order.shifted(values, 1)
@@ -152,7 +189,7 @@ def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
         total += weights.reply * order.shifted(values, -1)
     if weights.best:
         total += weights.best * order.best(values)
-    return total
+    return np.where(order.alone, np.float32(weights.alone) * values, total)
 
 
 def closeness(pool: Pool, queries: Mapping[int, QueryVectors]) -> Floats:
@@ -237,6 +274,8 @@ def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
         "role": weights.not_assistant * pool.not_assistant,
         "importance": weights.importance * (pool.column("importance") - np.float32(_NEUTRAL_IMPORTANCE)),
     }
+    if weights.asks:
+        found["question"] = -weights.asks * (pool.column("asks") & ~pool.order.alone).astype(np.float32)
     if query.wants_action:
         found["guidance"] = weights.guidance * pool.guiding
     if query.interval is not None:

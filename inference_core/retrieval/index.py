@@ -29,6 +29,7 @@ from inference_core.retrieval.columns import (
     SessionOrder,
 )
 from inference_core.retrieval.documents import NO_EPOCH, Change, DocumentMetadata, Epoch, Term
+from inference_core.retrieval.query import only_asks
 from inference_core.retrieval.vectors import Floats, Vectors, VectorsView, is_packed
 
 K1: Final = 1.2
@@ -252,7 +253,8 @@ class ScopeIndex:
                 terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
                 is_ours = document.model == self.model and is_packed(document.vector or b"")
                 packed = document.vector if is_ours else None
-            text_mark = hash((terms, change.kind, change.created_at, document and document.situation))
+            asks = document is not None and only_asks(document.text)
+            text_mark = hash((terms, asks, change.kind, change.created_at, document and document.situation))
             vector_mark = (hash(packed) or 1) if packed else _UNEMBEDDED
             known = _UNEMBEDDED if slot is None else self._columns.vector_marks.item(slot)
             if slot is None or self._columns.text_marks[slot] != text_mark or known not in (_UNEMBEDDED, vector_mark):
@@ -261,7 +263,7 @@ class ScopeIndex:
                 kind = self._kinds.setdefault(change.kind, len(self._kinds))
                 name = document.situation.session if document else ""
                 session = self._sessions.setdefault(name, len(self._sessions)) if name else SESSIONLESS
-                slot = added.put(change, terms, text_mark, (kind, session), before)
+                slot = added.put(change, terms, text_mark, (kind, session), before, asks=asks)
             else:
                 self._columns.written[slot] = change.seq  # what is not ranked may have changed
             if packed and not known:
@@ -337,7 +339,9 @@ class _Added:
         self.newest: dict[str, int] = {}
         self.vectors: dict[int, tuple[int, int, bytes]] = {}
 
-    def put(self, change: Change, terms: str | None, mark: int, codes: tuple[int, int], before: int) -> int:
+    def put(
+        self, change: Change, terms: str | None, mark: int, codes: tuple[int, int], before: int, *, asks: bool
+    ) -> int:
         """Assigns the next slot to the row of ``change``."""
         slot = self._start + len(self.slots)
         words = (terms or "").split()
@@ -347,7 +351,7 @@ class _Added:
         self.slots.append(
             (
                 *(change.seq, NEVER, NEVER, created, len(words), rank, *codes),
-                *(by_assistant, created if happened is None else happened, importance),
+                *(by_assistant, created if happened is None else happened, importance, asks),
                 *(terms is not None, before, mark, _UNEMBEDDED),
             )
         )

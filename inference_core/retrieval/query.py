@@ -41,6 +41,7 @@ _MARKS: Final = "'-.:@/+#_"
 _SUFFIX: Final = re.compile(r"(?:'s|(?<=\w{3})'\w{1,4})$")
 """A possessive, or a case that follows an apostrophe: "Ida's", Turkish "Ayşe'nin"; but not "O'Brien"."""
 _UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{2}}")
+_SHORT: Final = 120
 _END: Final = 60
 """A text with a question mark among its last so many characters is a question."""
 
@@ -114,6 +115,11 @@ def by_canonical(names: Iterable[str]) -> dict[str, str]:
 def asks_something(text: str) -> bool:
     """Whether ``text`` ends in a question, so that it says little about anybody."""
     return any(mark in text[-_END:] for mark in "?\uff1f")
+
+
+def only_asks(text: str) -> bool:
+    """Whether ``text`` is a short question. A long one also says what it is about."""
+    return len(text) < _SHORT and asks_something(text)
 
 
 class Named:

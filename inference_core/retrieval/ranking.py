@@ -30,6 +30,7 @@ from inference_core.retrieval.evidence import (
     Signals,
     Weights,
     between,
+    faded,
     feedback,
     ignore_session,
     priors,
@@ -44,6 +45,7 @@ from inference_core.retrieval.query import Named, Query
 from inference_core.retrieval.vectors import (
     MULTILINGUAL,
     Floats,
+    Interaction,
     dimensions_of,
     interact,
     space_and_dimensions,
@@ -171,14 +173,16 @@ def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | No
     shares = _first_stage(pool, matches, query, hybrid)
     scores = _total(shares, len(pool))
     candidates = next(_in_order(pool, scores, matches.is_hit, CANDIDATES), _NOBODY)[:CANDIDATES]
-    late = None if tokens_of is None else _late(pool, query, candidates, tokens_of, signals)
+    late = None if tokens_of is None else _late(pool, query, candidates, tokens_of)
     if late is None:
-        shares["feedback"] = hybrid.feedback * feedback(pool, candidates, matches.dense)
+        shares["feedback"] = spread(feedback(pool, candidates, matches.dense), hybrid.feedback, pool.order)
         return Ranking(pool, shares, signals, matches.is_hit)
-    weights = _weights(pool, query, LATE, MULTILINGUAL_LATE)
+    signals.similarity = late.similarity
+    weights = faded(_weights(pool, query, LATE, MULTILINGUAL_LATE), late.similarity)
     shares = _first_stage(pool, matches, query, weights)
-    shares["late_interaction"] = spread(late, weights.late, pool.order)
-    shares["feedback"] = weights.feedback * feedback(pool, candidates, matches.dense + late)
+    shares["late_interaction"] = spread(late.evidence, weights.late, pool.order)
+    best = feedback(pool, candidates, matches.dense + late.evidence)
+    shares["feedback"] = spread(best, weights.feedback, pool.order)
     return Ranking(pool, shares, signals, matches.is_hit)
 
 
@@ -199,8 +203,11 @@ def _first_stage(pool: Pool, matches: Matches, query: Query, weights: Weights) -
     return shares | priors(pool, query, weights)
 
 
-def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, signals: Signals) -> Floats | None:
-    """Standardised late-interaction evidence of the candidates, 0 for others; None without any token vectors."""
+def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf) -> Interaction | None:
+    """Late interaction with the candidates, its evidence standardised; None without enough token vectors.
+
+    For others, evidence is 0 and similarity NaN.
+    """
     tokens = {space: one.tokens for space, one in query.vectors.items() if one.tokens is not None and len(one.tokens)}
     if not tokens or not len(candidates):
         return None
@@ -217,13 +224,12 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf, 
             usable[space_of(one)] = group
     if 2 * sum(map(len, usable.values())) < len(candidates):
         return None  # the minority that has any would be ranked by other evidence than the rest
-    late = np.zeros(len(pool), np.float32)
-    signals.similarity = np.full(len(pool), np.nan, np.float32)
+    late = Interaction(np.zeros(len(pool), np.float32), np.full(len(pool), np.nan, np.float32))
     most = max(query.vectors[space].weight for space in usable)
     for space, packed in usable.items():
         interaction = interact(tokens[space], list(packed.values()), query.vectors[space].words)
-        late[list(packed)] = query.vectors[space].weight / most * standardized(interaction.evidence)
-        signals.similarity[list(packed)] = interaction.similarity
+        late.evidence[list(packed)] = query.vectors[space].weight / most * standardized(interaction.evidence)
+        late.similarity[list(packed)] = interaction.similarity
     return late
 
 

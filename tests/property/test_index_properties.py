@@ -298,6 +298,7 @@ class Text:
     passages: Vectors
     tokens: tuple[Vectors, ...]
     space: int
+    asks: bool = False
     near: Callable[[int], Text | None] = lambda _: None
     session: list[Text] = field(default_factory=list["Text"])
     bm25: float = 0.0
@@ -306,6 +307,7 @@ class Text:
     closeness: float | None = None
     dense: float = 0.0
     late: float = 0.0
+    similarity: float | None = None
     feedback: float = 0.0
 
     @property
@@ -393,6 +395,9 @@ def _set_late(candidates: Sequence[Text], query: Query) -> bool:
         evidence = [
             max(one for (owner, _), one in zip(passages, standard, strict=True) if owner is text) for text in known
         ]
+        for text in known:
+            of_passages = [_mean(row) for (owner, _), row in zip(passages, best, strict=True) if owner is text]
+            text.similarity = min(max(*of_passages, 0.0), 1.0)
         for text, late in zip(known, _standard(evidence, 4), strict=True):
             text.late = query.vectors[space].weight / most * late
     return True
@@ -420,6 +425,8 @@ def _spread(text: Text, name: str, weights: Spread) -> float:
         all(one - other > 1e-5 for one, other in pairwise(values))
     )  # equal values count once, nearly equal ones twice
     best = values[:3]
+    if len(text.session) == 1:
+        return weights.alone * values[0]
     return (
         weights.own * getattr(text, name)
         + weights.previous * near(1)
@@ -427,6 +434,16 @@ def _spread(text: Text, name: str, weights: Spread) -> float:
         + weights.reply * near(-1)
         + weights.best * sum(best) / 3
     )
+
+
+def _faded(weights: Weights, texts: Sequence[Text]) -> Weights:
+    """What the best match of the query's words leaves of the weights."""
+    trust = min(max(text.similarity for text in texts if text.similarity is not None) / weights.sure, 1) ** 3
+    lexical, dense, late = (
+        Spread(*(trust * weight for weight in one)) for one in (weights.lexical, weights.dense, weights.late)
+    )
+    dense = dense._replace(own=weights.dense.own, alone=weights.dense.alone)
+    return weights._replace(lexical=lexical, dense=dense, late=late)
 
 
 def _total(text: Text, query: Query, weights: Weights) -> float:
@@ -440,6 +457,7 @@ def _total(text: Text, query: Query, weights: Weights) -> float:
         + weights.not_assistant * (not text.situation.by_assistant)
         + weights.importance * (text.situation.importance - 0.5)
         + weights.guidance * (query.wants_action and text.kind in GUIDING_TYPES)
+        - weights.asks * (text.asks and len(text.session) > 1)
         + weights.interval * (query.interval is not None and query.interval[0] <= happened < query.interval[1])
     )
 
@@ -457,9 +475,13 @@ def _reference(texts: Sequence[Text], query: Query) -> dict[tuple[int, str], flo
     candidates = sorted(
         hits, key=lambda text: (-round(_total(text, query, hybrid), 5), -text.created, crc32(text.key[1].encode()))
     )
-    weights = late if _set_late(candidates, query) else hybrid
+    weights = _faded(late, candidates) if _set_late(candidates, query) else hybrid
     _set_feedback(candidates, texts)
-    return {text.key: _total(text, query, weights) + weights.feedback * text.feedback for text in hits}
+    return {
+        text.key: _total(text, query, weights)
+        + (weights.feedback.alone if len(text.session) == 1 else weights.feedback.own) * text.feedback
+        for text in hits
+    }
 
 
 def _with_neighbours(texts: Sequence[Text]) -> None:
@@ -502,9 +524,10 @@ def test_scores_are_those_of_the_formulas(entries: list[tuple[Any, ...]], query:
             asked=False,
             space=space,
         )
-        document = _document(op)._replace(terms=joined)
+        asks = at % 3 == 0
+        document = _document(op)._replace(terms=joined, text=joined + "?" * asks)
         scopes[scope].rows[str(at)] = Change(at + 1, str(at), kind, float(at), document)
-        texts.append(Text((scope, str(at)), float(at), kind, words, situation, passages, tokens, space))
+        texts.append(Text((scope, str(at)), float(at), kind, words, situation, passages, tokens, space, asks))
     _with_neighbours(texts)
     expected = _reference(texts, query)
     indexes = [scope.rebuilt() for scope in scopes]

@@ -25,7 +25,7 @@ def _slot(at: int) -> tuple[Any, ...]:
     """One value for each column, unlike those of other slots."""
     return (
         *(at + 1, NEVER - at, NEVER, at / 2, at + 3, 4_294_967_295 - at, at % 5, at - 1),
-        *(at % 2 == 1, -at, at / 256, at % 3 == 1, at - 1, -at, at * 2**40),
+        *(at % 2 == 1, -at, at / 256, at % 5 == 1, at % 3 == 1, at - 1, -at, at * 2**40),
     )
 
 
@@ -60,7 +60,7 @@ def test_no_slots_change_nothing():
 
 
 def test_the_size_counts_all_arrays():
-    slot = 3 * 8 + 8 + 4 + 4 + 4 + 4 + 1 + 8 + 4 + 1 + 4 + 2 * 8
+    slot = 3 * 8 + 8 + 4 + 4 + 4 + 4 + 1 + 8 + 4 + 1 + 1 + 4 + 2 * 8
     made = Columns.empty()
     assert made.nbytes == 64 * slot
     made.extend(0, [_slot(at) for at in range(65)])

@@ -43,7 +43,10 @@ def test_turns_of_the_same_instant_are_ordered_by_rank():
 
 
 def test_texts_without_a_session_stand_alone():
-    assert sorted(_sessions(_order([ALONE, 0, ALONE, ALONE, 0]))) == [[0], [1, 4], [2], [3]]
+    order = _order([ALONE, 0, ALONE, ALONE, 0, 1])
+    assert sorted(_sessions(order)) == [[0], [1, 4], [2], [3], [5]]
+    assert {slot for slot, alone in zip(order.slots.tolist(), order.alone, strict=True) if alone} == {0, 2, 3, 5}
+    assert not len(_order([]).alone)
 
 
 def test_only_the_slots_that_are_given_have_a_place():

@@ -23,6 +23,8 @@ from inference_core.retrieval.evidence import (
     Spread,
     Weights,
     between,
+    faded,
+    ignore_session,
     over_maximum,
     priors,
     promising,
@@ -93,14 +95,15 @@ def test_rounding_is_no_difference(copies: int):
     ("weights", "expected"),
     [
         (Spread(), [0, 0, 0, 0]),
-        (Spread(own=2), [2, 4, 8, 16]),
+        (Spread(alone=2), [0, 0, 0, 16]),
+        (Spread(own=2), [2, 4, 8, 0]),
         (Spread(previous=2), [0, 2, 4, 0]),
         (Spread(around=2), [8, 0, 2, 0]),
         (Spread(reply=2), [4, 8, 0, 0]),
-        (Spread(best=3), [7, 7, 7, 8]),
-        (Spread(own=1, previous=1, around=0.5, reply=1, best=3), [12, 14, 13.5, 16]),
+        (Spread(best=3), [7, 7, 7, 0]),
+        (Spread(alone=3, own=1, previous=1, around=0.5, reply=1, best=3), [12, 14, 13.5, 24]),
     ],
-    ids=["nothing", "own", "previous", "around", "reply", "best", "all"],
+    ids=["nothing", "alone", "own", "previous", "around", "reply", "best", "all"],
 )
 def test_evidence_spreads_within_the_session(weights: Spread, expected: list[float]):
     turns = [put(str(at), created=at, session="s" if at < 3 else "t") for at in range(4)]
@@ -163,7 +166,7 @@ def test_feedback_with_vectors_of_several_sizes():
 
 def _priors(pool: Pool, query: Query) -> dict[str, list[float]]:
     """Each prior as if its weight were 1."""
-    weights = Weights(not_assistant=1, importance=1, guidance=1, interval=1)
+    weights = Weights(not_assistant=1, importance=1, guidance=1, interval=1, asks=1)
     return {name: share.tolist() for name, share in priors(pool, query, weights).items()}
 
 
@@ -190,7 +193,37 @@ def test_what_an_assistant_said_counts_less():
 def test_importance_lies_around_zero():
     turns = [put(str(at), created=at, importance=value, session="s") for at, value in enumerate([0, 0.5, 0.75, 1])]
     found = _priors(Pool([index_of(*turns)]), asked([]))
-    assert found == {"role": [1, 1, 1, 1], "importance": [-0.5, 0, 0.25, 0.5]}
+    assert found == {"role": [1, 1, 1, 1], "importance": [-0.5, 0, 0.25, 0.5], "question": [0, 0, 0, 0]}
+
+
+def test_a_short_question_within_a_session_answers_little():
+    texts = ["tea", "tea?", "\u8336\uff1f", "green tea " * 20 + "?"]
+    turns = [put(str(at), text, created=at, session="s") for at, text in enumerate(texts)]
+    pool = Pool([index_of(*turns, put("alone", "tea?", created=9))])
+    keys = [pool.views[0].keys[pool.place(at).slot] for at in range(5)]
+    found = dict(zip(keys, _priors(pool, asked([]))["question"], strict=True))
+    assert found == {"alone": 0, "0": 0, "1": -1, "2": -1, "3": 0}
+    alone = priors(pool, asked([]), ignore_session(LATE))
+    assert "question" not in alone
+
+
+def test_without_a_session_all_texts_count_as_if_they_were_alone():
+    turns = [put(str(at), created=at, session="s" if at < 3 else "") for at in range(4)]
+    order = Pool([index_of(*turns)]).order
+    for one in (LATE, MULTILINGUAL_LATE):
+        found = spread(floats(1, 1, 1, 1), ignore_session(one).dense, order)
+        assert found.tolist() == pytest.approx([one.dense.alone] * 4)
+
+
+@pytest.mark.parametrize(("similarity", "trust"), [(0.0, 0), (0.275, 1 / 8), (0.55, 1), (0.9, 1)])
+def test_words_that_no_text_says_count_less(similarity: float, trust: float):
+    """Otherwise the best of only bad matches would count like a good one, since all evidence is on its own scale."""
+    found = faded(LATE, floats(NAN, 0, similarity))
+    assert found.late == pytest.approx([trust * weight for weight in LATE.late], abs=1e-6)
+    assert found.lexical == pytest.approx([trust * weight for weight in LATE.lexical], abs=1e-6)
+    assert found.dense[:2] == LATE.dense[:2]
+    assert found.dense[2:] == pytest.approx([trust * weight for weight in LATE.dense[2:]], abs=1e-6)
+    assert (found.feedback, found.guidance) == (LATE.feedback, LATE.guidance)
 
 
 def test_relevance_is_that_of_the_signals_that_are_known():

@@ -60,9 +60,10 @@ def test_without_a_vector_only_documents_with_a_term_are_hits():
 
 def test_the_score_of_a_document_alone_is_the_sum_of_the_weights():
     (hit,) = _hits([index_of(put("a", "tea"), put("b", "car"))], TEA).values()
-    words = LEXICAL.lexical.own + LEXICAL.lexical.best / 3
+    words = LEXICAL.lexical.alone
     assert hit.shares == pytest.approx(
-        {"lexical": words, "coverage": LEXICAL.coverage, "role": LEXICAL.not_assistant, "importance": 0}, abs=1e-5
+        {"lexical": words, "coverage": LEXICAL.coverage, "role": LEXICAL.not_assistant, "importance": 0},
+        abs=1e-5,
     )
     assert hit.score == pytest.approx(words + LEXICAL.coverage + LEXICAL.not_assistant, abs=1e-5)
 
@@ -71,7 +72,9 @@ def test_the_score_of_a_document_alone_is_the_sum_of_the_weights():
 def test_shares_add_up_to_the_score(with_tokens: bool):
     vectors = [EAST, NORTH, DIAGONAL, WEST, DIAGONAL, EAST]
     changes = [
-        put(key, "green tea" if at % 2 else "tea car", vector, created=at, session="s", importance=at / 5, kind="skill")
+        put(
+            key, "green tea" if at % 2 else "tea car?", vector, created=at, session="s", importance=at / 5, kind="skill"
+        )
         for at, (key, vector) in enumerate(zip("abcdef", vectors, strict=True))
     ]
     indexes = [index_of(*changes)]
@@ -79,7 +82,7 @@ def test_shares_add_up_to_the_score(with_tokens: bool):
     query = asked(["tea", "green"], floats(*DIAGONAL), floats(EAST, NORTH), interval=(1, 4), wants_action=True)
     hits = _hits(indexes, query, tokens_of)
     names = {"lexical", "dense", "role", "importance", "guidance", "time", "feedback"}
-    names |= {"late_interaction"} if with_tokens else {"coverage"} if HYBRID.coverage else set()
+    names |= {"late_interaction", "question"} if with_tokens else {"coverage"} if HYBRID.coverage else set()
     for hit in hits.values():
         assert set(hit.shares) - {"coverage"} == names - {"coverage"}
         assert sum(hit.shares.values()) == pytest.approx(hit.score, abs=1e-4)
@@ -241,7 +244,7 @@ def test_late_interaction_decides_between_texts_of_the_same_words_and_meaning():
     hits = _hits([index], query, _tokens([index], a=[EAST, NORTH], b=[EAST], c=[WEST]))
     assert list(hits) == ["a", "b", "c"]
     # Standardised over four deviations, as in the tests of late interaction: 1.5/sqrt(2), 0 and the opposite.
-    own = LATE.late.own + LATE.late.best / 3
+    own = LATE.late.alone
     assert hits["a"].shares["late_interaction"] == pytest.approx(own * np.sqrt(1.5) / 4, abs=1e-4)
     assert hits["a"].relevance > hits["c"].relevance
     assert keys_of([index], query) == ["c", "b", "a"]
