@@ -26,7 +26,7 @@ Chances = Mapping[tuple[str, str], float]
 _MAX_EXTERNAL: Final = 5
 _SURE: Final = 0.995
 _FEW: Final = 5
-_NECESSITY: Final = 0.3
+_NECESSITY: Final = 0.35
 """What a unit of necessity takes off the log-odds of the relevance that is asked for."""
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
 _BASE: Final = 0.18
