@@ -20,8 +20,8 @@ from langchain_core.embeddings import Embeddings
 
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.items import STANDING
-from inference_core.context.render import COMPACT, CONFLICTS, MARKED, UNTRUSTED, compact_section, neutral_line
+from inference_core.context.items import MARKED, STANDING
+from inference_core.context.render import COMPACT, CONFLICTS, UNTRUSTED, compact_section, neutral_line
 from inference_core.effects import run
 from inference_core.errors import UntrustedWrite
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, parse_json
@@ -104,7 +104,7 @@ def load_noise(path: Path) -> list[NoiseUser]:
 
 
 def load_saved(path: Path, most: int | None = None) -> list[NoiseUser]:
-    """The first ``most`` users of a file of saved memories; their questions have right lines only. Raises InvalidInput."""
+    """The first ``most`` users of a file of saved memories, with right lines alone. Raises InvalidInput."""
     return [
         NoiseUser(
             user.id,
