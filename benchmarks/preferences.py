@@ -54,7 +54,7 @@ def measured(users: Sequence[Conversation]) -> dict[str, float]:
             service, _ = remembering(store, user.id, user.turns)
             for question in user.questions:
                 options = TurnOptions(engineer=DEFAULT_ENGINEER, form=COMPACT)
-                places, _ = read_back(run(build_turn_context(service.scope, user.id, question.text, options)), texts)
+                places, *_ = read_back(run(build_turn_context(service.scope, user.id, question.text, options)), texts)
                 found["told"] += not places.keys().isdisjoint(question.evidence)
                 found["lines"] += len(places)
                 best = [hit.id for hit in asyncio.run(cast("Any", recall(question.text, max(PLAIN))))]

@@ -1,7 +1,7 @@
 """What stands in the middleware's default prompt: right, harmful and useless lines, markup, and when it tells nothing.
 
-``--data DIR`` is a folder with `own_dev/noise.json`, `own_dev/atomic_memories.json`, `own_dev/atomic_more.json` and
-`own_dev/work_chats.json`.
+Also, on sets that no mark was written on, how many right lines have one. ``--data DIR`` is a folder with
+`own_dev/work_chats.json`, `own_dev/noise.json` and the files of saved memories in `own_dev`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from context.markup import FORMS, markup_figures
-from context.noise import load_noise, noise_figures, prompts, silence
+from context.noise import load_marks, load_noise, load_saved, noise_figures, prompts, silence
 from report import Row, publish
 
 from inference_core.errors import InferenceCoreError
@@ -22,20 +22,28 @@ from inference_core.evaluation.formats import load_atomic, load_locomo
 NOISE: Final = "own_dev/noise.json"
 CHATS: Final = "own_dev/work_chats.json"
 SAVED: Final = ("own_dev/atomic_memories.json", "own_dev/atomic_more.json")
+UNSEEN: Final[dict[str, int | None]] = {
+    "own_dev/atomic_memories.json": None,
+    "own_dev/atomic_more.json": None,
+    "own_dev/atomic_languages.json": None,
+    "own_dev/everyday.json": 3,
+}
+"""Sets that no mark was written on, with the number of their first users that are asked, None for all."""
 BEFORE: Final = {"first": 0.275, "above": 0.339, "relevant": 33, "harmful": 57, "unmarked": 48, "useless": 26}
 """The same prompts without doubts and with `Pruning(min_chance=0.01)`, on these data."""
 ABOVE: Final = 0.30
 FIRST: Final = 0.28
 RELEVANT: Final = 0.95
-UNMARKED: Final = 0.5
+UNMARKED: Final = 0.4
 USELESS: Final = 0.4
 OFF_TOPIC: Final = 0.35
 WRONG: Final = 0.03
 MARKUP: Final = 0.60
 """Of the markup in the form of the CoALA document, which the prompt had before."""
+DOUBTED: Final = 0.03
 
 
-def rows_of(noise: dict[str, Any], quiet: dict[str, Any]) -> Iterator[Row]:
+def rows_of(noise: dict[str, Any], quiet: dict[str, Any], others: dict[str, Any]) -> Iterator[Row]:
     """The report's rows."""
     before = BEFORE
     text = f"{100 * noise['first']:.1f} % of {noise['questions']}, before {100 * before['first']:.1f} %"
@@ -50,9 +58,14 @@ def rows_of(noise: dict[str, Any], quiet: dict[str, Any]) -> Iterator[Row]:
         bar = share * before[name]
         is_reached = noise[name] >= bar if is_least else noise[name] <= bar
         yield what, f"{noise[name]}, before {before[name]}", f"{bar:.1f}", is_reached
-    yield "right lines marked", f"{noise['marked']} of {noise['relevant']}", "", None
-    for kind, (there, told, unmarked) in noise["kinds"].items():
-        yield f"{kind}: told, of these unmarked", f"{told} of {there}, {unmarked}", "", None
+    text = f"{noise['doubted']} of {noise['relevant']}; with those that name a tool as their source {noise['marked']}"
+    yield "right lines with a doubt", text, f"{100 * DOUBTED:.0f} %", noise["doubted"] <= DOUBTED * noise["relevant"]
+    yield from _kinds("", noise)
+    for name, found in others.items():
+        bar = f"{100 * DOUBTED:.0f} %"
+        text = f"{found['doubted']} of {found['relevant']}"
+        yield f"{name}: right lines with a doubt", text, bar, found["doubted"] <= DOUBTED * found["relevant"]
+        yield from _kinds(f"{name}: ", found)
     for name, what, bar, is_reached in (
         (
             "off",
@@ -66,6 +79,11 @@ def rows_of(noise: dict[str, Any], quiet: dict[str, Any]) -> Iterator[Row]:
         one = quiet[name]
         text = f"{100 * one['silent']:.1f} % of {one['asked']}; not even a rule {100 * one['empty']:.1f} %"
         yield what, text, bar, is_reached
+
+
+def _kinds(name: str, found: dict[str, Any]) -> Iterator[Row]:
+    for kind, (there, told, unmarked) in found["kinds"].items():
+        yield f"{name}{kind}: told, of these unmarked", f"{told} of {there}, {unmarked}", "", None
 
 
 def markup_rows(found: dict[str, dict[str, dict[str, float]]]) -> Iterator[Row]:
@@ -86,6 +104,9 @@ def main() -> int:
     data: Path = command.parse_args().data
     try:
         found = list(prompts(load_noise(data / NOISE), "auto"))
+        sets = {name: load_saved(data / name, most) for name, most in UNSEEN.items()}
+        sets |= {f"marks, {half}": load_marks(half) for half in ("tune", "test")}
+        others = {Path(name).stem: noise_figures(list(prompts(users, "auto"))) for name, users in sets.items()}
         users = [user for name in (*SAVED, NOISE) for user in load_atomic(data / name)]
         quiet = silence(users, "auto")
         markup = {
@@ -96,8 +117,8 @@ def main() -> int:
         command.error(str(error))
     by_user = {user: noise_figures([one for one in found if one.user == user]) for user in {one.user for one in found}}
     noise = noise_figures(found)
-    details = {"noise": noise, "noise by user": by_user, "silence": quiet, "markup": markup}
-    return int(not publish("prompt_noise", [*rows_of(noise, quiet), *markup_rows(markup)], details))
+    details = {"noise": noise, "noise by user": by_user, "others": others, "silence": quiet, "markup": markup}
+    return int(not publish("prompt_noise", [*rows_of(noise, quiet, others), *markup_rows(markup)], details))
 
 
 if __name__ == "__main__":

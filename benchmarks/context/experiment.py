@@ -119,6 +119,7 @@ def _outcome(
     context = engineer.assemble(items, query=case.question, now=now, zone=UTC, max_tokens=_MAX_TOKENS)
     plain = [item for section in context.sections.values() for item in section]
     marked = [*context.untrusted, *(item for group in context.conflicts for item in group)]
+    marked += [item for item in plain if item.marks]
     fates = {item.id: Fate.PLAIN for item in plain} | {item.id: Fate.MARKED for item in marked}
     needed = {name for same in case.needed for name in same}
     return CaseOutcome(

@@ -1,16 +1,18 @@
 """What stands in the middleware's default prompt: right, harmful and useless lines, and when it tells nothing.
 
 A file of noise is one of saved memories (`inference_core.evaluation.formats`) in which a memory has a ``source`` with
-an ``origin``, and a query has ``harmful`` and ``useless`` ids, with ``harm_kinds`` by id.
+an ``origin``, and a query has ``harmful`` and ``useless`` ids, with ``harm_kinds`` by id. `marks.json` holds groups of
+memories in seven languages, each with a question: what a newer memory replaces, and what it does not.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +20,8 @@ from langchain_core.embeddings import Embeddings
 
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.items import STANDING
-from inference_core.context.render import COMPACT, CONFLICTS, MARKED, UNTRUSTED, compact_section, neutral_line
+from inference_core.context.items import MARKED, STANDING
+from inference_core.context.render import COMPACT, CONFLICTS, UNTRUSTED, compact_section, neutral_line
 from inference_core.effects import run
 from inference_core.errors import UntrustedWrite
 from inference_core.evaluation.conversations import Conversation, ConversationTurn, parse_json
@@ -35,8 +37,10 @@ from inference_core.testing import FrozenClock
 from .first import settle
 
 _FORM: Final = "a file of noise: saved memories with 'source', queries with 'relevant', 'harmful' and 'useless'"
-_MARK: Final = re.compile(rf"\[(?:source: |{'|'.join(one.value for one in MARKED)})")
 _APART: Final = {compact_section(name, ()) for name in (CONFLICTS, UNTRUSTED)}
+_MARKS: Final = Path(__file__).with_name("marks.json")
+_DOUBT: Final = re.compile(rf"\[(?:{'|'.join(one.value for one in MARKED)})")
+_SOURCE: Final = " [source: "
 _OTHERS: Final = 2
 """Each user is asked the questions of so many others."""
 
@@ -62,12 +66,16 @@ class NoiseUser:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A question to a user, and where in the prompt each memory stands that is told; of these, the marked ones."""
+    """A question to a user, and where in the prompt each memory stands that is told.
+
+    Of these, ``doubted`` have a doubt in their line; ``marked`` have one, or name a source other than the user.
+    """
 
     user: str
     question: Noise
     places: Mapping[str, int]
     marked: frozenset[str]
+    doubted: frozenset[str]
 
 
 def load_noise(path: Path) -> list[NoiseUser]:
@@ -93,6 +101,53 @@ def load_noise(path: Path) -> list[NoiseUser]:
             yield NoiseUser(conversation.id, turns, questions)
 
     return parse_json(path, _FORM, lambda data: list(read(data)))
+
+
+def load_saved(path: Path, most: int | None = None) -> list[NoiseUser]:
+    """The first ``most`` users of a file of saved memories, with right lines alone. Raises InvalidInput."""
+    return [
+        NoiseUser(
+            user.id,
+            user.turns,
+            tuple(Noise(one.text, frozenset(one.evidence), {}, frozenset()) for one in user.questions),
+        )
+        for user in load_atomic(path)[:most]
+    ]
+
+
+def load_marks(half: str) -> list[NoiseUser]:
+    """Each language of `marks.json` as one user, asked the groups of a half: ``tune`` or ``test``.
+
+    Of each kind of group, every other one belongs to either half. Rules were chosen on ``tune``.
+    """
+
+    def read(data: Mapping[str, Any]) -> Iterator[NoiseUser]:
+        seen: Counter[str] = Counter()
+        for user in data["users"]:
+            turns: list[ConversationTurn] = []
+            questions: list[Noise] = []
+            for at, group in enumerate(user["groups"]):
+                lines = {f"{at}-{number}": memory for number, memory in enumerate(group["memories"])}
+                turns += [
+                    ConversationTurn(
+                        name,
+                        None,
+                        datetime.fromisoformat(one["at"]),
+                        None,
+                        one["content"],
+                        Origin.USER,
+                        MemoryType(one["memory_type"]),
+                    )
+                    for name, one in lines.items()
+                ]
+                right = frozenset(name for name, one in lines.items() if one["label"] == "right")
+                harmful = {name: str(one["label"]) for name, one in lines.items() if name not in right}
+                if ("tune", "test")[seen[group["kind"]] % 2] == half:
+                    questions.append(Noise(group["question"], right, harmful, frozenset()))
+                seen[group["kind"]] += 1
+            yield NoiseUser(str(user["user_id"]), tuple(turns), tuple(questions))
+
+    return parse_json(_MARKS, "groups of labelled memories", lambda data: list(read(data)))
 
 
 def prompts(
@@ -136,8 +191,8 @@ def remembering(store: Any, user: str, turns: Sequence[ConversationTurn]) -> tup
     return service, ids
 
 
-def read_back(turn: TurnContext, texts: Mapping[str, str]) -> tuple[dict[str, int], frozenset[str]]:
-    """Where in the prompt each text stands, the profile first, and which of them stand marked."""
+def read_back(turn: TurnContext, texts: Mapping[str, str]) -> tuple[dict[str, int], frozenset[str], frozenset[str]]:
+    """Where in the prompt each text stands, the profile first; which of them stand marked, and which with a doubt."""
     prompt = f"{turn.profile.text}\n{turn.block}"
     is_apart, lines = False, []
     for line in prompt.splitlines():
@@ -147,14 +202,18 @@ def read_back(turn: TurnContext, texts: Mapping[str, str]) -> tuple[dict[str, in
             is_apart = line in _APART
     places: dict[str, int] = {}
     marked: set[str] = set()
+    doubted: set[str] = set()
     for name, text in texts.items():
         at = next((at for at, (line, _) in enumerate(lines) if f"{line} [".startswith(f"{text} [")), None)
         if at is not None:
             places[name] = at
             line, is_apart = lines[at]
-            if is_apart or _MARK.search(line.removeprefix(text)):
+            rest = line.removeprefix(text)
+            if _DOUBT.search(rest):
+                doubted.add(name)
+            if is_apart or name in doubted or _SOURCE in rest:
                 marked.add(name)
-    return places, frozenset(marked)
+    return places, frozenset(marked), frozenset(doubted)
 
 
 def noise_figures(found: Sequence[Told]) -> dict[str, Any]:
@@ -162,11 +221,11 @@ def noise_figures(found: Sequence[Told]) -> dict[str, Any]:
 
     ``first``: of the questions, those in which the first of all labelled lines is a right one. ``above``: of all pairs
     of a right and a harmful line, those in which the harmful one is told before the right one or without it.
-    ``relevant``, ``harmful``, ``useless``: how many are told; ``unmarked`` harmful lines and ``marked`` right ones. By
-    kind of harm how many there are, are told, and are told unmarked.
+    ``relevant``, ``harmful``, ``useless``: how many are told; ``unmarked`` harmful lines, ``marked`` and ``doubted``
+    right ones. By kind of harm how many there are, are told, and are told unmarked.
     """
     first = pairs = above = 0
-    told = dict.fromkeys(("relevant", "harmful", "useless", "unmarked", "marked", "lines"), 0)
+    told = dict.fromkeys(("relevant", "harmful", "useless", "unmarked", "marked", "doubted", "lines"), 0)
     kinds: dict[str, list[int]] = {}
     for one in found:
         question, places = one.question, one.places
@@ -180,6 +239,7 @@ def noise_figures(found: Sequence[Told]) -> dict[str, Any]:
         told["useless"] += len(question.useless & places.keys())
         told["unmarked"] += len(harmful - one.marked)
         told["marked"] += len(right & one.marked)
+        told["doubted"] += len(right & one.doubted)
         told["lines"] += len(places)
         for name, kind in question.harmful.items():
             counts = kinds.setdefault(kind, [0, 0, 0])

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain, combinations
+from itertools import chain, combinations, permutations, zip_longest
 from typing import Any, Final, NamedTuple
 
 from inference_core.context.items import ContextItem, Doubt, Dropped, DropReason, section_of
@@ -18,11 +18,19 @@ from inference_core.context.relevance import MAX_CHARACTERS
 from inference_core.memory.trust import Origin, Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
-from inference_core.retrieval.languages import WORDS
-from inference_core.retrieval.similarity import gist, overlap, words_of
+from inference_core.retrieval.similarity import (
+    asks_for_past,
+    closeness,
+    compared,
+    gist,
+    is_hypothetical,
+    is_replaced,
+    overlap,
+    words_of,
+)
 from inference_core.slots import Comparison
 from inference_core.slots.conflicts import contradict
-from inference_core.slots.reading import Said, compare_said, is_beside, said_of
+from inference_core.slots.reading import Said, compare_said, said_of
 from inference_core.slots.words import word_set
 
 DEFAULT_OVERLAP: Final = 0.6
@@ -42,15 +50,8 @@ _ASKS_FOR_HISTORY: Final = re.compile(
     r"no longer|chang(?:e|ed|es)|switch(?:ed)?|moved? from|fr\u00fcher|vorher|ehemals|zuvor)\b",
     re.IGNORECASE,
 )
-_PHRASES: Final = [line for lines in WORDS["hypothetical"].values() for line in lines.splitlines() if line]
-_HYPOTHETICAL: Final = re.compile(
-    rf"\b(?:{'|'.join(map(re.escape, _PHRASES))}|if\b.*\b(?:would|could|\w+['\u2019]d))\b", re.IGNORECASE
-)
-_ON_THE_SAME: Final = 0.17
-"""Texts whose stems overlap by more are taken to be on the same subject, if the question asks about it."""
-_LOST: Final = 0.5
-_SHARED: Final = 0.4
-"""Of the stems that an older memory shares with the question, a newer one needs this share to outdate it."""
+_ON_THE_SAME: Final = 0.35
+"""Notes that are closer are on the same subject."""
 
 
 class _Features(NamedTuple):
@@ -81,11 +82,6 @@ def _features(text: str) -> _Features:
 @lru_cache(maxsize=65_536)
 def _stems_of_word(word: str) -> tuple[str, ...]:
     return tuple(analyze(word)) or (word,)
-
-
-def stems_of(text: str) -> frozenset[str]:
-    """The stems of the words of ``text`` that carry meaning."""
-    return _features(text).stems
 
 
 def collapsed(
@@ -299,46 +295,45 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
     return successors, sorted(groups, key=min)
 
 
-def doubted(items: Sequence[ContextItem], query: str | None, losses: Sequence[float] = ()) -> list[ContextItem]:
+def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[bool] = ()) -> list[ContextItem]:
     """``items`` in their order, each with its doubts; unchanged if all have theirs already.
 
-    What no source has judged, such as rules and goals that stand in every prompt, is not doubted. A saved memory is
-    perhaps outdated if ``items`` hold a newer one on the same subject that is neither doubted itself nor trusted less,
-    or if recall found one: ``losses`` are what each item lost to a newer one, from 0 to 1. What is newly said of the
-    user's sister outdates nothing about the user.
+    What no source has judged, such as rules and goals that stand in every prompt, is not doubted. Between two saved
+    memories on the same subject, one is about somebody else if only it mentions people whom ``query`` does not;
+    otherwise, the older one is perhaps outdated if the newer one is trusted as much. ``outdated``: which items recall
+    found to be, by their vectors.
     """
     if all(item.doubts is not None for item in items):
         return list(items)
-    doubts = [set[Doubt]() for _ in items]
-    for item, found in zip(items, doubts, strict=True):
-        if item.relevance is not None:
-            if item.record is not None and item.record.source.origin is Origin.WEB:
-                found.add(Doubt.FROM_WEB)
-            is_fact = _is_note(item) and item.section == section_of(MemoryCategory.SEMANTIC)
-            if is_fact and _is_hypothetical(item.text):  # a rule may well name what would be the case
-                found.add(Doubt.HYPOTHETICAL)
-    for found, loss in zip(doubts, losses, strict=False):
-        found.update({Doubt.OUTDATED} if loss >= _LOST else ())
-    asked = stems_of(query) if query and not asks_for_history(query) else frozenset[str]()
-    telling = [
-        at for at, item in enumerate(items) if asked and _is_note(item) and not asked.isdisjoint(stems_of(item.text))
-    ]
-    telling.sort(key=lambda at: items[at].when)
-    for old, new in combinations(telling, 2):
-        before, after = items[old], items[new]
-        if doubts[new] or before.when == after.when or after.trust < before.trust or before.section != after.section:
+    doubts = [_doubts_alone(item, bool(found)) for item, found in zip_longest(items, outdated)]
+    notes = [at for at, item in enumerate(items) if query and _is_note(item)]
+    texts = dict(zip(notes, compared(query or "", [items[at].text for at in notes]), strict=True))
+    is_of_now = not asks_for_past(query or "")
+    for one, other in permutations(notes, 2):
+        mine, theirs = items[one], items[other]
+        if mine.section != theirs.section:
             continue
-        said, says = stems_of(before.text), stems_of(after.text)
-        held = said & asked
-        is_on_it = len(held & says) >= _SHARED * len(held) and overlap(said, says) > _ON_THE_SAME
-        if is_on_it and not is_beside(before.text, after.text):
-            doubts[old].add(Doubt.OUTDATED)
+        if texts[one].others < texts[other].others and closeness(texts[one], texts[other]) > _ON_THE_SAME:
+            doubts[other].add(Doubt.OF_OTHERS)
+        is_later = mine.when < theirs.when and mine.trust <= theirs.trust
+        if is_of_now and is_later and is_replaced(texts[one], texts[other]):
+            doubts[one].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]
 
 
-@lru_cache(maxsize=4_096)  # the same memories are found in turn after turn
-def _is_hypothetical(text: str) -> bool:
-    return _HYPOTHETICAL.search(text) is not None
+def _doubts_alone(item: ContextItem, is_outdated: bool) -> set[Doubt]:
+    """What speaks against an item without regard to the others."""
+    if item.relevance is None:
+        return set()
+    is_from_web = item.record is not None and item.record.source.origin is Origin.WEB
+    # A rule may well name what would be the case.
+    is_fact = _is_note(item) and item.section == section_of(MemoryCategory.SEMANTIC)
+    found = {
+        Doubt.FROM_WEB: is_from_web,
+        Doubt.HYPOTHETICAL: is_fact and is_hypothetical(item.text),
+        Doubt.OUTDATED: is_outdated,
+    }
+    return {doubt for doubt, is_so in found.items() if is_so}
 
 
 def _is_note(item: ContextItem) -> bool:

@@ -28,7 +28,6 @@ from inference_core.context.comparing import (
 from inference_core.context.items import STANDING, AssembledContext, ContextItem, Dropped, DropReason, section_of
 from inference_core.context.relevance import (
     Pruning,
-    answering,
     chances,
     is_likely,
     pruned,
@@ -93,7 +92,8 @@ class ContextEngineer:
         form: "xml", "compact", "markdown", "json", or a function that renders. None: "xml", and in `MemoryMiddleware`
             the form that it is given.
         preamble: Whether the block begins with the time and a notice that it is reference data.
-        answers_only: Also leaves out short statements that answer a different question; loses some evidence.
+        answers_only: Also leaves out lines with a mark: hypothetical, perhaps outdated, somebody else; loses
+            some evidence.
         selects: False: shows everything that fits into the budget.
 
     Raises:
@@ -180,15 +180,14 @@ class ContextEngineer:
     ) -> tuple[list[Unit], list[Dropped]]:
         """The candidates for the prompt, the most valuable first, and the items dropped for other reasons than room.
 
-        In this order: doubtful items lose value and duplicates go; unless the query asks for the past, statements that
-        answer another question go; contradictions are resolved or kept together; what is not relevant enough goes.
+        In this order: doubtful items lose value, or go, and duplicates go; contradictions are resolved or kept
+        together; what is not relevant enough goes.
         """
         once, dropped = collapsed(doubted(given, query), self.min_overlap)
-        history = asks_for_history(query)
-        if not history:
-            once, others = answering(by_value(once), query, answers_only=self.answers_only)
-            dropped += others
-        found = resolved(by_value(once), keeps_history=history)
+        if self.answers_only:
+            dropped += [Dropped(item, DropReason.DOUBTED) for item in once if item.marks]
+            once = [item for item in once if not item.marks]
+        found = resolved(by_value(once), keeps_history=asks_for_history(query))
         everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
         min_best = relevance_asked(everything, necessity, self.pruning)
         spared = STANDING if self.pruning.keeps_standing else ()

@@ -24,10 +24,18 @@ class Doubt(str, Enum):
     FROM_WEB = "from the web"
     HYPOTHETICAL = "hypothetical"
     OUTDATED = "perhaps outdated"
+    OF_OTHERS = "somebody else"
 
 
-DOUBTS: Final[Mapping[Doubt, float]] = {Doubt.FROM_WEB: 1.0, Doubt.HYPOTHETICAL: 0.5, Doubt.OUTDATED: 1.0}
+DOUBTS: Final[Mapping[Doubt, float]] = {
+    Doubt.FROM_WEB: 1.0,
+    Doubt.HYPOTHETICAL: 0.5,
+    Doubt.OUTDATED: 1.0,
+    Doubt.OF_OTHERS: 0.5,
+}
 """What each takes from the score of a memory; see `docs/context-quality.md` for how they were chosen."""
+MARKED: Final = (Doubt.HYPOTHETICAL, Doubt.OUTDATED, Doubt.OF_OTHERS)
+"""Doubts that a line names, after its text and type; for what is from outside, it names the source instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,11 @@ class ContextItem:
     def doubt(self) -> float:
         """What its doubts take from its score."""
         return sum(DOUBTS[one] for one in self.doubts or ())
+
+    @property
+    def marks(self) -> list[Doubt]:
+        """The doubts that its line names."""
+        return [one for one in MARKED if one in (self.doubts or ())]
 
     @classmethod
     def of(
@@ -124,6 +137,7 @@ class DropReason(str, Enum):
     DUPLICATE = "duplicate"
     SUPERSEDED = "superseded"
     UNCONFIRMED = "unconfirmed"
+    DOUBTED = "doubted"
     BUDGET = "budget"
 
 

@@ -1,25 +1,16 @@
-"""Leaves out what is unlikely to be needed for the question, or answers another one.
-
-`chances` and `pruned` judge by what recall found. `answering` recognises short English statements about somebody else
-or about what held before; whatever it does not recognise stays.
-"""
+"""Leaves out what is unlikely to be needed for the question, by what recall found."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Final
 
 from inference_core.context.items import STANDING, ContextItem, Dropped, DropReason
 from inference_core.errors import ConfigurationError
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
-from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.similarity import terms_of
-from inference_core.slots.words import PEOPLE, word_set
 
 Chances = Mapping[tuple[str, str], float]
 """By source and id of an item, how likely it is needed, from 0 to 1."""
@@ -40,43 +31,6 @@ _LONG_TOKENS: Final = 800
 """A longer item is cut anyway if there is no room."""
 MAX_CHARACTERS: Final = 300
 """A longer text says more than one thing."""
-_SHARED: Final = 0.5
-_AS_RELEVANT: Final = 0.6
-_ALIKE: Final = 0.3
-_KIN: Final = 2
-_RELATIVES: Final = PEOPLE | word_set(
-    "mother father mom mum dad parent parents grandmother grandfather grandma grandpa granny wife husband partner"
-    " girlfriend boyfriend fiancé fiancée boss manager director intern landlord landlady parents-in-law mother-in-law"
-    " father-in-law"
-)
-_NOBODY: Final = word_set(
-    "user it that this there here what who he she they let everything nothing something today tomorrow tonight i we you"
-    " no never always all every some most any these those"
-)
-_FIRST_PERSON: Final = re.compile(
-    r"\b(?:I|me|my|mine|we|us|our|ours|I'm|I've|we've|the user|ich|mir|mich|meine?[nmrs]?|wir|uns|unsere?[nmrs]?)\b",
-    re.IGNORECASE,
-)
-_SOMEBODYS: Final = re.compile(r"(?:My|Our)\s+(?:[\w-]+\s+){0,2}?(?P<who>[\w-]+)(?:['\u2019]s)?\b")
-_POSSESSOR: Final = re.compile(r"(?:(?:My|Our|The)\s+)?(?P<who>[\w-]+(?:\s[\w-]+)?)['\u2019]s\s")
-_NAMED: Final = re.compile(r"(?P<who>[A-Z][a-z]+)(?:,[^,]+,)?\s(?:[a-z]+ly\s)?(?:[a-z]+s|has|had|was)\s")
-_PERSONS: Final = re.compile(r"[A-Z][a-z]+(?:['\u2019]s\s|\s.*\b(?:he|she|his|her|him)\b)")
-_ALONE: Final = re.compile(r"\b(?:I|me|my|mine)\b", re.IGNORECASE)
-_ASKS: Final = re.compile(
-    r"\s*(?:(?:in|on|at|to|from|above|below|for|with|by) )?(?:what|which|who|where|when|how)\b", re.IGNORECASE
-)
-_NOT_NOW: Final = re.compile(
-    r"\b(?:did|was|were|had|ever|been|(?:have|has) (?:I|we|you|he|she|it|they|my|our))\b", re.IGNORECASE
-)
-_CHANGE: Final = re.compile(
-    r"\b(?:now|new|anymore|any more|no longer|instead|since|as of|from now on|stopped|started|starting|switched|moved|"
-    r"changed|went (?:up|down)|raised|lowered|increased|decreased|reduced|dropped|replaced|became|got|"
-    r"from (?:today|January|February|March|April|May|June|July|August|September|October|November|December)|"
-    r"this (?:week|month|year)|last week)\b",
-    re.IGNORECASE,
-)
-_WORD: Final = re.compile(r"[\w-]+")
-_NUMBER: Final = re.compile(r"\d[\d.,:]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,100 +146,3 @@ def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
     """Whether ``item`` is likely enough to be needed; a pinned memory, and what no source has judged, always is."""
     is_pinned = item.record is not None and item.record.pinned
     return is_pinned or 0 < chance.get(item.key, math.inf) >= least
-
-
-@dataclass(frozen=True, slots=True)
-class _Statement:
-    """An item with its stems and numbers; whether it is about somebody else for sure, or perhaps.
-
-    For sure: it begins with a relative or the like (``is_relatives``) whom the user, asking about what is theirs, has
-    not named. Perhaps: it begins with another name or a possession, and does not mention the user as well.
-    """
-
-    item: ContextItem
-    stems: frozenset[str]
-    numbers: frozenset[str]
-    is_relatives: bool
-    is_somebodys: bool
-    is_others: bool
-
-    @classmethod
-    def of(cls, item: ContextItem, query: str) -> _Statement:
-        text, asked = item.text, terms_of(query)
-        is_of_user = _FIRST_PERSON.search(query) is not None
-        is_alone = is_of_user and _RELATIVES.isdisjoint(_WORD.findall(query.casefold()))
-        found = (_POSSESSOR.match(text) or _NAMED.match(text)) if is_alone else None
-        is_others = (
-            found is not None
-            and found["who"].casefold() not in _NOBODY
-            and not _FIRST_PERSON.search(text[found.end() :])
-            and not terms_of(found["who"]) & asked
-        )
-        found = _SOMEBODYS.match(text) if is_of_user else None
-        is_relatives = False
-        if found is not None and found["who"].casefold() in _RELATIVES:
-            is_somebodys = is_relatives = not terms_of(found["who"]) & asked
-        else:  # a name with a possession or a pronoun, if the user asks about themselves alone
-            is_somebodys = is_others and bool(_PERSONS.match(text) and _ALONE.search(query))
-        return cls(item, terms_of(text), frozenset(_NUMBER.findall(text)), is_relatives, is_somebodys, is_others)
-
-    @property
-    def is_users(self) -> bool:
-        """Whether nothing speaks against its being about the user."""
-        return not (self.is_somebodys or self.is_others)
-
-    def is_replaced_by(self, new: _Statement, asked: frozenset[str]) -> bool:
-        """Whether both answer the question, each in its own way, and ``new`` says or shows that something has changed.
-
-        It has to be later, and about as relevant and trusted.
-        """
-        then, now = self.item.happened_at, new.item.happened_at
-        is_later = then is not None and now is not None and then < now and new.item.trust >= self.item.trust
-        if not is_later or (new.item.relevance or 0.0) < _AS_RELEVANT * (self.item.relevance or 0.0):
-            return False
-        if not (self.stems - new.stems - asked and new.stems - self.stems - asked):
-            return False
-        said, changes = self.stems & asked, _CHANGE.search(new.item.text) is not None
-        counts = bool(self.numbers and new.numbers) and self.numbers != new.numbers
-        if not said or len(said & new.stems) < _SHARED * len(said):
-            return bool(said) and changes and counts and len(self.stems & new.stems) >= _KIN
-        numbers = terms_of(" ".join(self.numbers | new.numbers))
-        one, other = self.stems - numbers, new.stems - numbers
-        return changes or (counts and len(one & other) >= _ALIKE * len(one | other))
-
-
-def answering(
-    items: Sequence[ContextItem], query: str | None, *, answers_only: bool = True
-) -> tuple[list[ContextItem], list[Dropped]]:
-    """Splits ``items`` into those to keep and those that answer another question; returns both.
-
-    If users ask about themselves, a statement about a relative is dropped if one about the user has as much to do with
-    the question. With ``answers_only``, statements about somebody else are always dropped, those perhaps about somebody
-    else if another item says as much about the question, and, if the question is about the present, those that a newer
-    statement has changed.
-    """
-    if not query:
-        return list(items), []
-    asked = terms_of(query)
-    # What was said in a conversation, or at length, says more than one thing.
-    short = [item for item in items if len(item.text) <= MAX_CHARACTERS]
-    notes = [item for item in short if item.record is None or item.record.category is not MemoryCategory.EPISODIC]
-    statements = [_Statement.of(item, query) for item in notes]
-    own = [one.stems & asked for one in statements if one.is_users]
-    most = max(map(len, own), default=0)
-
-    def is_beside(one: _Statement) -> bool:
-        said = one.stems & asked
-        if answers_only:
-            return one.is_somebodys or (one.is_others and 0 < len(said) <= most)
-        return one.is_relatives and bool(said) and any(said <= users for users in own)
-
-    dropped = {one.item.key: Dropped(one.item, DropReason.IRRELEVANT) for one in statements if is_beside(one)}
-    if answers_only and _ASKS.match(query) and not _NOT_NOW.search(query):
-        users = [one for one in statements if one.is_users]
-        dropped |= {
-            old.item.key: Dropped(old.item, DropReason.SUPERSEDED, new.item.id)
-            for old, new in permutations(users, 2)
-            if old.is_replaced_by(new, asked)
-        }
-    return [item for item in items if item.key not in dropped], list(dropped.values())

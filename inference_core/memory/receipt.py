@@ -37,7 +37,7 @@ class ReceiptLine:
     ``score``, ``relevance`` and ``signals`` (the shares of the score) are those of the search that found it. ``old`` is
     the version of the profile line that it replaces. ``cut`` is how many characters of the text were given, None for
     all. Lines with the same ``group`` contradict each other and were given together. ``doubts`` are what spoke against
-    it ("from the web", "hypothetical", "perhaps outdated").
+    it ("from the web", "hypothetical", "perhaps outdated", "somebody else").
     """
 
     id: str

@@ -1,18 +1,19 @@
-"""How alike two texts are by their words: repetitions, diversity, and which of several hits is the newer fact.
+"""How alike two texts are: repetitions, diversity, and which of several hits is the newer fact.
 
-Word sets instead of vectors: a negation or another number changes everything, but hardly moves a vector.
+Words count beside vectors: a negation or another number changes everything, but hardly moves a vector.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inference_core.retrieval.analysis import analyze, query_alternatives
-from inference_core.retrieval.languages import WORDS
+from inference_core.retrieval.languages import WORDS, language_of
 
 if TYPE_CHECKING:  # imports numpy, which is slow
     from inference_core.retrieval.vectors import Floats
@@ -35,14 +36,26 @@ WINDOW_OF_TURNS: Final = 6
 _SHARED: Final = 0.4
 _FEW: Final = 2
 _ALIKE: Final = 0.35
-_LEAST: Final = 0.3
-_RANGE: Final = 0.3
-"""To a newer text at a cosine of `_ALIKE`, a text loses `_LEAST`; for each `_RANGE` above, it loses 1 more, up to 1."""
+"""Cosines from which texts are compared; what is less alike hardly ever replaces another."""
+_REPLACES: Final = 0.65
+_HALF: Final = 0.5
 _MOST_LOOKED_UP: Final = 100_000_000
 """Limit on the postings read for diversity. Choosing 100 of 300 texts, however long, stays below it."""
 _OPENS: Final = re.compile(r"\s*(?:what|which|how (?:many|much|long|often|far|old)|when|where|who)\b", re.IGNORECASE)
 _PRESENT: Final = re.compile(r"\b(?:is|are|am|has|have|do|does|should|can|will)\b", re.IGNORECASE)
 _OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|have) (?:the|there)\b", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"(?<![\w.,:/-])\d[\d.,:]*(?![\w/-])")
+_PHRASES: Final = [line for lines in WORDS["hypothetical"].values() for line in lines.splitlines() if line]
+_UNSPACED_PHRASES: Final[list[str]] = WORDS["hypothetical_in_unspaced"].split()
+_HYPOTHETICAL: Final = re.compile(
+    rf"{'|'.join(_UNSPACED_PHRASES)}|"
+    rf"\b(?:{'|'.join(map(re.escape, _PHRASES))}|if\b.*\b(?:would|could|\w+['\u2019]d))\b",
+    re.IGNORECASE,
+)
+_OTHERS: Final = {language: frozenset(words.split()) for language, words in WORDS["others"].items()}
+_PETS: Final = frozenset(WORDS["pets"].split())
+_UNSPACED: Final = frozenset({"zh", "ja"})
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
 _PAST: Final = re.compile(
     r"\b(?:did|was|were|had|used to|originally|initial(?:ly)?|before|previous(?:ly)?|between|order|ago|earlier|list"
     r"|summar\w+|over time|throughout|across|ever)\b",
@@ -120,37 +133,82 @@ def asks_for_past(text: str) -> bool:
     return is_marked or any(mark in text for mark in _UNSPACED_PAST)
 
 
-def outdated(
-    query: str,
-    texts: Sequence[str],
-    moment_of: Callable[[int], Moment | None],
-    alike: Floats,
-    is_beside: Callable[[str, str], bool] | None = None,
-) -> dict[int, float]:
-    """The penalty, up to 1, of each of ``texts`` (by position) that a newer one on the same subject may have replaced.
+class Compared(NamedTuple):
+    """What a text is compared by, beside its vector: its terms, its numbers, and those words of the query that it has.
 
-    ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown. A text loses to a newer one that
-    is alike, and more the closer that is, if the newer one has at least two fifths of the query's words that the text
-    has, and at least one. Texts for which ``moment_of`` gives None neither lose nor make others lose; nor does a newer
-    text make one lose that it ``is_beside``.
+    ``others`` are the people in it whom the query does not mention; ``is_supposed``: it is hypothetical.
     """
-    losses: dict[int, float] = {}
+
+    terms: frozenset[str]
+    numbers: frozenset[str]
+    held: frozenset[int]
+    others: frozenset[str]
+    pets: frozenset[str]
+    is_supposed: bool
+
+
+def compared(query: str, texts: Iterable[str]) -> list[Compared]:
+    """Each of ``texts``, prepared for a comparison with the others."""
+    words, asked = query_alternatives(query), others_in(query)
+    alone = [_alone(text) if len(text) <= _SHORT else _alone.__wrapped__(text) for text in texts]
+    return [one._replace(held=_held(words, one.terms), others=one.others - asked) for one in alone]
+
+
+@lru_cache(maxsize=4_096)  # the same memories are compared in turn after turn
+def _alone(text: str) -> Compared:
+    """``text`` prepared without a query."""
+    numbers = frozenset(found.rstrip(".,:") for found in _NUMBER.findall(text))
+    pets = _PETS.intersection(_LETTERS.findall(text.casefold()))
+    return Compared(frozenset(analyze(text)), numbers, frozenset(), others_in(text), pets, is_hypothetical(text))
+
+
+def closeness(one: Compared, other: Compared, alike: float = math.nan) -> float:
+    """How far ``other`` says something on the same subject as ``one``, mostly from -1 to 1.5.
+
+    ``alike`` is the centred cosine of their vectors; if it is unknown or lower, the share of the terms of ``one`` that
+    ``other`` has stands for it. Half of that share is added, and the share of the words of the query in ``one`` that
+    ``other`` lacks is subtracted; a half if ``one`` has none of them.
+    """
+    kept = len(one.terms & other.terms) / max(len(one.terms), 1)
+    lacking = 1 - len(one.held & other.held) / len(one.held) if one.held else _HALF
+    return max(kept, alike) + _HALF * kept - lacking
+
+
+def is_replaced(older: Compared, newer: Compared, alike: float = math.nan) -> bool:
+    """Whether ``newer`` seems to say what holds instead of ``older``.
+
+    Not if it is hypothetical, is about other people or another pet, or repeats all numbers of ``older``.
+    """
+    is_repeat = bool(older.numbers) and older.numbers <= newer.numbers
+    is_beside = newer.others != older.others or not newer.pets <= older.pets
+    if newer.is_supposed or is_repeat or is_beside:
+        return False
+    return closeness(older, newer, alike) > _REPLACES
+
+
+def outdated(
+    query: str, texts: Sequence[str], moment_of: Callable[[int], Moment | None], alike: Floats
+) -> frozenset[int]:
+    """The positions of those ``texts`` that a newer one may have replaced (`is_replaced`).
+
+    ``alike`` are the centred cosines of their vectors (texts, texts), NaN if unknown; only alike texts are compared.
+    Texts for which ``moment_of`` gives None neither replace others nor are replaced.
+    """
     rows, columns = (alike > _ALIKE).nonzero()
-    pairs = [(one, other) for one, other in zip(rows.tolist(), columns.tolist(), strict=True) if one < other]
+    pairs = [(old, new) for old, new in zip(rows.tolist(), columns.tolist(), strict=True) if old != new]
     if not pairs:
-        return losses
-    words = query_alternatives(query)
-    known = {at: (moment_of(at), _held(words, texts[at])) for at in sorted({*chain.from_iterable(pairs)})}
-    for one, other in pairs:
-        (first, held_first), (second, held_second) = known[one], known[other]
-        if first is None or second is None or first == second:
-            continue
-        older, newer, held = (one, other, held_first) if first < second else (other, one, held_second)
-        is_on_it = len(held_first & held_second) >= max(1, _SHARED * len(held))
-        if is_on_it and not (is_beside and is_beside(texts[older], texts[newer])):
-            loss = min(1.0, _LEAST + (alike.item(one, other) - _ALIKE) / _RANGE)
-            losses[older] = max(losses.get(older, 0.0), loss)
-    return losses
+        return frozenset()
+    known = sorted({*chain.from_iterable(pairs)})
+    found = dict(zip(known, compared(query, [texts[at] for at in known]), strict=True))
+    moments = {at: moment_of(at) for at in known}
+    return frozenset(
+        old
+        for old, new in pairs
+        if (before := moments[old])
+        and (after := moments[new])
+        and before < after
+        and is_replaced(found[old], found[new], alike.item(old, new))
+    )
 
 
 def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | None]) -> list[int]:
@@ -160,7 +218,7 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
     least two of them. Texts without a moment keep their place.
     """
     words = query_alternatives(query)
-    held = [_held(words, text) for text in texts]
+    held = [_held(words, terms_of(text)) for text in texts]
     order: list[int] = []
     for at, moment in enumerate(moments):
         place = len(order)
@@ -174,10 +232,23 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
     return order
 
 
-def _held(words: Sequence[Collection[str]], text: str) -> set[int]:
-    """Which of a query's words ``text`` has."""
-    own = terms_of(text)
-    return {at for at, forms in enumerate(words) if not own.isdisjoint(forms)}
+def _held(words: Sequence[Collection[str]], terms: frozenset[str]) -> frozenset[int]:
+    """Which of a query's words are among ``terms``."""
+    return frozenset(at for at, forms in enumerate(words) if not terms.isdisjoint(forms))
+
+
+def is_hypothetical(text: str) -> bool:
+    """Whether a word of a short ``text`` says that something is only considered, assumed or proposed."""
+    return len(text) <= _SHORT and _HYPOTHETICAL.search(text) is not None
+
+
+def others_in(text: str) -> frozenset[str]:
+    """The words for people in ``text``, by the language that it is in."""
+    language = language_of(text) or "en"
+    if language in _UNSPACED:
+        return frozenset(word for word in _OTHERS[language] if word in text)
+    words = _LETTERS.findall(text.casefold())
+    return _OTHERS.get(language, frozenset()) & {*words, *(word.removesuffix("s") for word in words)}
 
 
 @lru_cache(maxsize=256)

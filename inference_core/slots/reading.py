@@ -34,8 +34,6 @@ _ANY_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """A reference day for dates that do not depend on one."""
 MAX_STATEMENT: Final = 300
 """A text with more characters is no plain statement."""
-_OF_THE_USER: Final = re.compile(r"\b(?:my|our|user\Ws|meine?|new)\b", re.IGNORECASE)
-"""Words of which each statement about the user's sister, dog or the like has one."""
 _MOVED_TO: Final = re.compile(
     r"(?P<topic>.+?) (?:has been |was |is )?(?:moved|postponed|pushed back|extended|shifted|rescheduled|rebooked"
     r"|changed) to (?P<value>.+)"
@@ -107,16 +105,6 @@ def compare_said(old: Said, new: Said) -> Comparison:
     if Comparison.SUPERSEDES in found:
         return Comparison.BOTH if is_late else Comparison.SUPERSEDES
     return Comparison.SAME if found == [Comparison.SAME] and new.clauses == 1 else Comparison.BOTH
-
-
-def is_beside(older: str, newer: str) -> bool:
-    """Whether ``older`` plainly speaks of the user, and ``newer`` only of the user's sister, dog or the like."""
-    if max(len(older), len(newer)) > MAX_STATEMENT:  # not plain, and too long to be kept prepared
-        return False
-    if not _OF_THE_USER.search(newer):  # asked first, as compiling all patterns would hold up a process's first recall
-        return False
-    of_older, of_newer = ({slot.subject for slot in said_of(text).slots} for text in (older, newer))
-    return USER in of_older and bool(of_newer) and all(subject.startswith(f"{USER}/") for subject in of_newer)
 
 
 def _read(text: str, said_at: datetime | None) -> tuple[tuple[Slot, ...], int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.context.noise import Noise, Told, load_noise, noise_figures, prompts, silence
+from benchmarks.context.noise import Noise, Told, load_marks, load_noise, load_saved, noise_figures, prompts, silence
 from inference_core.errors import InvalidInput
 from inference_core.evaluation.formats import load_atomic
 
@@ -39,7 +39,7 @@ def test_the_default_prompt_is_read_back(file: Path):
     """Where each line stands, and whether it is marked; a rule from the web is saved as a fact."""
     (told,) = prompts(load_noise(file), None)
     assert told.places.keys() == {name for name, *_ in RENT}
-    assert told.marked == {"old", "page", "idea"}
+    assert (told.marked, told.doubted) == ({"old", "page", "idea"}, {"old", "idea"})
     figures = noise_figures([told])
     assert (figures["relevant"], figures["harmful"], figures["useless"], figures["unmarked"]) == (1, 3, 1, 0)
     assert figures["kinds"]["untrusted_web"] == [1, 1, 0]
@@ -47,7 +47,7 @@ def test_the_default_prompt_is_read_back(file: Path):
 
 def test_a_right_line_that_is_not_told_stands_below_every_harmful_one():
     question = Noise("?", frozenset({"a", "b"}), {"x": "outdated", "y": "outdated"}, frozenset())
-    figures = noise_figures([Told("ada", question, {"x": 0, "a": 1}, frozenset())])
+    figures = noise_figures([Told("ada", question, {"x": 0, "a": 1}, frozenset(), frozenset())])
     assert (figures["first"], figures["above"], figures["unmarked"]) == (0, 2 / 4, 1)
 
 
@@ -64,3 +64,17 @@ def test_a_file_without_origins_is_refused(tmp_path: Path):
     path.write_text(json.dumps({"users": [{"user_id": "ada", "memories": [memory], "queries": []}]}))
     with pytest.raises(InvalidInput, match="a file of noise"):
         load_noise(path)
+
+
+def test_saved_memories_have_right_lines_only(file: Path):
+    (user,) = load_saved(file)
+    assert [(one.relevant, one.harmful) for one in user.questions] == [({"right"}, {})]
+
+
+def test_each_group_of_marks_belongs_to_one_half():
+    """A language's memories are all one user's, whichever half is asked."""
+    tune, test = load_marks("tune"), load_marks("test")
+    assert [user.turns for user in tune] == [user.turns for user in test]
+    asked = [{one.text for user in half for one in user.questions} for half in (tune, test)]
+    assert (len(asked[0]), len(asked[1]), asked[0] & asked[1]) == (32, 28, set())
+    assert all(one.relevant for user in (*tune, *test) for one in user.questions)

@@ -10,9 +10,8 @@ import pytest
 from langchain_core.messages import AIMessage
 from work import TooSlow, at_most
 
-from inference_core.context.comparing import asks_for_history, doubted, stems_of
+from inference_core.context.comparing import asks_for_history, doubted
 from inference_core.context.items import AssembledContext, ContextItem
-from inference_core.context.relevance import answering
 from inference_core.context.render import compact, contents_in, neutral_line, numbered, whole, xml
 from inference_core.errors import without_quotes
 from inference_core.evaluation.answers import verdict_of
@@ -32,7 +31,7 @@ from inference_core.retrieval.analysis import analyze, query_alternatives, words
 from inference_core.retrieval.documents import passages
 from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.query import Query, author_of, canonical_name
-from inference_core.retrieval.similarity import asks_for_past, asks_for_present, gist
+from inference_core.retrieval.similarity import asks_for_past, asks_for_present, compared, gist
 from inference_core.retrieval.time_expressions import interval_of
 from inference_core.slots.conflicts import contradict
 from inference_core.slots.reading import expanded, is_plain, slots_of
@@ -120,7 +119,7 @@ def _rendered(text: str) -> object:
 def _weighed(text: str) -> object:
     texts = (text, text[:300], f"I {text}")
     items = [replace(ContextItem.of(_record(one), source="recall"), relevance=0.5) for one in texts]
-    return doubted(items, text), answering(items, f"my {text}")
+    return doubted(items, text)
 
 
 def _said(text: str) -> object:
@@ -152,7 +151,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "weighed": _weighed,
     "question": lambda text: (asks_for_history(text), asks_for_past(text), asks_for_present(text)),
     "asks for the present": lambda text: asks_for_present(f"What is {text}"),
-    "stems": stems_of,
+    "compared": lambda text: compared(text, [text, text[:300]]),
     "gist": gist,
     "terms": lambda text: (analyze(text), words_by_term(text)),
     "query": lambda text: (query_alternatives(text), Query.of(text, NOW)),

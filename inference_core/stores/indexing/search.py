@@ -26,7 +26,6 @@ from inference_core.retrieval.similarity import (
     newest_first,
     outdated,
 )
-from inference_core.slots.reading import is_beside
 from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ class Search:
 class FoundRow:
     """A row, its score (higher is better), its relevance from 0 to 1, and, if explained, the shares of its score.
 
-    ``links`` are those that add to the score. ``outdated``, from 0 to 1, is what it lost to a newer row that
-    contradicts it. ``place`` is the row's place in the index of the search, if the index found it.
+    ``links`` are those that add to the score. ``outdated``: whether it lost 1 to a newer row that may have replaced it.
+    ``place`` is the row's place in the index of the search, if the index found it.
     """
 
     row: Row
@@ -95,7 +94,7 @@ class FoundRow:
     relevance: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict[str, float])
     links: tuple[MemoryLink, ...] = ()
-    outdated: float = 0.0
+    outdated: bool = False
     place: Place | None = None
 
 
@@ -236,10 +235,10 @@ class Selection:
         if self._alike is not None and len(others) > 1 and not asks_for_past(question):
             rows = [best[at].row for at in others]
             texts, alike = [*map(content_of, rows)], self._alike([*others.values()])
-            losses = outdated(question, texts, lambda at: _moment_of(rows[at]), alike, is_beside)
+            replaced = outdated(question, texts, lambda at: _moment_of(rows[at]), alike)
             best = [*best]
             for number, at in enumerate(others):
-                best[at] = replace(best[at], outdated=losses.get(number, 0.0))
+                best[at] = replace(best[at], outdated=number in replaced)
             left = {at: best[at].score - best[at].outdated for at in others}
             for place, at in zip(others, sorted(others, key=lambda at: -left[at]), strict=True):
                 order[place] = at

@@ -9,7 +9,7 @@ import pytest
 
 from inference_core.context.comparing import doubted
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.items import DOUBTS, ContextItem, Doubt
+from inference_core.context.items import DOUBTS, ContextItem, Doubt, DropReason
 from inference_core.context.render import contents_in, line_of, xml
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Origin
@@ -103,9 +103,41 @@ def test_what_is_no_newer_statement_on_the_same_outdates_nothing(newer: ContextI
     assert doubts_of(newer, note(OLD_RENT), query=query)[1] == set()
 
 
-def test_regression_what_is_newer_about_the_users_sister_outdates_nothing_about_the_user():
-    newer, older = note("My sister Eva lives in Hamburg.", month=2), note("I live in Oslo.")
-    assert doubts_of(newer, older, query="Where do I live?") == [set(), set()]
+@pytest.mark.parametrize(
+    ("own", "others", "query"),
+    [
+        ("I live in Oslo.", "My sister Eva lives in Hamburg.", "Where do I live?"),
+        (
+            "Mein Geburtstag ist am 3. Mai.",
+            "Der Geburtstag meiner Schwester ist am 9. Juni.",
+            "Wann ist mein Geburtstag?",
+        ),
+        (
+            "La cita del dentista es el lunes.",
+            "La cita del dentista de su marido es el martes.",
+            "\u00bfCu\u00e1ndo es mi cita del dentista?",
+        ),
+    ],
+    ids=["English", "German", "Spanish"],
+)
+def test_of_two_memories_on_the_same_one_may_be_about_somebody_else(own: str, others: str, query: str):
+    """Regression: what was newly said of the user's sister outdated what was said of the user."""
+    for newer, older in ((own, others), (others, own)):
+        found = doubted([note(newer, month=2), note(older)], query)
+        assert {one.text: one.doubts for one in found} == {own: set(), others: {Doubt.OF_OTHERS}}
+
+
+def test_nothing_is_about_somebody_else_if_that_is_asked_or_nothing_is_about_the_user():
+    sister, own = note("My sister Eva lives in Hamburg."), note("I live in Oslo.")
+    assert doubts_of(sister, own, query="Where does my sister live?")[0] == set()
+    assert doubts_of(sister, note("I like tea."), query="Where do I live?") == [set(), set()]
+
+
+def test_what_is_doubted_is_left_out_where_only_answers_are_wanted():
+    items = [note("She might move."), note(OLD_RENT), note(RENT, month=2), note("Her brother pays rent to Joost.")]
+    context = ContextEngineer(answers_only=True).assemble(items, query=ASKED, now=NOW)
+    assert [item.text for item in context.items] == [RENT]
+    assert {one.reason for one in context.dropped} == {DropReason.DOUBTED}
 
 
 def test_what_stands_in_every_prompt_is_not_doubted():
@@ -134,8 +166,8 @@ def test_a_line_says_what_is_doubted_in_every_form():
     for form in ("xml", "markdown", "json"):
         text = ContextEngineer(form=form).assemble(items, query=ASKED, now=NOW).text
         assert text.count("hypothetical") == text.count("perhaps outdated") == 1
-    both = replace(note("Old plan"), doubts=frozenset(Doubt))
-    assert line_of(both, UTC).endswith(" Old plan (type: facts) [hypothetical, perhaps outdated]")
+    all_of_them = replace(note("Old plan"), doubts=frozenset(Doubt))
+    assert line_of(all_of_them, UTC).endswith(" Old plan (type: facts) [hypothetical, perhaps outdated, somebody else]")
 
 
 def test_a_mark_stands_behind_the_type_so_no_content_can_take_it_away():

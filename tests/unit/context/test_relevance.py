@@ -1,4 +1,4 @@
-"""Whose a statement is, what a newer one has changed, and how likely an item is needed."""
+"""How likely an item is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from inference_core.context.engineer import ContextEngineer
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.relevance import Pruning, answering, chances, is_likely, pruned
+from inference_core.context.relevance import Pruning, chances, is_likely, pruned
 from inference_core.errors import ConfigurationError
 from inference_core.memory.trust import Trust
 
@@ -35,114 +35,6 @@ def item(
         relevance=relevance,
         score=score,
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("My brother takes the window seat.", "Which seat do I like?"),
-        ("My wife's manager is Stefan.", "Who is my manager?"),
-        ("Our intern Mira takes the tram.", "Do I take the tram?"),
-        ("Lily's shoe size is 31.", "What is my shoe size?"),
-        ("Ines has her birthday in May.", "When is my birthday?"),
-    ],
-    ids=["brother", "wifes", "intern", "name", "pronoun"],
-)
-def test_what_is_somebody_elses_is_left_out(text: str, query: str):
-    (dropped,) = answering([item("a", text)], query)[1]
-    assert dropped.reason is DropReason.IRRELEVANT
-
-
-@pytest.mark.parametrize(
-    ("text", "own", "query"),
-    [
-        ("Noor rides a folding bike.", "I ride a touring bike.", "What bike do I ride?"),
-        ("The florist's phone number is 0511.", "My phone number is 0177.", "What is my phone number?"),
-        ("Kelp's office is in Bonn.", "Our office is in Mainz.", "Where is our office?"),
-    ],
-    ids=["name", "possessor", "company"],
-)
-def test_what_may_be_somebody_elses_is_left_out_beside_what_is_the_users(text: str, own: str, query: str):
-    items = [item("other", text), item("own", own)]
-    assert answering(items, query)[0] == items[1:]
-    assert answering(items[:1], query)[0] == items[:1]
-
-
-@pytest.mark.parametrize(
-    ("own", "kept"),
-    [("I am allergic to penicillin.", ["own"]), ("I live in Porto.", ["other", "own"])],
-    ids=["answers", "something-else"],
-)
-def test_what_is_a_relatives_is_left_out_beside_an_answer_of_the_users(own: str, kept: list[str]):
-    """With the options of a beginner: of what others' relatives like and need, nearly all was told."""
-    items = [item("other", "My brother is allergic to hazelnuts.", relevance=0.5), item("own", own, relevance=0.5)]
-    context = ContextEngineer().assemble(items, query="What am I allergic to?", now=NOW)
-    assert sorted(one.id for one in context.items) == kept
-
-
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("No notifications while she sleeps.", "May you send me notifications?"),
-        ("My wife wishes for a telescope.", "What does my wife wish for?"),
-        ("Ms. Weber does our bookkeeping.", "Who does our bookkeeping?"),
-        ("Professor Lindqvist is the supervisor of my thesis.", "Who supervises my thesis?"),
-        ("The user's bank is N26.", "What is my bank?"),
-        ("Lily's shoe size is 31.", "What is my daughter's shoe size?"),
-        ("It's a blue bike.", "What bike do I ride?"),
-        ("Noor rides a folding bike.", "What bike does Noor ride?"),
-        ("My brother takes the window seat.", "Which seats are taken?"),
-    ],
-    ids=["no-name", "asked", "ours", "mine", "user", "daughter", "it", "named", "nobodys"],
-)
-def test_what_may_be_meant_stays(text: str, query: str):
-    """Regression: "No" was taken for the name of somebody who notifies."""
-    items = [item("a", text), item("b", f"{query} I say so.")]
-    assert answering(items, query) == (items, [])
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "query"),
-    [
-        ("I pay 480 euros rent.", "My rent went up to 540 euros.", "What rent do I pay?"),
-        ("We deploy on Fridays.", "We deploy on Tuesdays from now on.", "On which day do we deploy?"),
-        ("Stock: atlas, 41 copies.", "Stock: atlas, 14 copies.", "How many copies of the atlas are in stock?"),
-    ],
-    ids=["changed", "from-now-on", "counted"],
-)
-def test_the_newer_of_two_answers_stays(old: str, new: str, query: str):
-    items = [item("old", old, year=2022), item("new", new)]
-    kept, dropped = answering(items, query)
-    assert [one.id for one in kept] == ["new"]
-    assert [(one.item.id, one.reason, one.by) for one in dropped] == [("old", DropReason.SUPERSEDED, "new")]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "query", "trust"),
-    [
-        ("I pay 480 euros rent.", "My rent went up to 540 euros.", "What rent did I pay?", Trust.STATED),
-        ("I pay 480 euros rent.", "My rent went up to 540 euros.", "What rent do I pay?", Trust.EXTERNAL),
-        ("I pay 480 euros rent.", "I have a new dog.", "What rent do I pay?", Trust.STATED),
-        ("I like jazz.", "I like opera.", "Which music do I like?", Trust.STATED),
-    ],
-    ids=["asks-of-the-past", "less-trusted", "something-else", "no-change"],
-)
-def test_what_may_hold_as_well_stays(old: str, new: str, query: str, trust: Trust):
-    items = [item("old", old, year=2022), item("new", new, trust=trust)]
-    assert answering(items, query) == (items, [])
-
-
-def test_without_a_question_everything_stays():
-    items = [item("a", "My brother is tall.")]
-    assert answering(items, None) == (items, [])
-
-
-def test_regression_sources_may_use_the_same_ids():
-    """What left out another source's item of that id took this one along, without a word in ``dropped``."""
-    mine = replace(item("1", "I am allergic to walnuts"), source="notes")
-    others = replace(item("1", "My sister is allergic to walnuts"), source="letters")
-    kept, dropped = answering([mine, others], "What am I allergic to, walnuts?")
-    assert (kept, [one.item for one in dropped]) == ([mine], [others])
 
 
 def test_the_chance_falls_with_place_distance_and_relevance():

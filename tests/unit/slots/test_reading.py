@@ -10,7 +10,6 @@ from supersession_support import DATA, Score, pairs, scored
 from support import load
 
 from inference_core.slots import Comparison, Holds, Slot, compare, slots_of
-from inference_core.slots.reading import is_beside, said_of
 
 SAID = datetime(2026, 6, 15, tzinfo=UTC)
 READ = DATA.with_name("statements_read.json")
@@ -194,40 +193,6 @@ def test_what_was_said_earlier_supersedes_nothing():
     earlier, later = datetime(2026, 1, 1, tzinfo=UTC), SAID
     assert compare("I live in Rome", "I live in Oslo", old_at=earlier, new_at=later) is Comparison.SUPERSEDES
     assert compare("I live in Rome", "I live in Oslo", old_at=later, new_at=earlier) is Comparison.BOTH
-
-
-@pytest.mark.parametrize(
-    ("older", "newer", "expected"),
-    [
-        ("I live in Oslo.", "My sister lives in Rome.", True),
-        ("My name is Sam.", "My dog's name is Luna.", True),
-        ("I live in Oslo.", "I moved to Rome.", False),
-        ("My sister lives in Rome.", "My brother lives in Oslo.", False),
-        ("I live in Oslo.", "Sam lives in Rome.", False),  # Sam may be the user
-        ("I live in Oslo.", "The user\u2019s sister lives in Rome.", True),
-        ("I live in Oslo.", "The number of our dog is 123.", True),
-        ("I live in Oslo.", "I have got a new project, and it is on hold.", True),
-        ("Ich wohne in Oslo.", "Mein Bruder heißt Tom.", True),
-    ],
-    ids=str,
-)
-def test_what_is_said_of_the_users_people_is_beside_what_is_said_of_the_user(older: str, newer: str, expected: bool):
-    assert is_beside(older, newer) is expected
-
-
-def test_no_statement_about_the_users_people_is_overlooked():
-    beside = {text for text in _texts() if is_beside("I live in Oslo.", text)}
-    subjects = {text: {slot.subject for slot in slots_of(text)} for text in _texts()}
-    of_others = {text for text, found in subjects.items() if found and all(one.startswith("user/") for one in found)}
-    assert beside == of_others
-    assert len(of_others) > 50
-
-
-def test_a_text_that_names_nothing_of_the_users_is_not_read():
-    """The first reading compiles all patterns, for which a process's first recall would wait."""
-    said_of.cache_clear()
-    assert not is_beside("I live in Oslo.", "The spare key of the boathouse hangs behind the barometer.")
-    assert said_of.cache_info().currsize == 0
 
 
 def test_the_bars_hold_on_all_labelled_pairs():
