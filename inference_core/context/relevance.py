@@ -82,7 +82,8 @@ def relevance_asked(items: Sequence[ContextItem], necessity: float | None, pruni
         return pruning.min_any
     if not pruning.min_best:
         return 0.0
-    return 1 / (1 + math.exp(_NECESSITY * necessity - _logit(pruning.min_best)))
+    # The logistic function; `exp` would overflow.
+    return 0.5 + 0.5 * math.tanh((_logit(pruning.min_best) - _NECESSITY * necessity) / 2)
 
 
 def chances(

@@ -66,7 +66,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MUL
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ +(.+?)(?: +\{#[\w-]+\})?$", re.MULTILINE)
 _ID = re.compile(r"""<\w+ [^>]*\b(?:id|name)=["']([^"']+)|\{#([\w-]+)\}""")
-_MEMORY = re.compile(r"^- \d\S+ (.*)$", re.MULTILINE)
+_MEMORY = re.compile(r"^- \d\S+ (.*?)(?: \[topic: [^\]]*\])?$", re.MULTILINE)
 
 _kept: list[dict[str, Any]] = []
 """What the pages' snippets have made stays, as in a program of its own, until the process ends."""

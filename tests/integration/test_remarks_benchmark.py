@@ -9,7 +9,7 @@ import pytest
 
 from inference_core.retrieval.analysis import analyze, query_alternatives
 
-REMARKS = Path(__file__).parents[3] / "benchmarks" / "context" / "remarks.json"
+REMARKS = Path(__file__).parents[2] / "benchmarks" / "context" / "remarks.json"
 PAIRS = [
     pytest.param(remark, later, id=f"{language}-{style}-{number}")
     for language, styles in json.loads(REMARKS.read_text(encoding="utf-8"))["pairs"].items()
