@@ -39,24 +39,6 @@ _SEED: Final = 20_261
 _POLL_S: Final = 0.01
 
 
-class Remembering(Embeddings):
-    """A model that embeds each text once, as the same memories are saved for many users."""
-
-    def __init__(self, model: Embeddings) -> None:
-        self._model = model
-        self._known: dict[str, list[float]] = {}
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of ``texts``."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        self._known.update(zip(new, self._model.embed_documents(new) if new else [], strict=True))
-        return [self._known[text] for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        """The vector of ``text``."""
-        return self._model.embed_query(text)
-
-
 def told(
     users: Sequence[Conversation], embeddings: str | None, sizes: Iterable[int] = SIZES
 ) -> dict[int, dict[str, dict[str, float]]]:
@@ -67,7 +49,7 @@ def told(
     by a fixed seed, some of the other memories. Raises what the store and the embedding model raise.
     """
     embedder = make_embedder(embeddings)
-    model = None if embedder is None else Remembering(embedder.model)
+    model = None if embedder is None else embedder.model  # loaded once
     return {size: _of_size(users, size, model) for size in sizes}
 
 
