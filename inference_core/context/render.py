@@ -73,10 +73,11 @@ _MEMORY: Final = re.compile(
     re.MULTILINE,
 )
 _COMPACT_MEMORY: Final = re.compile(
-    r"^- (?:undated|\d{4}-\d\d-\d\d(?:T\d\d:\d\d)?) (.+?)(?: \(type: \w+\))?(?: \[topic: [^\]\n]*\])?"
-    rf"(?: \[space: [^\]\n]*\])?(?: \[source: \w+\])?(?: \[(?:{_NOTES})(?:, (?:{_NOTES}))*\])?$",
+    r"^- (?:undated|\d{4}-\d\d-\d\d(?:T\d\d:\d\d)?) (.+?)(?: \(type: \w+\))?(?: \[topic: [^\]\n]*\]{1,2})?"
+    rf"(?: \[space: [^\]\n]*\]{{1,2}})?(?: \[source: \w+\])?(?: \[(?:{_NOTES})(?:, (?:{_NOTES}))*\])?$",
     re.MULTILINE,
 )
+"""A topic or space that was cut ends in two brackets."""
 _CUT_AT: Final = re.compile(r" … \[cut, id: [^\]]*\]\Z")
 _NOT_IN_TAGS: Final = re.compile("[^a-z0-9_]+")
 _ROUND: Final = "()\uff08\uff09\ufe59\ufe5a\u207d\u207e\u208d\u208e"

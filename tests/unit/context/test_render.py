@@ -215,6 +215,20 @@ def test_a_long_topic_is_cut():
     assert line.endswith(f"[topic: {'t' * 120} \u2026 [cut]]")
 
 
+@pytest.mark.parametrize("topic", ["t" * 130, "x \u2026 [cut]"])
+def test_regression_a_topic_that_was_cut_is_no_part_of_the_content(topic: str):
+    """The compact form's lines were read to the end if the mark of a cut closed the topic with two brackets."""
+    record = MemoryRecord.from_value(
+        {"content": "Likes tea", "memory_type": "facts", "topic": topic, "created_at": NOW.isoformat()},
+        memory_id="m",
+        namespace=("ada", "semantic"),
+        stored_at=NOW,
+        updated_at=NOW,
+    )
+    item = ContextItem.of(record, source="recall")
+    assert contents_in(compact(AssembledContext(sections={"semantic_memory": [item]}), NOW, UTC)) == {"Likes tea"}
+
+
 def test_the_fence_tells_the_context_from_instructions():
     assert fenced("x") == "\n<user_memory_context>\nx\n</user_memory_context>\n"
 
