@@ -14,7 +14,6 @@ from itertools import chain, combinations, permutations, zip_longest
 from typing import Any, Final, NamedTuple
 
 from inference_core.context.items import ContextItem, Doubt, Dropped, DropReason, section_of
-from inference_core.context.relevance import MAX_CHARACTERS
 from inference_core.memory.trust import Origin, Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.retrieval.analysis import analyze
@@ -33,6 +32,8 @@ from inference_core.slots.conflicts import contradict
 from inference_core.slots.reading import Said, compare_said, said_of
 from inference_core.slots.words import word_set
 
+_MAX_CHARACTERS: Final = 300
+"""A longer text says more than one thing."""
 DEFAULT_OVERLAP: Final = 0.6
 _ALIKE: Final = 0.4
 """Texts with this share of common stems are taken to be about the same."""
@@ -341,4 +342,4 @@ def _is_note(item: ContextItem) -> bool:
     record = item.record
     if record is None or item.relevance is None:
         return False
-    return record.category is not MemoryCategory.EPISODIC and len(item.text) <= MAX_CHARACTERS
+    return record.category is not MemoryCategory.EPISODIC and len(item.text) <= _MAX_CHARACTERS

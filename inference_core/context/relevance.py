@@ -29,8 +29,6 @@ _USUAL_TOKENS: Final = 25
 """An item of up to this size is judged by its chance alone; a longer one has to be likelier."""
 _LONG_TOKENS: Final = 800
 """A longer item is cut anyway if there is no room."""
-MAX_CHARACTERS: Final = 300
-"""A longer text says more than one thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

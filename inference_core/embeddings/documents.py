@@ -47,20 +47,21 @@ def embed_query(
 ) -> Operation[dict[int, QueryVectors]]:
     """The vectors of a query in each of ``spaces``, by space. Raises EmbeddingError or DeadlineExceeded.
 
-    Only a model that knows the language of the query tells whether memory is needed. A query in another language than
-    English has a vector in the multilingual space too, if there is one.
+    Only a model that knows the language of the query tells whether memory is needed. So a query that is not surely in
+    English, such as "danke", has a vector in the multilingual space too, if there is one.
     """
     from inference_core.retrieval.vectors import MULTILINGUAL  # noqa: PLC0415 - imports numpy, which takes time
 
-    is_english = language_of(text) in _ENGLISH
-    if spaces and not is_english and embedder.has_languages:
+    language = language_of(text)
+    is_english = language in _ENGLISH
+    if spaces and language != "en" and embedder.has_languages:
         spaces |= {MULTILINGUAL}
     encodings = yield from embedder.query(text, timeout, spaces)
     found: dict[int, QueryVectors] = {}
     for encoding in encodings:
-        knows_language = is_english or encoding.space == MULTILINGUAL
-        weight = 1.0 if knows_language else ACROSS
-        necessity = encoding.necessity if knows_language else None
+        weight = 1.0 if is_english or encoding.space == MULTILINGUAL else ACROSS
+        is_known = encoding.space == MULTILINGUAL or language == "en" or (is_english and MULTILINGUAL not in spaces)
+        necessity = encoding.necessity if is_known else None
         found[encoding.space] = QueryVectors(encoding.vector, weight=weight, necessity=necessity)
         if encoding.tokens is not None and with_tokens:
             words = word_numbers(encoding.pieces)

@@ -151,9 +151,10 @@ class Telling(Plain):
         ("Where do I live?", {PLAIN}, {PLAIN: 1.0}),
         ("Where do I live?", {PLAIN, MULTILINGUAL}, {PLAIN: 1.0, MULTILINGUAL: 2.0}),
         ("Wo wohne ich eigentlich?", {PLAIN}, {PLAIN: None, MULTILINGUAL: 2.0}),
+        ("danke", {PLAIN}, {PLAIN: None, MULTILINGUAL: 2.0}),
         ("Wo wohne ich eigentlich?", set[int](), dict[int, float]()),
     ],
-    ids=["English", "both", "German, of English texts", "of no texts"],
+    ids=["English", "both", "German, of English texts", "of no certain language", "of no texts"],
 )
 def test_a_model_that_knows_the_language_says_whether_memory_is_needed(
     text: str, spaces: set[int], told: dict[int, float | None]
