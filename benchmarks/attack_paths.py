@@ -37,16 +37,14 @@ from inference_core import (
 )
 from inference_core.context.render import lines_in, neutral_line
 from inference_core.effects import run
-from inference_core.ingestion.extraction.rules import extract_by_rules
-from inference_core.ingestion.extraction.schema import ExtractedMemories
+from inference_core.ingestion.extraction.schema import ExtractedMemories, extract_by_rules
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import look_after_insights_now, summarize_now
+from inference_core.ingestion.worker import look_after_insights_now, summarize_now
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Trust, guides
-from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.outside import sentences_of
+from inference_core.outbox.messages import ConversationMessage, Role, sentences_of
 from inference_core.outbox.said import Said
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
 from inference_core.short_term.blocks.memory import UserSession
@@ -55,8 +53,8 @@ from inference_core.stores.backend import Key, Put
 from inference_core.testing import ScriptedChatModel, call_tool
 from inference_core.transfer.copying import TransferReport
 from inference_core.transfer.json_lines import export_store, import_store
-from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
+from inference_core.transfer.sources import mem0_items
 
 USER: Final = "ada"
 SESSION: Final = "attack"

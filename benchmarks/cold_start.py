@@ -19,9 +19,8 @@ from corpus import SESSION_TURNS, Turn
 from report import Row, publish
 from timing import quantile, scratch, watched
 
-from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.embedder import Embedder, TextEncoding
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
-from inference_core.embeddings.models import TextEncoding
 from inference_core.retrieval.analysis import analyze
 
 MEMORIES = 10_000

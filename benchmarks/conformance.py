@@ -25,9 +25,8 @@ from rich.console import Console
 from rich.progress import Progress
 from stale import digests
 
-from inference_core.testing.conformance.promises import promises_of
 from inference_core.testing.conformance.runner import EveryPromise, Outcome, Verdict, verdicts
-from inference_core.testing.conformance.subject import Factory, Subject
+from inference_core.testing.conformance.subject import Factory, Subject, promises_of
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from postgres_server import new_server

@@ -16,8 +16,7 @@ from report import Row, publish
 from timing import quantile
 
 from inference_core import AgentMemoryStoreService, ContextBuilder, ContextRequest, OwnSource, open_store
-from inference_core.services.context_builder.builder import DEFAULT_SOURCES
-from inference_core.services.context_builder.source import ContextSource
+from inference_core.services.context_builder import DEFAULT_SOURCES, ContextSource
 
 TIMES: Final = 30
 WARM_UP: Final = 3

@@ -10,7 +10,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-from inference_core.embeddings.models import TextEncoding
+from inference_core.embeddings.embedder import TextEncoding
 
 _WORD: Final = re.compile(r"\w+")
 _FLOOR: Final = 1e-3

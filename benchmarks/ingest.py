@@ -21,9 +21,8 @@ from report import Row
 from timing import scratch, seconds, watched
 
 from inference_core import AgentMemoryStoreService
-from inference_core.embeddings.embedder import Embedder
+from inference_core.embeddings.embedder import Embedder, TextEncoding
 from inference_core.embeddings.local import FINGERPRINT, LocalEmbeddings
-from inference_core.embeddings.models import TextEncoding
 
 WINDOW: Final = 32
 PORTION: Final = 500

@@ -30,8 +30,7 @@ from inference_core.effects import run
 from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.formats import load_locomo
 from inference_core.ingestion.extraction.schema import ExtractedMemories
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.worker import Worker
+from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import ConversationMessage, Role
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import ScriptedChatModel, call_tool

@@ -24,10 +24,8 @@ from writing import bar, plain
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation, in_thread
 from inference_core.effects import run as run_plan
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.worker import Worker
-from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage, Role
+from inference_core.ingestion.worker import Pipeline, Worker
+from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition, Waiting
 

@@ -31,7 +31,7 @@ from timing import scratch, watched
 from inference_core import MemoryStore, ShortTermMemoryMiddleware, open_store
 from inference_core.effects import run
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
-from inference_core.short_term import policy
+from inference_core.short_term import strategies
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.strategies import FlushToLongTerm, OverflowStrategy, Summarize, Trim
 from inference_core.short_term.window import count_tokens
@@ -184,7 +184,7 @@ def failed(system: System, history: History, store: MemoryStore, scenario: str) 
 
     outage = range(len(history.exchanges) * 2 // 5, len(history.exchanges) // 2)
     summarizer = Summarizer(lambda call: call % 10 == 0 if scenario == EVERY_TENTH else now in outage)
-    with patch.object(policy, "time") as clock:
+    with patch.object(strategies, "time") as clock:
         clock.monotonic = lambda: now * TURN_S
         replay, result = replayed(system, history, summarizer, store, turn)
     said = plain_text(replay.said)

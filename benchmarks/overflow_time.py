@@ -18,8 +18,7 @@ from report import Row
 from timing import WARM_UP, by_turns, quantile, seconds, settle
 
 from inference_core import MemoryStore, ShortTermMemoryMiddleware, open_store
-from inference_core.embeddings.documents import embed_documents_now
-from inference_core.embeddings.models import Passage
+from inference_core.embeddings.embedder import Passage, embed_documents_now
 from inference_core.short_term.window import count_tokens
 from inference_core.testing import ScriptedChatModel
 

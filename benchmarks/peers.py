@@ -45,8 +45,17 @@ from inference_core.errors import InferenceCoreError, InvalidInput
 from inference_core.evaluation.conversations import Conversation, ConversationTurn
 from inference_core.evaluation.experiment import percentile, run_experiment, summarize
 from inference_core.evaluation.formats import load_atomic, load_beam, load_locomo
-from inference_core.evaluation.peers import LangMem, Mem0
-from inference_core.evaluation.systems import Advance, Dense, MemoryService, Recall, RecalledTurn, System, dated
+from inference_core.evaluation.systems import (
+    Advance,
+    Dense,
+    LangMem,
+    Mem0,
+    MemoryService,
+    Recall,
+    RecalledTurn,
+    System,
+    dated,
+)
 from inference_core.memory.text import text_tokens
 from inference_core.retrieval.analysis import analyze
 

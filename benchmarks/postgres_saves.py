@@ -19,7 +19,7 @@ from group_commit import PROCESSES, SAVERS, SAVES, joined, rate
 from report import Row, publish
 
 from inference_core.memory.namespaces import holds_memories
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from postgres_server import PostgresServer, new_server

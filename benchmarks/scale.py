@@ -30,14 +30,13 @@ from report import Row, publish
 from timing import quantile, scratch, seconds, watched
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
-from inference_core.embeddings.documents import embed_documents_now
+from inference_core.embeddings.embedder import Passage, embed_documents_now
 from inference_core.embeddings.factory import make_embedder
-from inference_core.embeddings.models import Passage
 from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import Put
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

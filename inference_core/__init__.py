@@ -21,35 +21,29 @@ if TYPE_CHECKING:
     from inference_core.agents.middleware.short_term import ShortTermMemoryEvent, ShortTermMemoryMiddleware
     from inference_core.agents.service import AgentService
     from inference_core.agents.streams import MEMORY_STATE_KEYS, without_memory
-    from inference_core.agents.tools.arguments import generate_memory_tools_system_instructions
-    from inference_core.agents.tools.memory_tools import get_memory_tools
-    from inference_core.context.engineer import ContextEngineer
+    from inference_core.agents.tools import generate_memory_tools_system_instructions, get_memory_tools
+    from inference_core.context.engineer import ContextEngineer, Pruning
     from inference_core.context.items import AssembledContext, ContextItem
-    from inference_core.context.relevance import Pruning
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
     from inference_core.ingestion.extraction.extractor import ModelExtractor
-    from inference_core.ingestion.extraction.rules import RuleExtractor
+    from inference_core.ingestion.extraction.schema import RuleExtractor
     from inference_core.ingestion.worker import Worker
-    from inference_core.lifecycle.forgetting import MemoryLifecycle
-    from inference_core.lifecycle.policy import ForgettingPolicy
-    from inference_core.memory.document import MemoryStoreDocument, PendingMemory
+    from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
     from inference_core.memory.namespaces import MemoryNamespaceBuilder, Space
     from inference_core.memory.quota import Quota
-    from inference_core.memory.record import MemoryRecord
+    from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, PendingMemory
     from inference_core.memory.redaction import Guard, Redactor
     from inference_core.memory.spaces import SpaceRole, Spaces
     from inference_core.memory.trust import MemorySource, Origin, Trust
     from inference_core.memory.types import MemoryCategory, MemoryType
     from inference_core.services.agent_memory_service import AgentMemoryStoreService, UserMemory
-    from inference_core.services.context_builder.builder import ContextBuilder
-    from inference_core.services.context_builder.source import ContextRequest, ContextSource, OwnSource
+    from inference_core.services.context_builder import ContextBuilder, ContextRequest, ContextSource, OwnSource
     from inference_core.settings import AgentSettings, MemorySettings, load_env_file
     from inference_core.short_term.agent_memory import AgentMemory, MemoryContent
     from inference_core.short_term.blocks.extractive import ExtractiveMemory
     from inference_core.short_term.blocks.memory import Memory
-    from inference_core.short_term.blocks.static import StaticMemory
-    from inference_core.short_term.blocks.vector import VectorMemory
+    from inference_core.short_term.blocks.vector import StaticMemory, VectorMemory
     from inference_core.short_term.strategies import Delete, FlushToLongTerm, Summarize, Trim
     from inference_core.stores.factory import open_configured_store, open_store
     from inference_core.stores.store import MemoryStore
@@ -64,16 +58,16 @@ _HOMES = {
     "AgentSettings": "inference_core.settings",
     "AssembledContext": "inference_core.context.items",
     "CaptureMiddleware": "inference_core.agents.middleware.capture",
-    "ContextBuilder": "inference_core.services.context_builder.builder",
+    "ContextBuilder": "inference_core.services.context_builder",
     "ContextEngineer": "inference_core.context.engineer",
     "ContextItem": "inference_core.context.items",
-    "ContextRequest": "inference_core.services.context_builder.source",
-    "ContextSource": "inference_core.services.context_builder.source",
+    "ContextRequest": "inference_core.services.context_builder",
+    "ContextSource": "inference_core.services.context_builder",
     "Delete": "inference_core.short_term.strategies",
     "Embedder": "inference_core.embeddings.embedder",
     "ExtractiveMemory": "inference_core.short_term.blocks.extractive",
     "FlushToLongTerm": "inference_core.short_term.strategies",
-    "ForgettingPolicy": "inference_core.lifecycle.policy",
+    "ForgettingPolicy": "inference_core.lifecycle.forgetting",
     "Guard": "inference_core.memory.redaction",
     "InferenceCoreError": "inference_core.errors",
     "Memory": "inference_core.short_term.blocks.memory",
@@ -90,22 +84,22 @@ _HOMES = {
     "MemoryState": "inference_core.agents.middleware.calls",
     "MemoryStatus": "inference_core.agents.middleware.calls",
     "MemoryStore": "inference_core.stores.store",
-    "MemoryStoreDocument": "inference_core.memory.document",
+    "MemoryStoreDocument": "inference_core.memory.record",
     "MemoryType": "inference_core.memory.types",
     "ModelExtractor": "inference_core.ingestion.extraction.extractor",
     "Origin": "inference_core.memory.trust",
-    "OwnSource": "inference_core.services.context_builder.source",
-    "PendingMemory": "inference_core.memory.document",
-    "Pruning": "inference_core.context.relevance",
+    "OwnSource": "inference_core.services.context_builder",
+    "PendingMemory": "inference_core.memory.record",
+    "Pruning": "inference_core.context.engineer",
     "Quota": "inference_core.memory.quota",
     "Redactor": "inference_core.memory.redaction",
-    "RuleExtractor": "inference_core.ingestion.extraction.rules",
+    "RuleExtractor": "inference_core.ingestion.extraction.schema",
     "ShortTermMemoryEvent": "inference_core.agents.middleware.short_term",
     "ShortTermMemoryMiddleware": "inference_core.agents.middleware.short_term",
     "Space": "inference_core.memory.namespaces",
     "SpaceRole": "inference_core.memory.spaces",
     "Spaces": "inference_core.memory.spaces",
-    "StaticMemory": "inference_core.short_term.blocks.static",
+    "StaticMemory": "inference_core.short_term.blocks.vector",
     "Summarize": "inference_core.short_term.strategies",
     "Trim": "inference_core.short_term.strategies",
     "Trust": "inference_core.memory.trust",
@@ -113,8 +107,8 @@ _HOMES = {
     "VectorMemory": "inference_core.short_term.blocks.vector",
     "Worker": "inference_core.ingestion.worker",
     "create_memory_middleware": "inference_core.agents.middleware.memory",
-    "generate_memory_tools_system_instructions": "inference_core.agents.tools.arguments",
-    "get_memory_tools": "inference_core.agents.tools.memory_tools",
+    "generate_memory_tools_system_instructions": "inference_core.agents.tools",
+    "get_memory_tools": "inference_core.agents.tools",
     "is_procedural": "inference_core.agents.middleware.review",
     "load_env_file": "inference_core.settings",
     "migrate_memories": "inference_core.transfer.migrate",

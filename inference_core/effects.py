@@ -30,7 +30,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
-from inference_core.observing import carried
+from inference_core.telemetry import carried
 
 T = TypeVar("T")
 P = ParamSpec("P")

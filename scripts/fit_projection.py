@@ -25,7 +25,7 @@ from inference_core.embeddings.encoder import EncoderEmbeddings
 from inference_core.embeddings.large import LargeEmbeddings
 from inference_core.embeddings.local import LocalEmbeddings
 from inference_core.embeddings.multilingual import MultilingualEmbeddings
-from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.analysis import language_of
 from inference_core.retrieval.vectors import Floats
 
 AXES: Final = 128

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from inference_core.agents import tools
 from inference_core.agents.middleware import capture, memory, review, short_term
-from inference_core.agents.tools import memory_tools
-from inference_core.services.context_builder import memories
+from inference_core.services import context_builder
 from inference_core.services.operations.prompt_context import TurnOptions
 from inference_core.settings import MemorySettings
 from inference_core.stores.indexing import embedding
@@ -21,13 +21,13 @@ PATIENCE_S = 60.0
 """No machine misses it."""
 _CONSTANTS = (
     (short_term, "RECALL_TIMEOUT_S"),
-    (memory_tools, "READ_TIMEOUT_S"),
-    (memory_tools, "WRITE_TIMEOUT_S"),
+    (tools, "READ_TIMEOUT_S"),
+    (tools, "WRITE_TIMEOUT_S"),
     (capture, "_TIMEOUT_S"),
     (capture.CaptureMiddleware, "start_timeout"),
     (capture.CaptureMiddleware, "call_timeout"),
     (review, "_TIMEOUT_S"),
-    (memories, "_WAIT_S"),
+    (context_builder, "_WAIT_S"),
     (embedding, "EMBED_TIMEOUT_S"),
 )
 _ARGUMENTS = (

@@ -12,7 +12,7 @@ from outbox_support import Scripted, word_for_word
 
 from inference_core import AgentMemoryStoreService
 from inference_core.effects import run
-from inference_core.ingestion.pipeline import Pipeline
+from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import PLACES, encode_label
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import DEAD_LIST

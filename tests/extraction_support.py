@@ -14,8 +14,7 @@ from support import expanded
 from inference_core.effects import Operation, arun, run
 from inference_core.ingestion.extraction.extractor import ModelExtractor
 from inference_core.ingestion.extraction.schema import ExtractedMemories
-from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage, Role
+from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
 from inference_core.testing import ScriptedChatModel, call_tool
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Outcome, Put
+from inference_core.stores.backend import Outcome, PageRequest, Put
 from inference_core.stores.backends.file import FileBackend
-from inference_core.stores.codec import PageRequest
 
 KEY = bytes(range(32))
 WAYS: dict[str, dict[str, Any]] = {

@@ -22,7 +22,7 @@ from redis import Redis
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.stores.backends.redis import backend as redis
-from inference_core.stores.backends.sql import postgres_connections
+from inference_core.stores.backends.sql import postgres
 from inference_core.testing import FrozenClock
 
 WRITTEN: Final = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -58,8 +58,8 @@ def postgres_dump(url: str) -> str:
 
 
 def _postgres_tables() -> Iterator[str]:
-    for step in range(1, postgres_connections.VERSION + 1):
-        yield from postgres_connections._MIGRATIONS[step].strip().splitlines()
+    for step in range(1, postgres.VERSION + 1):
+        yield from postgres._MIGRATIONS[step].strip().splitlines()
 
 
 def _postgres_rows(url: str) -> Iterator[str]:

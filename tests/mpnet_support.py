@@ -17,8 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inference_core.embeddings import large
-from inference_core.embeddings.large import LargeEmbeddings
-from inference_core.embeddings.mpnet import FOLDER, MAX_TOKENS, TOKENIZER, buckets, convert
+from inference_core.embeddings.large import FOLDER, MAX_TOKENS, TOKENIZER, LargeEmbeddings, buckets, convert
 
 WIDTH: Final = 64
 HEADS: Final = 2

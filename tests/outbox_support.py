@@ -10,9 +10,8 @@ from typing import Any
 from inference_core import AgentMemoryStoreService
 from inference_core.clock import Clock
 from inference_core.effects import Operation, run
-from inference_core.ingestion.pipeline import BatchReport, Pipeline
-from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage, Role
+from inference_core.ingestion.worker import BatchReport, Pipeline
+from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 

@@ -40,7 +40,7 @@ from inference_core.effects import run
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import Pipeline, summarize_now
+from inference_core.ingestion.worker import Pipeline, summarize_now
 from inference_core.memory.trust import Trust, guides
 from inference_core.short_term.blocks.extractive import ExtractedFacts
 from inference_core.short_term.blocks.memory import UserSession

@@ -11,12 +11,10 @@ from langchain_core.messages import AIMessage, BaseMessage
 from outbox_support import Scripted, put, said, service_on, word_for_word
 
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
-from inference_core.ingestion.periodic.sessions import SUMMARY, Summarizer
-from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
+from inference_core.ingestion.periodic.summaries import SUMMARY, ModelSummarizer, SessionSummary, Summarizer
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.worker import Worker
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.ingestion.worker import Pipeline, Worker
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.outbox.messages import Role
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import Partition

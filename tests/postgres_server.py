@@ -23,7 +23,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 
 _START_S = 30
 _REMOVALS = 40

@@ -14,8 +14,7 @@ from inference_core.context.items import ContextItem
 from inference_core.evaluation.conversations import Conversation
 from inference_core.evaluation.experiment import calibration_error
 from inference_core.evaluation.systems import Advance, LangGraphInMemory, MemoryService, Recall, dated
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 

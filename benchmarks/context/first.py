@@ -24,7 +24,7 @@ from inference_core.embeddings.factory import make_embedder
 from inference_core.evaluation.conversations import Conversation, ConversationQuestion
 from inference_core.memory.types import MemoryType
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.context_builder.builder import ContextBuilder
+from inference_core.services.context_builder import ContextBuilder
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.stores.factory import open_store
 

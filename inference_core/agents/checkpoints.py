@@ -27,7 +27,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.effects import WorkerPool, arun
 from inference_core.errors import ConfigurationError, MissingExtra, UserErased
-from inference_core.stores.backends.sql.sqlite_connections import translated
+from inference_core.stores.backends.sql.sqlite import translated
 from inference_core.stores.locks import FileLock, make_private
 from inference_core.stores.urls import parse_url, shown_url
 

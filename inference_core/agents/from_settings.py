@@ -28,15 +28,14 @@ from inference_core.errors import (
     raised_as,
 )
 from inference_core.ingestion.periodic.insights import ModelInsights
-from inference_core.ingestion.periodic.sessions import Summarizer
+from inference_core.ingestion.periodic.summaries import Summarizer
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import Extractor
+from inference_core.ingestion.worker import Extractor
 from inference_core.memory.redaction import told_error
 from inference_core.outbox.outbox import Limits
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings
-from inference_core.short_term.policy import Overflow
-from inference_core.short_term.strategies import Delete, FlushToLongTerm, OverflowStrategy, Summarize, Trim
+from inference_core.short_term.strategies import Delete, FlushToLongTerm, Overflow, OverflowStrategy, Summarize, Trim
 
 ShortTerm = Overflow | ShortTermMemoryMiddleware
 _LOG = logging.getLogger(__name__)
@@ -248,7 +247,7 @@ def make_extractor(settings: MemorySettings) -> Extractor:
         from inference_core.ingestion.extraction.extractor import ModelExtractor  # noqa: PLC0415 - only for those who have one
 
         return ModelExtractor(_models_of(settings))
-    from inference_core.ingestion.extraction.rules import RuleExtractor  # noqa: PLC0415 - slow to import
+    from inference_core.ingestion.extraction.schema import RuleExtractor  # noqa: PLC0415 - slow to import
 
     return RuleExtractor()
 

@@ -19,8 +19,7 @@ from inference_core.clock import Clock, SystemClock, time_zone
 from inference_core.embeddings.embedder import Embedder
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput, raised_as
-from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
-from inference_core.memory.owners import is_owner
+from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label, is_owner
 from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.spaces import Spaces

@@ -16,7 +16,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from inference_core.agents.checkpoints import OnWorkers, Seen
 from inference_core.effects import HANG_S, WorkerPool
 from inference_core.errors import ConfigurationError
-from inference_core.stores.backends.sql.postgres_connections import Connection, parameters_of
+from inference_core.stores.backends.sql.postgres import Connection, parameters_of
 from inference_core.stores.urls import shown_url
 
 _CONNECT_TIMEOUT_S: Final = 10.0

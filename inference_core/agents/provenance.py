@@ -22,14 +22,11 @@ from langgraph.types import Command
 from inference_core.agents.identity import agent_of, field_of, forgets_state, is_subagent
 from inference_core.effects import Operation
 from inference_core.errors import StoreError, only_warned
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.namespaces import space_in
-from inference_core.memory.owners import is_owner
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.namespaces import is_owner, space_in
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import new_id
 from inference_core.memory.trust import MemorySource, Origin, Trust
-from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.outside import OWN_ARTIFACT, is_plain, quotes
+from inference_core.outbox.messages import OWN_ARTIFACT, ConversationMessage, Role, is_plain, quotes
 from inference_core.outbox.partitions import noted_outside
 from inference_core.outbox.said import Said, same_subject
 from inference_core.services.operations.review import withdraw

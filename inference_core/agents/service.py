@@ -27,7 +27,7 @@ from inference_core.agents.middleware.calls import appended, text_block
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
-from inference_core.agents.response import AgentResponse, OnStep, OnToken, RunObserver
+from inference_core.agents.streams import AgentResponse, OnStep, OnToken, RunObserver
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings

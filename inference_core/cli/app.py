@@ -14,16 +14,7 @@ import typer
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import (
-    background,
-    chat,
-    governing,
-    maintenance,
-    memories,
-    protection,
-    serve,
-    transfer,
-)
+from inference_core.cli import background, chat, maintenance, memories, protection, serve, transfer
 from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
@@ -49,7 +40,7 @@ for _name, _command in {
     "copy": transfer.copy,
     "migrate": transfer.migrate,
     "mcp": serve.mcp,
-    "spaces": governing.spaces,
+    "spaces": protection.spaces,
     "doctor": maintenance.doctor,
     "repair": maintenance.repair,
     "scan": maintenance.scan,
@@ -57,20 +48,20 @@ for _name, _command in {
     "encryption": maintenance.encryption,
     "history": memories.history,
     "why": memories.why,
-    "audit": governing.audit,
+    "audit": protection.audit,
     "worker": background.worker,
     "queue": background.queue,
     "undo": background.undo,
     "stats": background.stats,
     "summarize": background.summarize,
     "insights": background.insights,
-    "review": governing.review,
+    "review": protection.review,
     "pin": maintenance.pin,
     "unpin": maintenance.unpin,
     "forget": maintenance.forget,
     "restore": maintenance.restore,
     "retention": maintenance.retention,
-    "hold": governing.hold,
+    "hold": protection.hold,
     "serve": serve.serve,
     "inspect": serve.inspect,
     "keys": serve.keys,

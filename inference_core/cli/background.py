@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.options import STARTING_S, Opened, Outboxes, Target, held_back, on_store, one_of
-from inference_core.cli.output import note, print_figures, print_json, progress_bar
+from inference_core.cli.output import (
+    STARTING_S,
+    Opened,
+    Outboxes,
+    Target,
+    held_back,
+    note,
+    on_store,
+    one_of,
+    print_figures,
+    print_json,
+    progress_bar,
+)
 from inference_core.clock import time_zone
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, ModelError, only_warned
 from inference_core.ingestion import FORMATS
 
 if TYPE_CHECKING:
-    from inference_core.ingestion.pipeline import Done, Pipeline
     from inference_core.ingestion.verbatim import IngestReport
-    from inference_core.ingestion.worker import Worker
+    from inference_core.ingestion.worker import Done, Pipeline, Worker
     from inference_core.outbox.messages import ConversationMessage
     from inference_core.settings import MemorySettings
 
@@ -158,10 +168,9 @@ def worker(
     (AGENT_MEMORY_FORGET_HOURS) and removes what is past its retention period (AGENT_MEMORY_RETENTION). Ctrl-C and
     SIGTERM stop it after the current batches. Any number of workers can share a store.
     """
-    from inference_core.lifecycle.forgetting import ForgettingRounds
-    from inference_core.lifecycle.policy import ForgettingPolicy
+    from inference_core.lifecycle.forgetting import ForgettingPolicy, ForgettingRounds
     from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds
-    from inference_core.services.operations.tuning import tuned
+    from inference_core.services.operations.recall import tuned
 
     with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
@@ -203,8 +212,7 @@ def worker(
 
 def _worker(memory: Opened, settings: MemorySettings, threads: int, chore: Callable[[], object]) -> Worker:
     from inference_core.agents.from_settings import limits_of, make_extractor, make_periodic
-    from inference_core.ingestion.pipeline import Pipeline
-    from inference_core.ingestion.worker import Worker
+    from inference_core.ingestion.worker import Pipeline, Worker
 
     pipeline = Pipeline(
         memory.service.scope,
@@ -322,8 +330,8 @@ def summarize(
 
     Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Existing memories are not changed.
     """
-    from inference_core.ingestion.periodic.sessions import unsummarized_sessions
-    from inference_core.ingestion.pipeline import summarize_now
+    from inference_core.ingestion.periodic.summaries import unsummarized_sessions
+    from inference_core.ingestion.worker import summarize_now
 
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"summaries": True})
@@ -343,7 +351,7 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
     Each cites its sources, which are not changed. Without a model, none are derived.
     """
-    from inference_core.ingestion.pipeline import insights_to_do, look_after_insights_now
+    from inference_core.ingestion.worker import insights_to_do, look_after_insights_now
 
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"insights": True})
@@ -357,8 +365,8 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
 def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:
     from inference_core.agents.from_settings import make_periodic
-    from inference_core.ingestion.extraction.rules import RuleExtractor
-    from inference_core.ingestion.pipeline import Pipeline
+    from inference_core.ingestion.extraction.schema import RuleExtractor
+    from inference_core.ingestion.worker import Pipeline
 
     periodic = make_periodic(memory.settings.model_copy(update=tasks))
     return Pipeline(memory.service.scope, RuleExtractor(), periodic=periodic)

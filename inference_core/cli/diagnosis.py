@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from inference_core import __version__
-from inference_core.cli.options import LOADING_S
+from inference_core.cli.output import LOADING_S
 from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra
@@ -25,7 +25,7 @@ from inference_core.lifecycle.repairs import find_damage, user_of
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
-from inference_core.stores.opening import has_store, open_backend
+from inference_core.stores.factory import has_store, open_backend
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories
 

@@ -10,8 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of
-from inference_core.cli.output import counted, draw, note, one_line, print_json, print_numbered, progress_bar, working
+from inference_core.cli.output import (
+    Id,
+    Outboxes,
+    Target,
+    Users,
+    counted,
+    draw,
+    note,
+    on_store,
+    one_line,
+    one_of,
+    print_json,
+    print_numbered,
+    progress_bar,
+    working,
+)
 from inference_core.errors import ConfigurationError, MemoryNotFound
 
 if TYPE_CHECKING:
@@ -66,8 +80,7 @@ def forget(
 
     You can undo this with restore. Options that you omit come from AGENT_MEMORY_FORGET_…. Pinned memories stay.
     """
-    from inference_core.lifecycle.forgetting import MemoryLifecycle
-    from inference_core.lifecycle.policy import ForgettingPolicy
+    from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
 
     limits = {"max_memories": most, "max_tokens": max_tokens, "half_life": half_life, "below": below}
     given = {f"forget_{name}": value for name, value in limits.items() if value is not None}
@@ -256,7 +269,7 @@ def _put_right(
     nothing: str,
 ) -> None:
     """Finds and shows rows; ``act``, None unless ``option`` was given, puts right those that ``is_meant`` chooses."""
-    from inference_core.stores.opening import open_backend
+    from inference_core.stores.factory import open_backend
 
     settings = target.settings()
     with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
@@ -313,7 +326,7 @@ def encryption(
     from inference_core.lifecycle.repairs import key_status, rotate
     from inference_core.stores.encryption.keyring import StoredKeyRing
     from inference_core.stores.encryption.sealed import SealedBackend
-    from inference_core.stores.opening import open_backend
+    from inference_core.stores.factory import open_backend
 
     settings = target.settings()
     with ExitStack() as opened:

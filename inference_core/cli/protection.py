@@ -1,26 +1,58 @@
-"""``backup``, ``verify``, ``recover``, ``erase``, ``erasures``: backups of whole stores, erasures of whole users."""
+"""``backup``, ``verify``, ``recover``, ``erase``, ``erasures``: backups of whole stores, erasures of whole users.
+
+``review``, ``audit``, ``hold``, ``spaces``: confirmations, the audit trail, legal holds, and roles in spaces.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
+from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import Outboxes, Target, Yes, account, on_store
-from inference_core.cli.output import confirm, counted, note, one_line, print_json, progress_bar, working
+from inference_core.cli.output import (
+    Opened,
+    Outboxes,
+    Target,
+    Yes,
+    account,
+    as_json,
+    confirm,
+    counted,
+    fail,
+    note,
+    on_store,
+    one_line,
+    one_of,
+    print_figures,
+    print_json,
+    print_numbered,
+    progress_bar,
+    stamp,
+    working,
+)
 from inference_core.errors import InvalidInput
+from inference_core.memory.audit import AuditEvent
+from inference_core.memory.namespaces import Space
+from inference_core.memory.secrets import quoted
+from inference_core.memory.spaces import SpaceRole
 from inference_core.stores.locks import private_file
 from inference_core.stores.urls import shown_url
 
 if TYPE_CHECKING:
     from inference_core.agents.checkpoints import CheckpointThreads
     from inference_core.lifecycle.ledger import ErasureReceipt
+    from inference_core.memory.namespaces import Owner
+    from inference_core.memory.record import PendingMemory
     from inference_core.stores.backend import Backend
     from inference_core.transfer.backup import Manifest
+
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the backup.")]
 LedgerPath = Annotated[
@@ -40,7 +72,7 @@ Checkpoints = Annotated[
 @on_store("url", "json")
 def backup(target: Target, folder: Folder) -> None:
     """Back up the whole store to a new folder. Agents can keep reading and writing."""
-    from inference_core.stores.opening import open_backend
+    from inference_core.stores.factory import open_backend
     from inference_core.transfer.backup import back_up
 
     settings = target.settings()
@@ -122,7 +154,7 @@ def _print_manifest(target: Target, manifest: Manifest, text: str, **more: int) 
 def _opened(
     target: Target, outboxes: Sequence[str], checkpoints: Sequence[str]
 ) -> Generator[tuple[list[Backend], list[CheckpointThreads]]]:
-    from inference_core.stores.opening import open_backend
+    from inference_core.stores.factory import open_backend
 
     with ExitStack() as opened:
         stores = [
@@ -205,7 +237,7 @@ def erasures(
 ) -> None:
     """List the erasures of a ledger, or replay them on a restored store."""
     from inference_core.lifecycle.ledger import Ledger, ledger_of
-    from inference_core.lifecycle.replaying import replay as replay_erasures
+    from inference_core.lifecycle.repairs import replay as replay_erasures
 
     if replay is None:
         entries = Ledger(ledger or ledger_of(target.settings().store_url)).entries
@@ -245,3 +277,281 @@ def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
         note(f"Still contains the user's data: {copy}")
     for place in (*receipt.remains, *receipt.not_ours):
         note(f"Not erased: {place}")
+
+
+_ALL: Final = "all"
+When = Annotated[
+    datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="The day on which the hold ends automatically.")
+]
+_ROLES = [role.name.lower() for role in SpaceRole]
+
+
+@on_store("user", "space", "agent", "url", "embeddings", "json")
+def review(
+    target: Target,
+    approve: Annotated[
+        list[str] | None, typer.Option("--approve", metavar="ID", help="Approve this memory, or all of --session.")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Replace the text of the memory that you approve.")] = None,
+    reject: Annotated[
+        list[str] | None, typer.Option("--reject", metavar="ID", help="Reject this memory, or all of --session.")
+    ] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason for the rejection.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
+) -> None:
+    """Approve or reject the memories of all agents that wait for the user's confirmation.
+
+    In a terminal, asks about them one by one; elsewhere, and with --json, lists them. --approve and --reject may be
+    given several times.
+    """
+    given = [*(approve or ()), *(reject or ())]
+    if text is not None and (len(approve or ()) != 1 or _ALL in given):
+        raise typer.BadParameter("--text applies to one memory: pass exactly one --approve")
+    if len(set(given)) < len(given) or (_ALL in given and (session is None or len(given) > 1)):
+        raise typer.BadParameter("Pass each ID once; all requires --session and no other IDs")
+    is_asked = not (given or target.json) and sys.stdin.isatty() and sys.stderr.isatty()
+    with target.open(embeds=bool(given) or is_asked) as memory:
+        reviewer = _Reviewer(memory, target.owner, f"admin:{account()}")
+        for key in approve or ():
+            reviewer.approve(text, **({"session_id": session} if key == _ALL else {"pending_id": key}))
+        for key in reject or ():
+            reviewer.reject(why, **({"session_id": session} if key == _ALL else {"pending_id": key}))
+        left = memory.sync.list_pending(target.owner, session_id=session)
+        if is_asked:
+            for number, pending in enumerate(left, 1):
+                _show([pending], memory.zone, number)
+                if not reviewer.asks(pending.id):
+                    break
+        elif not (given or target.json):
+            _show(left, memory.zone)
+    done = f"{len(reviewer.approved)} approved, {len(reviewer.rejected)} rejected"
+    waiting = f"{counted(len(left), 'memory waits', 'memories wait')} for confirmation"
+    listed = [
+        as_json(one.document)
+        | {
+            "source": one.document.value["source"],
+            "why": one.why,
+            "proposed_at": one.proposed_at,
+            "expires_at": one.expires_at,
+            "ends": list(map(as_json, one.ends)),
+        }
+        for one in left
+    ]
+    document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": listed}
+    target.print(document, done if given or is_asked else waiting)
+    for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
+        raise InvalidInput(
+            f"{quoted(key)} has already been decided differently, or is no longer pending; inference-core review lists "
+            "what is"
+        )
+
+
+class _Reviewer:
+    """Approves and rejects what waits for ``owner``, in the name of ``by``, and collects the ids of both."""
+
+    def __init__(self, memory: Opened, owner: Owner, by: str) -> None:
+        self._sync, self._owner, self._by = memory.sync, owner, by
+        self.approved: list[str] = []
+        self.rejected: list[str] = []
+
+    def approve(self, text: str | None, **which: str | None) -> None:
+        self.approved += self._sync.approve_pending(self._owner, edit=text, by=self._by, **which)
+
+    def reject(self, why: str | None, **which: str | None) -> None:
+        self.rejected += self._sync.reject_pending(self._owner, why=why, by=self._by, **which)
+
+    def asks(self, key: str) -> bool:
+        """Asks what to do with the pending memory ``key``, and does it; False if no more are to be asked about."""
+        while True:
+            try:
+                match _answer("[a]pprove, [e]dit and approve, [r]eject, [s]kip or [q]uit? "):
+                    case "a":
+                        self.approve(None, pending_id=key)
+                    case "e":
+                        self.approve(_answer("New text: "), pending_id=key)
+                    case "r":
+                        self.reject(_answer("Why? ") or None, pending_id=key)
+                    case "s":
+                        pass
+                    case "q":
+                        return False
+                    case _:
+                        continue
+            except EOFError:
+                return False
+            except InvalidInput as error:  # a text that cannot be stored: ask again
+                note(str(error), "red")
+                continue
+            return True
+
+
+def _answer(question: str) -> str:
+    """The line that answers ``question``; a single letter in lower case. Raises EOFError at the end of the input."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    given = line.strip()
+    return given.lower() if len(given) == 1 else given
+
+
+def _show(found: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
+    rows: list[tuple[str, list[str]]] = []
+    for one in found:
+        source = one.document.value["source"]
+        made = [f"{name} {source[key]}" for key, name in (("tool", "tool"), ("thread_id", "thread")) if key in source]
+        until = f"waits until {stamp(one.expires_at, zone)}"
+        facts = [" · ".join([one.document.memory_type or "", f"from {source['origin']}", *made, until])]
+        ends = [f"replaces: {one_line(old.content)}" for old in one.ends]
+        rows.append((one.document.content, [*facts, one.why, *ends, f"id {one.id}"]))
+    print_numbered(rows, first)
+
+
+@on_store("user", "space", "agent", "url", "json")
+def audit(
+    target: Target,
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("show", "verify")))] = "show",
+    thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only changes in this thread.")] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option("--actor", metavar="NAME", help="Only changes by this kind of actor, ID, agent or tool."),
+    ] = None,
+    memory_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Only changes of this memory.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option("--since", metavar="DATE", help="Only changes at this time or later.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of events.")] = 50,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="HEX", help="verify: the head that an earlier verify printed.")
+    ] = None,
+) -> None:
+    """Show who changed a user's memories, the newest first: which agent, thread, run and tool; never the text.
+
+    verify checks that no event was changed, removed or added, as far as the trail is sealed.
+    """
+    if action == "verify":
+        _verify(target, head)
+        return
+    with target.open() as memory:
+        found = memory.sync.audit(
+            target.owner,
+            thread_id=thread,
+            actor=actor,
+            memory_id=memory_id,
+            since=since and since.replace(tzinfo=memory.zone),
+            limit=limit,
+        )
+    if target.json:
+        print_json({"events": [{"id": event.id, **event.to_value()} for event in found]})
+        return
+    print_numbered([_entry(event, memory.zone) for event in found])
+    note(counted(len(found), "event", "events"))
+
+
+def _verify(target: Target, head: str | None) -> None:
+    with target.open() as memory:
+        found = memory.sync.verify_audit(target.owner, head)
+    if target.json:
+        print_json(asdict(found))
+    else:
+        for problem in found.problems:
+            fail(problem)
+        gone = f", {found.expired} expired, {found.erased} erased" if found.expired or found.erased else ""
+        verdict = f"{len(found.problems)} problems" if found.problems else "intact"
+        note(f"{counted(found.events, 'event', 'events')}, {found.sealed} sealed{gone}: {verdict}")
+        note(f"head {found.head}")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
+    """When who did what, and below it why and to which memories."""
+    who: dict[str, Any] = event.actor.to_value()
+    kind = " ".join(filter(None, (who.pop("kind", "unknown"), who.pop("id", None))))
+    by = ", ".join([kind, *(f"{name.removesuffix('_id')} {value}" for name, value in sorted(who.items()))])
+    lines = [f"{name} {value}" for name, value in (("job", event.job), ("reason", event.reason)) if value]
+    for change in event.changes:
+        after = "gone" if change.after == 0 else "new" if change.after is None else f"version {change.after}"
+        before = f"version {change.before} → " if change.before else ""
+        lines.append(f"{'/'.join(change.place)} {change.key}: {before}{after}")
+    return f"{stamp(event.at, zone)} {event.operation} by {by}", lines
+
+
+@on_store("user", "url", "json")
+def hold(
+    target: Target,
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))],
+    hold_id: Annotated[str | None, typer.Argument(help="release: the hold's ID.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="add: why, for auditors.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", metavar="ID", help="add: only this memory.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="add: only this session.")] = None,
+    until: When = None,
+) -> None:
+    """Protect a user's data from removal: add, list and release legal holds.
+
+    During a hold, deleting, undoing, purging and erasing fail; forgetting, retention and expiry skip what is held.
+    copies lists what has been replaced since the hold began.
+    """
+    if (action == "release") != (hold_id is not None):
+        raise typer.BadParameter("release requires a hold's ID; no other action takes one")
+    with target.open() as opened:
+        service, zone = opened.sync, opened.zone
+        if action == "add":
+            if not reason:
+                raise typer.BadParameter("Pass the reason with --reason")
+            end = until and until.replace(tzinfo=zone)
+            made = service.hold(target.user, reason, memory_id=memory, session_id=session, until=end)
+            target.print({"hold": asdict(made)}, f"Hold {made.id} begins")
+            return
+        if hold_id is not None:
+            if not service.release_hold(target.user, hold_id):
+                raise InvalidInput(f"This user has no hold {quoted(hold_id)}")
+            target.print({"released": hold_id}, f"Released {hold_id}")
+            return
+        holds = service.list_holds(target.user) if action == "list" else []
+        copies = service.list_held_copies(target.user) if action == "copies" else []
+    if target.json:
+        print_json({"holds" if action == "list" else "copies": [asdict(one) for one in (holds or copies)]})
+        return
+    rows: list[tuple[str, list[str]]] = []
+    for one in holds:
+        subject = f"memory {one.memory_id}" if one.memory_id else one.session_id and f"session {one.session_id}"
+        end = f", until {one.until:%Y-%m-%d}" if one.until else ""
+        rows.append((one.reason, [f"id {one.id}: {subject or 'all'}", f"by {one.by}, {one.since:%Y-%m-%d}{end}"]))
+    for one in copies:
+        text = one.value.get("content") or one.value.get("text") or one.key
+        rows.append((str(text), [f"{one.place}, {one.key}", f"replaced {one.replaced_at:%Y-%m-%d}"]))
+    print_numbered(rows)
+    if not rows:
+        note("No hold" if action == "list" else "No copies")
+
+
+@on_store("url", "json")
+def spaces(
+    target: Target,
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))],
+    space: Annotated[str, typer.Argument(help="The name of the space.")],
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="The user with the role.")] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="The group with the role.")] = None,
+    role: Annotated[
+        str, typer.Option("--role", help="The role to grant; each includes those before it.", **one_of(_ROLES))
+    ] = "read",
+) -> None:
+    """Grant, revoke and list roles in a space: memories that several users share.
+
+    Other processes notice a change within five seconds.
+    """
+    with target.open(creates=action == "grant") as memory:
+        service, shared = memory.sync, Space(space)
+        if action == "grant":
+            service.grant(shared, role, user=user, group=group)
+        elif action == "revoke" and not service.revoke(shared, user=user, group=group):
+            note("There was no such role")
+        roles = service.list_grants(shared)
+    if target.json:
+        print_json({"space": space, "roles": roles})
+    elif roles:
+        print_figures(roles)
+    else:
+        note("No roles have been granted in this space")

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from inference_core.cli.options import STARTING_S, Target, on_store, one_of
-from inference_core.cli.output import note, print_figures, print_json
+from inference_core.cli.output import STARTING_S, Target, note, on_store, one_of, print_figures, print_json
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MissingExtra
 
@@ -30,11 +29,11 @@ def serve(
     """Serve memories over HTTP to programs with a key, until Ctrl-C or SIGTERM."""
     import logging
 
-    from inference_core.json_logs import use_json_logs
     from inference_core.settings import ServerSettings, read_settings
+    from inference_core.telemetry import use_json_logs
 
     try:
-        from inference_core.server.running import serve as answer
+        from inference_core.server.app import serve as answer
     except ModuleNotFoundError as error:
         raise MissingExtra("inference-core serve", "server") from error
     given = {"user": user, "host": host, "port": port}
@@ -136,7 +135,7 @@ def inspect(
     contained it. Looking changes nothing. Only this machine reaches them.
     """
     try:
-        from inference_core.server.running import inspect as answer
+        from inference_core.server.app import inspect as answer
     except ModuleNotFoundError as error:
         raise MissingExtra("inference-core inspect", "server") from error
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from inference_core.cli.background import Me, Queued, Threads, ingest_conversations
-from inference_core.cli.options import Target, Users, on_store, one_of
-from inference_core.cli.output import counted, print_json, progress_bar
+from inference_core.cli.output import Target, Users, counted, on_store, one_of, print_json, progress_bar
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import FORMATS
 from inference_core.memory.text import harmless
@@ -75,13 +74,13 @@ def import_(
     Reads files from export, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
     LangGraph threads (an SQLite file or a postgresql:// URL) and mem0's memories. For langmem, see migrate.
     """
-    from inference_core.ingestion.formats.json_values import json_values
+    from inference_core.ingestion.formats.chat_exports import json_values
     from inference_core.ingestion.formats.transcripts import format_of
     from inference_core.stores.governance.quotas import limited
     from inference_core.transfer.copying import ConflictPolicy
     from inference_core.transfer.json_lines import import_store
-    from inference_core.transfer.mem0 import mem0_items
     from inference_core.transfer.migrate import import_items
+    from inference_core.transfer.sources import mem0_items
 
     chosen = (_form_of_memories(file) or format_of(file)) if form == "auto" else form
     if chosen not in ("export", "mem0"):
@@ -172,9 +171,9 @@ def _show(target: Target, report: MigrationReport) -> None:
 
 def _form_of_memories(file: str) -> str | None:
     """The format of a file of memories, "export" or "mem0"; None if it is something else."""
-    from inference_core.ingestion.formats.json_values import json_values
+    from inference_core.ingestion.formats.chat_exports import json_values
     from inference_core.transfer.json_lines import FORMAT
-    from inference_core.transfer.mem0 import is_mem0
+    from inference_core.transfer.sources import is_mem0
 
     path = Path(file)
     if path.suffix == ".gz":
@@ -213,7 +212,7 @@ def _opened(url: str) -> Generator[Backend]:
 
     Without AGENT_MEMORY_KEYS, the encryption key is used only for file stores.
     """
-    from inference_core.stores.opening import open_backend
+    from inference_core.stores.factory import open_backend
 
     given = Target(url=url).settings(creates=True).encryption
     if not given["keys"] and parse_url(url).scheme != "file":

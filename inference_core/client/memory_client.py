@@ -15,9 +15,9 @@ import httpx
 from inference_core.client import requests
 from inference_core.effects import Operation, WorkerPool, arun, run
 from inference_core.errors import ConfigurationError, InvalidId
-from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.receipt import Receipt
+from inference_core.memory.record import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
 from inference_core.services.operations.messages import add_messages
@@ -25,9 +25,8 @@ from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import Why, list_receipts, why
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
-from inference_core.services.operations.save import SavedId, save
+from inference_core.services.operations.save import SavedId, save, update
 from inference_core.services.operations.scope import MemoryScope, present_as
-from inference_core.services.operations.update import update
 
 P = ParamSpec("P")
 T = TypeVar("T")

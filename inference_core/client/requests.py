@@ -18,9 +18,8 @@ import httpx
 from inference_core import errors
 from inference_core.effects import Operation, WorkerPool
 from inference_core.errors import DeadlineExceeded, InvalidInput, MemoryNotFound, StoreUnavailable, WriteUnknown
-from inference_core.memory.document import MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.receipt import Receipt
-from inference_core.memory.record import MemoryLink
+from inference_core.memory.record import MemoryLink, MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.text import id_as_segment
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import Role, label

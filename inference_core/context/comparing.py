@@ -30,7 +30,7 @@ from inference_core.retrieval.similarity import (
 from inference_core.slots import Comparison
 from inference_core.slots.conflicts import contradict
 from inference_core.slots.reading import Said, compare_said, said_of
-from inference_core.slots.words import word_set
+from inference_core.slots.slot import word_set
 
 _MAX_CHARACTERS: Final = 300
 """A longer text says more than one thing."""

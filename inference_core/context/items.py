@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
 

@@ -19,9 +19,8 @@ from typing import Final
 
 from inference_core.clock import in_zone, local_day
 from inference_core.context.items import MARKED, AssembledContext, ContextItem, section_of
-from inference_core.memory.document import WEAK_RELEVANCE, MemoryStoreDocument
 from inference_core.memory.namespaces import space_in
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import WEAK_RELEVANCE, MemoryRecord, MemoryStoreDocument
 from inference_core.memory.secrets import credentials_in, without
 from inference_core.memory.text import MAX_ID_LENGTH, mapping_field, unmasked
 from inference_core.memory.trust import MemorySource, Origin, origin_shown, trust_of

@@ -9,8 +9,8 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from inference_core.embeddings import large, local, multilingual
-from inference_core.embeddings.models import TextEncoding
-from inference_core.retrieval.languages import language_of
+from inference_core.embeddings.embedder import TextEncoding
+from inference_core.retrieval.analysis import language_of
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, SPACES
 
 FINGERPRINT: Final = f"local-by-language:{local.FINGERPRINT}+{multilingual.FINGERPRINT}"

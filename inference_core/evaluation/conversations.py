@@ -13,7 +13,7 @@ from inference_core.errors import InvalidInput
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.retrieval.languages import language_of
+from inference_core.retrieval.analysis import language_of
 
 T = TypeVar("T")
 UNKNOWN: Final = "unknown"

@@ -11,9 +11,8 @@ from typing import Final
 from inference_core.effects import Operation
 from inference_core.ingestion.jobs import count_jobs, jobs
 from inference_core.lifecycle.forgetting import by_use, usages_beside
-from inference_core.memory.document import Bar, table
 from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
-from inference_core.memory.record import why_invalid
+from inference_core.memory.record import Bar, table, why_invalid
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 

@@ -18,9 +18,11 @@ from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, 
 from inference_core.memory.text import canonical_text, digest_of, moment_field
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust
 from inference_core.memory.types import get_category_for_type
-from inference_core.outbox.candidates import Action, Candidate, KnownMemory
 from inference_core.outbox.messages import (
+    Action,
+    Candidate,
     ConversationMessage,
+    KnownMemory,
     Role,
     label,
     mended,
@@ -29,10 +31,9 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.outbox.said import Said
-from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.rejected import check_rejected
-from inference_core.services.operations.review import proposal
+from inference_core.services.operations.review import check_rejected, proposal
+from inference_core.services.operations.save import has_to_wait
 from inference_core.services.operations.scope import MAX_TAGS, MemoryScope, checked_moment, find, put_of, record_of
 from inference_core.stores.backend import Key, Write
 

@@ -16,8 +16,7 @@ from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import encode_json
-from inference_core.outbox.candidates import Extraction
-from inference_core.outbox.messages import mended, session_label, session_name
+from inference_core.outbox.messages import Extraction, mended, session_label, session_name
 from inference_core.outbox.outbox import RESULT
 from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE, marks_of
 from inference_core.services.operations.review import pending_rows

@@ -23,7 +23,7 @@ from procrastinate.signals import on_stop
 from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.partitions import Partition
-from inference_core.stores.backends.sql.postgres_connections import parameters_of
+from inference_core.stores.backends.sql.postgres import parameters_of
 
 QUEUE: Final = "inference_core"
 """Procrastinate's queue of these jobs; others may share the tables."""

@@ -32,8 +32,8 @@ from inference_core.outbox.messages import (
 )
 from inference_core.outbox.outbox import Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
-from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.review import proposal
+from inference_core.services.operations.save import has_to_wait
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, retried
 from inference_core.stores.backend import Put, Write
 from inference_core.stores.engine import StoreEngine

@@ -2,6 +2,8 @@
 
 The worker decides when to work. `pipeline.py` does the work, and decides what happens if the process is killed or the
 user is erased in between.
+
+How messages of the outbox become memories: claim, extract, consolidate, settle; and periodic work on demand.
 """
 
 from __future__ import annotations
@@ -10,20 +12,319 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, tzinfo
+from enum import Enum
 from functools import partial
-from typing import Final
+from inspect import signature
+from typing import Any, Final, Protocol, runtime_checkable
 
-from inference_core.effects import WorkerPool, run, start_thread
-from inference_core.errors import StoreError, only_warned
-from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import BatchOutcome, BatchReport, Extractor, Pipeline
-from inference_core.outbox.outbox import Limits
+from inference_core.clock import time_zone
+from inference_core.effects import Operation, WorkerPool, run, start_thread
+from inference_core.errors import (
+    ConfigurationError,
+    ModelError,
+    QuotaExceeded,
+    StoreError,
+    StoreUnavailable,
+    UserErased,
+    VersionConflict,
+    only_warned,
+)
+from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
+from inference_core.ingestion.jobs import is_done, job_put
+from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
+from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler, insight_work, session_work
+from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
+from inference_core.memory.redaction import told_error
+from inference_core.memory.trust import MemorySource, Origin
+from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory, any_outside, session_name
+from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
+from inference_core.services.operations.scope import MemoryScope
+from inference_core.stores.backend import Check, Write
+from inference_core.telemetry import DIRECTION, OPERATION, TOKENS, processing, record
 
 _LOG = logging.getLogger(__name__)
+_ATTEMPTS: Final = 3
+_FULL_S: Final = 900.0
+"""How long the messages of a user whose memory is full wait for the next attempt."""
+_ENDED: Final = "The worker ended, or lost the database, each time it worked on this message"
+
+
+@runtime_checkable
+class Extractor(Protocol):
+    """Finds memories in messages, with a language model or by rules.
+
+    An extractor whose ``extract`` has a keyword ``earlier`` is also given the session's last messages before these.
+    """
+
+    def extract(
+        self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
+    ) -> Operation[Extraction]:
+        """The candidates of ``messages``. Raises ModelError."""
+        ...
+
+
+def checked_extractor(extractor: Extractor) -> Extractor:
+    """``extractor``. Raises ConfigurationError if it is none, but for example a model, its name or a class."""
+    if isinstance(extractor, type) or not isinstance(extractor, Extractor):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise ConfigurationError(f"{extractor!r:.80} is no extractor: pass ModelExtractor([model]) or RuleExtractor()")
+    return extractor
+
+
+class BatchOutcome(str, Enum):
+    """The outcome of an attempt to work on a partition.
+
+    ALONE: not tried, because a worker died while it worked on these messages. Try again while this worker does nothing
+    else: if it dies too, no other messages are affected.
+    """
+
+    NOTHING = "nothing"
+    DONE = "done"
+    LATER = "later"
+    ALONE = "alone"
+    MODEL_FAILED = "model failed"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The messages that left the outbox in an attempt, how many of them are dead letters, and whether more is due now.
+
+    For periodic work, ``periodic`` counts pieces of work instead of ``messages``; ``dead`` counts either kind.
+    """
+
+    outcome: BatchOutcome
+    messages: int = 0
+    dead: int = 0
+    has_more: bool = False
+    periodic: int = 0
+
+
+class MessageWork:
+    """Makes memories of messages, and schedules the ``periodic`` work that follows from them."""
+
+    def __init__(self, outbox: Outbox, extractor: Extractor, periodic: PeriodicWork) -> None:
+        self._outbox = outbox
+        self._extractor = extractor
+        self._takes_earlier = "earlier" in signature(extractor.extract).parameters
+        self._periodic = periodic
+
+    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+        """The candidates of the messages. Raises ModelError, StoreError."""
+        messages = [waiting.message for waiting in claim.batch]
+        offered = yield from offered_for(scope, claim.partition.user_id, messages)
+        if not any_outside([*claim.earlier, *messages]):
+            # A model that was shown text from outside could repeat it as the user's.
+            offered = [one for one in offered if not one.is_external]
+        more: dict[str, Any] = {"earlier": claim.earlier} if self._takes_earlier else {}
+        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more))
+
+    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
+        """What the candidates change in memory. Raises StoreError."""
+        messages = [waiting.message for waiting in claim.batch]
+        return consolidated(
+            scope,
+            claim.partition.user_id,
+            extraction.candidates,
+            messages,
+            claim.job_id,
+            earlier=claim.earlier,
+        )
+
+    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+        """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""
+        del extraction
+        following = yield from self._periodic.following(scope, self._outbox, claim)
+        return [*self._outbox.completion_writes(claim), *following]
+
+
+class Pipeline:
+    """Makes memories of the messages in ``outbox``, by default the outbox in the store of ``scope``.
+
+    Any number of workers, on any number of machines, may call ``process`` at once. If the outbox is in another
+    database, the memories are written first, with a note of the job, so that a repetition changes nothing. ``periodic``
+    is the workers' other work; by default none.
+    """
+
+    def __init__(
+        self,
+        scope: MemoryScope,
+        extractor: Extractor,
+        *,
+        outbox: Outbox | None = None,
+        limits: Limits | None = None,
+        periodic: PeriodicWork | None = None,
+    ) -> None:
+        self.scope = scope
+        self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
+        self.periodic = periodic or PeriodicWork()
+        self._messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
+        self._tasks = self.periodic.works(self.outbox)
+
+    def partitions(self) -> Operation[list[tuple[Partition, int]]]:
+        """The partitions that may have work to do now, each with its ``seen`` for `process`."""
+        found = yield from self.outbox.partitions()
+        return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
+
+    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[BatchReport]:
+        """Works on one batch of ``partition``. Raises StoreError; the claimed messages are then retried later.
+
+        ``seen`` is the version of the row that lists ``partition``. ``alone``: the caller does nothing else meanwhile;
+        only then are messages tried that a worker was working on when it died.
+        """
+        fence: Sequence[Check] = ()
+        if self.outbox.engine is not self.scope.engine:  # else the claim's fence tells if the user was erased since
+            fence = yield from self.scope.engine.fenced([encode_label(partition.user_id)])
+        found = yield from self.outbox.next_batch(partition, seen)
+        if found is None:
+            return BatchReport(BatchOutcome.NOTHING)
+        if self.outbox.is_exhausted(found):
+            return (yield from self._failed(found, _ENDED))
+        if found.is_interrupted and not alone:
+            return BatchReport(BatchOutcome.ALONE)
+        claim = yield from self.outbox.claim(found)
+        if claim is None:
+            return BatchReport(BatchOutcome.NOTHING)
+        began = time.perf_counter()
+        with processing([one.trace for one in claim.batch], len(claim.batch)):
+            report = yield from self._work_on(claim, fence)
+        record("inference_core.worker.duration", time.perf_counter() - began, {"outcome": report.outcome.value})
+        for outcome, count in (("done", report.messages - report.dead), ("dead", report.dead)):
+            record("inference_core.worker.messages", max(0, count), {"outcome": outcome})
+        return report
+
+    def _work_on(self, claim: Claim, fence: Sequence[Check]) -> Operation[BatchReport]:
+        # The agent's view, and the time zone in which the messages were written.
+        namespaces = MemoryNamespaceBuilder(
+            agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
+        )
+        zone = self.scope.zone
+        with suppress(ConfigurationError):  # an unknown zone
+            zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
+        scope = replace(self.scope, namespaces=namespaces, zone=zone)
+        try:
+            work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
+            extraction = claim.extraction
+            if extraction is None:
+                yield from scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
+                extraction = yield from work.extracted(scope, claim)
+                tokens = {"input": extraction.input_tokens, "output": extraction.output_tokens}
+                for kind, count in tokens.items() if extraction.model_calls else ():
+                    record(TOKENS, count, {OPERATION: "chat", DIRECTION: kind})
+                claim = yield from self.outbox.keep(claim, extraction)
+            yield from self._apply(scope, work, claim, extraction, fence)
+        except QuotaExceeded as error:
+            # The extraction, if it was made, is kept: no model is asked again once there is room.
+            yield from self.outbox.release(claim, _FULL_S)
+            _LOG.warning("Messages of one user wait for %d s: %s", _FULL_S, error)
+            return BatchReport(BatchOutcome.LATER)
+        except (VersionConflict, UserErased):
+            yield from self.outbox.release(claim)
+            # The lease ran out and another worker has the batch, memories keep changing, or the user was erased.
+            return BatchReport(BatchOutcome.LATER)
+        except StoreUnavailable:
+            yield from self.outbox.release(claim)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever an extractor raises must not end the worker
+            _LOG.warning("Messages of one user could not be made memories: %s", told_error(error))
+            outcome = BatchOutcome.MODEL_FAILED if isinstance(error, ModelError) else BatchOutcome.LATER
+            return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
+        return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=True)
+
+    def _failed(self, claim: Claim, reason: str, outcome: BatchOutcome = BatchOutcome.LATER) -> Operation[BatchReport]:
+        try:
+            dead = yield from self.outbox.failed(claim, reason)
+        except VersionConflict:
+            # Periodic work was put off meanwhile, which makes it new work; or another worker has the lease by now.
+            yield from self.outbox.release(claim)
+            return BatchReport(BatchOutcome.LATER)
+        report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
+        return replace(report, dead=len(dead))
+
+    def _apply(
+        self,
+        scope: MemoryScope,
+        work: TaskHandler,
+        claim: Claim,
+        extraction: Extraction,
+        fence: Sequence[Check],
+    ) -> Operation[None]:
+        """Applies the extraction and removes the batch from the outbox; atomically if both are in one database."""
+        user, name = claim.partition.user_id, claim.partition.task or "consolidate"
+        source = MemorySource(origin=Origin.AGENT, thread_id=session_name(claim.batch[0].message.session_id))
+        for attempt in range(1, _ATTEMPTS + 1):
+            settled = yield from work.completion_writes(scope, claim, extraction)
+            if (yield from is_done(scope, user, claim.job_id)):
+                yield from self.outbox.engine.write(settled)
+                return
+            changes = yield from work.changes(scope, claim, extraction)
+            writes = changes.writes
+            # Periodic work that changed nothing, without asking a model, leaves no note.
+            if not claim.partition.task or changes.changed or changes.problems or extraction.model_calls:
+                writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))
+            try:
+                if self.outbox.engine is scope.engine:
+                    yield from scope.write([*settled, *writes], name, source=source, job=claim.job_id)
+                else:
+                    # Memories and the note first: after a crash in between, the note tells that they are written.
+                    yield from scope.write([*writes, *fence], name, source=source, job=claim.job_id)
+                    yield from self.outbox.engine.write(settled)
+            except VersionConflict:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+
+def _report(claim: Claim, outcome: BatchOutcome, count: int, *, has_more: bool) -> BatchReport:
+    messages, periodic = (0, count) if claim.partition.task else (count, 0)
+    return BatchReport(outcome, messages, has_more=has_more, periodic=periodic)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Counts pieces of periodic work: those done, and those that failed, to be retried later or dead letters now."""
+
+    done: int = 0
+    failed: int = 0
+
+
+def insights_to_do(pipeline: Pipeline, user_id: str) -> Operation[tuple[Beliefs, list[str]]]:
+    """What is known of the user, and the names of the groups that a model would be asked about."""
+    found = yield from beliefs(pipeline.scope, user_id)
+    answered = yield from groups_answered(pipeline.outbox, insight_work(user_id)[0])
+    return found, [group.name for group in changed_groups(found, answered)]
+
+
+def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Operation[Done]:
+    """Summarizes these sessions of the user, which are over. Raises StoreError; one that fails is retried later."""
+    partition = Partition.of(user_id, pipeline.scope.namespaces)
+    works = [session_work(partition, session_name(session) or "") for session in sessions]
+    return (yield from _done_now(pipeline, works))
+
+
+def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Operation[Done]:
+    """Makes and ends higher-level memories of the user now. Raises StoreError; what fails is retried later."""
+    return (yield from _done_now(pipeline, [insight_work(user_id)]))
+
+
+def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, ConversationMessage]]) -> Operation[Done]:
+    outbox, scope = pipeline.outbox, pipeline.scope
+    for partition, work in works:
+        writes = yield from outbox.schedule_writes(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
+        yield from outbox.engine.write(writes)
+    done = failed = 0
+    for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends
+        report = yield from pipeline.process(partition, 0)
+        done += report.periodic - report.dead
+        failed += report.dead or report.outcome not in (BatchOutcome.DONE, BatchOutcome.NOTHING)
+    return Done(done, failed)
+
+
 INTERVAL_S: Final = 30.0
 THREADS: Final = 4
 _FAILURES: Final = 5

@@ -22,17 +22,24 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import Held, InvalidId, StoreError, VersionConflict
-from inference_core.lifecycle.conversations import ThreadOwners, Threads, threads_named
-from inference_core.lifecycle.copies import SHORTEST, copies_with, forget_in_copies, masked, sweep
-from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, PlaceCounts
+from inference_core.lifecycle.archive import ThreadOwners, Threads, threads_named
+from inference_core.lifecycle.ledger import (
+    SHORTEST,
+    ErasureReceipt,
+    Ledger,
+    PlaceCounts,
+    copies_with,
+    forget_in_copies,
+    masked,
+    sweep,
+)
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.fence import Fences, fences_of
 from inference_core.stores.governance.holds import Holding, holding
-from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.sealer import end_key
+from inference_core.stores.governance.journal import Journal, end_key
 from inference_core.stores.locks import private_file, read_at, sync_folder
 
 NOT_OURS: Final = (

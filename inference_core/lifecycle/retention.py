@@ -32,8 +32,8 @@ from inference_core.memory.secrets import quoted
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, retried
-from inference_core.stores.access_counts import Usage
 from inference_core.stores.backend import Remove, Row
+from inference_core.stores.maintenance import Usage
 
 Basis = Literal["created", "last_used", "valid_to"]
 BASES: Final = ("created", "last_used", "valid_to")

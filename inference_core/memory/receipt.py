@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from inference_core.memory.document import Bar, table
+from inference_core.memory.record import Bar, table
 
 _MOMENTS: Final = ("at", "until", "recalled_at")
 _DIGITS: Final = 3

@@ -21,9 +21,16 @@ from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
-from inference_core.observing import traceparent
-from inference_core.outbox.candidates import Extraction, extraction_from_json, extraction_to_json
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, mended, session_name, traced
+from inference_core.outbox.messages import (
+    NO_THREAD,
+    ConversationMessage,
+    Extraction,
+    extraction_from_json,
+    extraction_to_json,
+    mended,
+    session_name,
+    traced,
+)
 from inference_core.outbox.partitions import (
     CLOSING,
     DEAD_LIST,
@@ -38,6 +45,7 @@ from inference_core.outbox.partitions import (
 from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import AllFences
+from inference_core.telemetry import traceparent
 
 TASK_LEASES: Final = 10
 """A lease of periodic work is this many times longer, as the work may take many calls of a model."""

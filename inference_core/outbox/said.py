@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
 
-from inference_core.outbox.messages import ConversationMessage, Role, any_outside
-from inference_core.outbox.outside import own_sentences, quotes
+from inference_core.outbox.messages import ConversationMessage, Role, any_outside, own_sentences, quotes
 from inference_core.retrieval.analysis import analyze
 
 _MAX_ANSWER: Final = 6

@@ -19,12 +19,12 @@ from inference_core.retrieval.analysis import (
     UNSPACED,
     folded,
     is_content_token,
+    language_of,
     query_alternatives,
     stem_of,
     without_accents,
 )
 from inference_core.retrieval.documents import QueryVectors, Term
-from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.time_expressions import interval_of
 
 MAX_QUERY_CHARACTERS: Final = 8_192

@@ -12,8 +12,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from inference_core.retrieval.analysis import analyze, query_alternatives
-from inference_core.retrieval.languages import WORDS, language_of
+from inference_core.retrieval.analysis import WORDS, analyze, language_of, query_alternatives
 
 if TYPE_CHECKING:  # imports numpy, which is slow
     from inference_core.retrieval.vectors import Floats

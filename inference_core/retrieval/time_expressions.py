@@ -15,7 +15,7 @@ from functools import cache
 from itertools import count
 from typing import Final
 
-from inference_core.retrieval.languages import WORDS
+from inference_core.retrieval.analysis import WORDS
 
 MAX_CHARACTERS: Final = 1_000
 """Text beyond this many characters is ignored."""

@@ -3,32 +3,46 @@
 The server cannot see a client's conversation, so all that the client's model saves counts as said by a tool: facts are
 marked as unconfirmed, and what would guide an agent needs the user's own word (see `inference_core.agents.provenance`).
 The connection alone says who the user is. Protocol: https://modelcontextprotocol.io, by its official SDK.
+
+The MCP server of `serve`, at /mcp, behind the same gate and with the same keys and users as the other routes.
+
+Transport: streamable HTTP without sessions, so any server of the store can answer any request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
+from fastapi import FastAPI
 from langgraph.store.base import BaseStore
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
 from mcp_types import Tool as ToolDescription
 from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inference_core import __version__
 from inference_core.agents.identity import MemoryBinding
-from inference_core.agents.tools.arguments import CategoryName, TypeName
-from inference_core.agents.tools.memory_tools import get_memory_tools, reason_of
+from inference_core.agents.tools import CategoryName, TypeName, get_memory_tools, reason_of
 from inference_core.context.render import fenced, id_label, missing_id, neutral_line, numbered, past_line, whole
 from inference_core.effects import arun
 from inference_core.errors import raised_as
 from inference_core.memory.audit import Actor
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource
+from inference_core.server.api.routes import Needs
+from inference_core.server.identity.auth import SCOPE_PREFIX, Permission, Principal
+from inference_core.server.identity.gate import MCP_METADATA, MCP_PATH
+from inference_core.server.problems import Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.services.operations.scope import MemoryScope
@@ -262,3 +276,54 @@ def _listed(
     return CallToolResult(
         content=[TextContent(type="text", text=lines)], structured_content=structured.model_dump(mode="json")
     )
+
+
+_CALLER: Final = ContextVar[Caller]("caller")
+
+
+class Endpoint:
+    """Tells ``app`` who calls, in a context variable: it answers a request in the same context or a copy of it."""
+
+    needs = Needs(Permission.READ)
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request. Raises Refusal if the caller may not read, or names no user."""
+        request = Request(scope)
+        await self.needs(request)
+        if request.state.user is None:
+            raise Refusal(422, "no-user", "This key belongs to no user; name one with the header Act-As-User")
+        principal: Principal = request.state.principal
+        may_write = Permission.WRITE in principal.permissions
+        token = _CALLER.set(Caller(request.state.user, may_write, principal.actor))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _CALLER.reset(token)
+
+
+def add_mcp(app: FastAPI, service: AgentMemoryStoreService, *, issuer: str | None = None) -> None:
+    """Serves the memory of ``service`` at /mcp, while ``app`` runs; ``issuer`` is named to clients that have no key."""
+    server = MemoryServer(service, _CALLER.get)
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the gate has looked at the host
+    server.streamable_http_app(stateless_http=True, json_response=True, transport_security=unchecked)
+    app.router.routes.append(Route(MCP_PATH, Endpoint(server.session_manager.asgi_app)))
+    app.state.beside.append(server.session_manager.run)
+    if issuer is None:
+        return
+
+    async def metadata(request: Request) -> Response:
+        """Where clients get tokens, as RFC 9728 describes it."""
+        scopes = [f"{SCOPE_PREFIX}{one.value}" for one in (Permission.READ, Permission.WRITE)]
+        return JSONResponse(
+            {
+                "resource": str(request.url.replace(path=request.scope.get("root_path", "") + MCP_PATH)),
+                "authorization_servers": [issuer],
+                "scopes_supported": scopes,
+                "bearer_methods_supported": ["header"],
+            }
+        )
+
+    app.router.routes.append(Route(MCP_METADATA, metadata))

@@ -21,12 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_core.effects import arun
 from inference_core.errors import StoreError
-from inference_core.observing import METRICS, Metric, add_sink, record, serving
 from inference_core.server.api.routes import Needs
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.gate import METRICS_PATH
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.stores.engine import StoreEngine
+from inference_core.telemetry import METRICS, Metric, add_sink, record, serving
 
 GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "inference_core.store.up": ("1", "Whether the store answers: 1 or 0."),

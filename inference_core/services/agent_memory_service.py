@@ -18,10 +18,9 @@ from inference_core.effects import Operation, arun, run
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput
 from inference_core.memory.audit import Actor
-from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MemoryNamespaceBuilder, encode_label
 from inference_core.memory.quota import Quota
-from inference_core.memory.record import INDEXED_FIELDS
+from inference_core.memory.record import INDEXED_FIELDS, MemoryData, MemoryMetadata, MemoryStoreDocument
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import MAX_CONTENT_BYTES
@@ -40,9 +39,15 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
-from inference_core.services.operations.audit import audit, verify_audit
 from inference_core.services.operations.delete import delete, delete_all
-from inference_core.services.operations.holds import hold, list_held_copies, list_holds, release_hold
+from inference_core.services.operations.holds import (
+    audit,
+    hold,
+    list_held_copies,
+    list_holds,
+    release_hold,
+    verify_audit,
+)
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
 from inference_core.services.operations.prompt_context import format_context
@@ -54,7 +59,7 @@ from inference_core.services.operations.recall import (
 )
 from inference_core.services.operations.receipts import list_receipts, rebuild_receipt, why
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
-from inference_core.services.operations.save import save
+from inference_core.services.operations.save import save, update
 from inference_core.services.operations.scope import (
     DEFAULT_DELETED_DAYS,
     MemoryScope,
@@ -62,7 +67,6 @@ from inference_core.services.operations.scope import (
     present_as,
 )
 from inference_core.services.operations.spaces import get_spaces, grant, in_space, list_grants, revoke
-from inference_core.services.operations.update import update
 from inference_core.services.user_memories import (
     count_user_long_term_memory,
     count_user_memories,

@@ -19,7 +19,6 @@ from pydantic.json_schema import SkipJsonSchema
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.audit import Cause
-from inference_core.memory.document import MemoryPage
 from inference_core.memory.namespaces import (
     AUDIT,
     PENDING,
@@ -33,6 +32,7 @@ from inference_core.memory.namespaces import (
     is_sidecar,
     memory_namespace,
 )
+from inference_core.memory.record import MemoryPage
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty

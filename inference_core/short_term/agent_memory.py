@@ -23,9 +23,8 @@ from langchain_core.messages import (
 from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidMemory, VersionConflict
-from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import canonical_json, encode_json
 from inference_core.memory.types import MemoryCategory
 from inference_core.services.operations.scope import MemoryScope, retried
@@ -41,10 +40,8 @@ from inference_core.short_term.blocks.memory import (
     scope_of,
     synchronous,
 )
-from inference_core.short_term.blocks.static import StaticMemory
-from inference_core.short_term.blocks.vector import VectorMemory
-from inference_core.short_term.policy import Overflow, OverflowPolicy
-from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Summarize
+from inference_core.short_term.blocks.vector import StaticMemory, VectorMemory
+from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Overflow, OverflowPolicy, Summarize
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, omissions, view
 from inference_core.stores.backend import MAX_VALUE_BYTES, Put, Remove, Row, Write
 from inference_core.stores.factory import open_store

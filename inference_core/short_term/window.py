@@ -18,7 +18,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from inference_core.memory.text import text_tokens
-from inference_core.short_term.blocks.filing import is_call, text_in
+from inference_core.short_term.blocks.memory import is_call, text_in
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from inference_core.retrieval.analysis import analyze
 from inference_core.slots.reading import expanded, is_plain
-from inference_core.slots.words import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
+from inference_core.slots.slot import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
 
 MAX_NOTE: Final = 160
 """A text with more characters says more than one thing."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from inference_core.slots.slot import ANY, USER, Holds, holds_of, kind_of
-from inference_core.slots.words import (
+from inference_core.slots.slot import (
+    ANY,
     EVENTS,
     GERUNDS,
     PAST_FORMS,
@@ -16,8 +16,12 @@ from inference_core.slots.words import (
     PRESENT_FORMS,
     SPELLINGS,
     SYNONYMS,
+    USER,
     VERBS,
+    Holds,
     entries,
+    holds_of,
+    kind_of,
     pattern,
     rows,
     words,

@@ -21,8 +21,20 @@ from inference_core.slots.predicates import (
     reading_of,
     request_of,
 )
-from inference_core.slots.slot import ANY, USER, Comparison, Holds, Slot, key_of, kind_of
-from inference_core.slots.words import EVENTS, PEOPLE, pattern, rows, words
+from inference_core.slots.slot import (
+    ANY,
+    EVENTS,
+    PEOPLE,
+    USER,
+    Comparison,
+    Holds,
+    Slot,
+    key_of,
+    kind_of,
+    pattern,
+    rows,
+    words,
+)
 
 MAX_CLAUSES: Final = 6
 _SPACES: Final = re.compile(r"\s+")

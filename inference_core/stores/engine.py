@@ -29,8 +29,6 @@ from inference_core.memory.quota import Quota, Quotas, counted, counts_of, count
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
-from inference_core.observing import step
-from inference_core.stores.access_counts import ACCESS_INTERVAL_S, AccessCounts, with_sidecars
 from inference_core.stores.backend import (
     Backend,
     Check,
@@ -41,19 +39,24 @@ from inference_core.stores.backend import (
     Unreadable,
     Write,
 )
-from inference_core.stores.breaker import Breaker
 from inference_core.stores.governance.fence import AllFences, fences_of, roots_of
 from inference_core.stores.governance.holds import Holding
-from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal
-from inference_core.stores.governance.quotas import limited
-from inference_core.stores.governance.redacting import without_secrets
-from inference_core.stores.governance.sealer import Sealer, end_trail
-from inference_core.stores.governance.time_to_live import MemoryLifetimes
+from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
+from inference_core.stores.governance.quotas import MemoryLifetimes, limited, without_secrets
 from inference_core.stores.indexing.embedding import Backfill
 from inference_core.stores.indexing.reader import VECTORS, StoreReader
 from inference_core.stores.indexing.search import Reranker
-from inference_core.stores.maintenance import DEFERRED_INTERVAL_S, DeferredWriter, Maintenance, remove_expired
-from inference_core.stores.writer import MAX_BATCHES, GroupWriter
+from inference_core.stores.maintenance import (
+    ACCESS_INTERVAL_S,
+    DEFERRED_INTERVAL_S,
+    AccessCounts,
+    DeferredWriter,
+    Maintenance,
+    remove_expired,
+    with_sidecars,
+)
+from inference_core.stores.writer import MAX_BATCHES, Breaker, GroupWriter
+from inference_core.telemetry import step
 
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8

@@ -21,11 +21,11 @@ from inference_core.clock import aware
 from inference_core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from inference_core.testing.conformance.suite import StoreConformance
+    from inference_core.testing.conformance.runner import StoreConformance
 
 __all__ = ["FrozenClock", "ScriptedChatModel", "StoreConformance", "Turn", "call_tool"]
 
-__getattr__ = lazy_exports(__name__, {"StoreConformance": "inference_core.testing.conformance.suite"})
+__getattr__ = lazy_exports(__name__, {"StoreConformance": "inference_core.testing.conformance.runner"})
 
 Turn = str | AIMessage | Exception | Callable[[list[BaseMessage]], str | AIMessage]
 """A reply: text, a message (`call_tool` makes one with a tool call), an error to raise, or a function that makes the

@@ -13,8 +13,8 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from inference_core.effects import Progress
+from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
-from inference_core.embeddings.models import Passage
 from inference_core.errors import (
     ConfigurationError,
     InvalidInput,
@@ -24,7 +24,7 @@ from inference_core.errors import (
     UserErased,
     VersionConflict,
 )
-from inference_core.lifecycle.copies import know_copies_of
+from inference_core.lifecycle.ledger import know_copies_of
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import (
     AUDIT,
@@ -51,14 +51,14 @@ from inference_core.stores.backend import (
     Unreadable,
     Write,
     change_of,
+    unpack_value,
 )
-from inference_core.stores.codec import unpack_value
+from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.governance.fence import fences_of, roots_of
 from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.redacting import redacted
+from inference_core.stores.governance.quotas import redacted
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
-from inference_core.stores.opening import KeySource, open_backend
 
 PORTION: Final = 200
 _TRIES: Final = 5

@@ -23,7 +23,7 @@ from typing import IO, Any, Final, cast
 
 from inference_core.effects import Progress
 from inference_core.errors import InvalidInput, UnsupportedSchema, without_quotes
-from inference_core.lifecycle.copies import note_copy
+from inference_core.lifecycle.ledger import note_copy
 from inference_core.memory.namespaces import (
     Namespace,
     encode_label,
@@ -38,8 +38,18 @@ from inference_core.memory.text import encode_json, is_encodable, text_field
 from inference_core.memory.trust import Trust, as_fact, guides, lowered, trust_of
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory, MemoryType
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import EMBEDDING_META, MAX_KEY_LENGTH, MAX_VALUE_BYTES, Backend, Expiry, Put
-from inference_core.stores.codec import expiry_micros, from_micros, to_micros, unpack_value
+from inference_core.stores.backend import (
+    EMBEDDING_META,
+    MAX_KEY_LENGTH,
+    MAX_VALUE_BYTES,
+    Backend,
+    Expiry,
+    Put,
+    expiry_micros,
+    from_micros,
+    to_micros,
+    unpack_value,
+)
 from inference_core.transfer.copying import PORTION, ConflictPolicy, TransferReport, Writer, puts_of
 
 FORMAT: Final = "inference-core-memory"

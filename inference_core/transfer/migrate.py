@@ -32,17 +32,16 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json, mapping_field
 from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.review import proposed_on
+from inference_core.services.operations.save import has_to_wait
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import EXTRA, Backend, Check, Key, Outcome, Put, Remove, Write
+from inference_core.stores.backend import EXTRA, Backend, Check, Key, Outcome, Put, Remove, Write, pack_namespace
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.codec import pack_namespace
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.quotas import limited
-from inference_core.stores.opening import KeySource, has_store, open_backend
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.legacy import (

@@ -13,7 +13,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
-from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.agents.tools import get_memory_tools
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, StoreError
 from inference_core.memory.audit import Actor, AuditEvent

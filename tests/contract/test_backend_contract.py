@@ -26,13 +26,24 @@ from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, V
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.vectors import pack_tokens
-from inference_core.stores.backend import EXTRA, Backend, Check, Outcome, Put, Remove, Rewrite, Row, SetVector, Write
+from inference_core.stores.backend import (
+    EXTRA,
+    Backend,
+    Check,
+    Outcome,
+    PageRequest,
+    Put,
+    Remove,
+    Rewrite,
+    Row,
+    SetVector,
+    Write,
+)
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.indexes import IndexCache
-from inference_core.stores.opening import open_backend
 from inference_core.stores.writer import SHARE, GroupWriter
 
 SEALED = "file-sealed"

@@ -23,13 +23,11 @@ from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavail
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import ERASED
-from inference_core.stores.backend import Expiry, Remove, Row
+from inference_core.stores.backend import Expiry, PageRequest, Remove, Row
 from inference_core.stores.backends.foreign import ForeignBackend
-from inference_core.stores.codec import PageRequest
-from inference_core.stores.opening import open_backend
-from inference_core.transfer.backup import back_up, drill, restore, verify
+from inference_core.stores.factory import open_backend
+from inference_core.transfer.backup import back_up, drill, read_manifest, restore, verify
 from inference_core.transfer.json_lines import export_store
-from inference_core.transfer.manifest import read_manifest
 
 KEY = "a" * 64
 
@@ -142,7 +140,7 @@ def test_nothing_is_left_of_what_failed(saved: Path, tmp_path: Path, monkeypatch
     before = sorted(tmp_path.iterdir())
     for kind in ("sqlite", "file"):
         with monkeypatch.context() as patched:
-            patched.setattr("inference_core.transfer.manifest.Manifest.compare", failing)
+            patched.setattr("inference_core.transfer.backup.Manifest.compare", failing)
             with pytest.raises(StoreUnavailable):
                 restore(saved, f"{kind}:///{tmp_path / 'new'}")
         assert sorted(tmp_path.iterdir()) == before

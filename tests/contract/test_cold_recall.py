@@ -21,9 +21,9 @@ from inference_core.retrieval.documents import Change, Document
 from inference_core.stores.backend import Backend, Put, Remove
 from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.indexing.search import RecallMode, Search, SearchResult
-from inference_core.stores.opening import open_backend
 
 USER: Namespace = ("u", "semantic")
 OTHER: Namespace = ("v", "semantic")

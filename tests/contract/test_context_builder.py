@@ -29,8 +29,8 @@ from inference_core import (
 )
 from inference_core.context.engineer import ContextEngineer
 from inference_core.errors import ConfigurationError, InvalidId
-from inference_core.services.context_builder.builder import DEFAULT_SOURCES
-from inference_core.services.context_builder.memories import (
+from inference_core.services.context_builder import (
+    DEFAULT_SOURCES,
     AssociatedMemories,
     Entities,
     Memories,
@@ -235,7 +235,7 @@ class TestFaults:
     def test_a_source_that_hangs_ends_up_refused_at_once(
         self, service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("inference_core.services.context_builder.builder._HANG_S", 0.2)
+        monkeypatch.setattr("inference_core.services.context_builder._HANG_S", 0.2)
         over = threading.Event()
         sources = [OwnSource(name="hangs", find=lambda _: [str(over.wait(20))])]
         builder = ContextBuilder(service, sources, deadline=0.01)

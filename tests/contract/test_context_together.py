@@ -21,11 +21,8 @@ from inference_core import (
 from inference_core.context.engineer import ContextEngineer
 from inference_core.effects import Operation, run
 from inference_core.errors import StoreUnavailable
-from inference_core.retrieval.pool import Pool
-from inference_core.retrieval.ranking import LazyRanking, Ranking
-from inference_core.services.context_builder.builder import DEFAULT_SOURCES
-from inference_core.services.context_builder.memories import Memories, search_for
-from inference_core.services.context_builder.source import OwnSource, SearchingSource
+from inference_core.retrieval.ranking import LazyRanking, Pool, Ranking
+from inference_core.services.context_builder import DEFAULT_SOURCES, Memories, OwnSource, SearchingSource, search_for
 from inference_core.stores.indexing import snapshot
 from inference_core.stores.indexing.search import Search
 from inference_core.testing import FrozenClock

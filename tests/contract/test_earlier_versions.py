@@ -10,7 +10,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.agents.tools import get_memory_tools
 from inference_core.cli.output import word_diff
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import VERSIONS

@@ -29,10 +29,10 @@ import inference_core
 from inference_core import AgentMemoryStoreService, Space, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, InvalidId, StoreUnavailable, UserErased, VersionConflict
-from inference_core.ingestion.pipeline import BatchOutcome
+from inference_core.ingestion.worker import BatchOutcome
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
-from inference_core.lifecycle.replaying import replay
+from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEUE_ROOT, ROOTS, encode_label
 from inference_core.outbox.partitions import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
@@ -278,7 +278,7 @@ def test_regression_copies_of_rows_that_sqlite_moved_are_overwritten(tmp_path: P
 
 
 def test_a_reader_of_an_old_state_is_named(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.backends.sql.sqlite_connections._BUSY_TIMEOUT_MS", 1)
+    monkeypatch.setattr("inference_core.stores.backends.sql.sqlite._BUSY_TIMEOUT_MS", 1)
     path = tmp_path / "m.db"
     with open_store(f"sqlite:///{path}", embeddings=None) as store:
         put_everywhere(store.engine, ADA, CANARY)

@@ -41,8 +41,8 @@ from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import AUDIT, GRANTS, USAGE
 from inference_core.services import user_memories
 from inference_core.stores.backend import Expire, Outcome, Put, Remove, Row, SetVector, Write
+from inference_core.stores.factory import open_backend
 from inference_core.stores.governance.versions import is_audited
-from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
 from inference_core.transfer import copying
 from inference_core.transfer.copying import copy_store, reembed

@@ -27,7 +27,7 @@ from inference_core.errors import UserErased
 from inference_core.ingestion.verbatim import hand_over, ingest
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
-from inference_core.lifecycle.replaying import replay
+from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import encode_label
 from inference_core.outbox.messages import Transcript
 from inference_core.outbox.outbox import Outbox

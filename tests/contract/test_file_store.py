@@ -27,10 +27,9 @@ from inference_core.errors import (
 )
 from inference_core.services.user_memories import count_user_memories
 from inference_core.stores.backend import Put, Remove
-from inference_core.stores.backends import file, file_format
-from inference_core.stores.backends.file import FileBackend
-from inference_core.stores.backends.file_format import FileFormat, parse_key
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backends import file
+from inference_core.stores.backends.file import FileBackend, FileFormat, parse_key
+from inference_core.stores.factory import open_backend
 
 FORMATS = [FileFormat(), FileFormat(compresses=True), FileFormat(key=KEY, salt=bytes(16))]
 LABELS = [
@@ -258,7 +257,7 @@ class TestSharing:
     def test_a_write_within_a_tick_of_the_clock_is_seen(self, opener: Opener, monkeypatch: pytest.MonkeyPatch):
         """The cause: a file of the same size, at the same time, may also get the inode of the one before the last."""
         writer, reader = opener(), opener()
-        monkeypatch.setattr(file_format.time, "time_ns", lambda: 10**18)
+        monkeypatch.setattr(file.time, "time_ns", lambda: 10**18)
         times: list[int] = []
         for number in range(6):
             done(writer.apply([[put("a", n=number)]]))

@@ -22,8 +22,7 @@ from inference_core.lifecycle.forgetting import ForgettingReport, ForgettingRoun
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import put_of, record_of
 from inference_core.services.user_memories import count_user_memories, purge_user_memories
-from inference_core.stores.backend import Key, Put, Row, Write
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import Key, PageRequest, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock

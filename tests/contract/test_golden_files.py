@@ -14,9 +14,9 @@ from golden_support import DUMPS, LOADS, WRITTEN, made
 from support import GOLDEN
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.stores.backends import file_format
-from inference_core.stores.backends.sql import postgres_connections, sqlite_connections
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backends import file
+from inference_core.stores.backends.sql import postgres, sqlite
+from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import import_store
 
@@ -66,7 +66,7 @@ def test_every_file_is_tried() -> None:
 
 def test_the_schemas_that_are_written_now_are_kept() -> None:
     """Regression: SQLite's fifth schema and PostgreSQL's second were written by no file, so nothing held them."""
-    now = {"sqlite": sqlite_connections.VERSION, "postgres": postgres_connections.VERSION, "file": file_format.VERSION}
+    now = {"sqlite": sqlite.VERSION, "postgres": postgres.VERSION, "file": file.VERSION}
     newest = {kind: max(number for name, number in KEPT if name == kind) for kind in now}
     assert newest == now
 

@@ -23,7 +23,7 @@ from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLife
 from inference_core.effects import run
 from inference_core.errors import Held, InvalidInput, MemoryNotFound, UserErased
 from inference_core.ingestion.jobs import undo
-from inference_core.ingestion.pipeline import Pipeline
+from inference_core.ingestion.worker import Pipeline
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, find_secrets, mend, redact

@@ -10,8 +10,7 @@ import pytest
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
-from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.models import TextEncoding
+from inference_core.embeddings.embedder import Embedder, TextEncoding
 from inference_core.ingestion.verbatim import ingest
 from inference_core.outbox.messages import ConversationMessage, Role, Transcript
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, space_of

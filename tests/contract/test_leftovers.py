@@ -16,10 +16,10 @@ from processes import Forked
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
-from inference_core.lifecycle import copies
+from inference_core.lifecycle import ledger
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.transfer import backup
 from inference_core.transfer.backup import back_up, drill, restore, verify
 from inference_core.transfer.json_lines import export_store
@@ -83,8 +83,8 @@ def test_regression_copies_of_killed_processes_are_removed_or_named(
     ):
         assert Forked(killed, tmp_path / "tmp", *arguments).end()[0] == -signal.SIGKILL
     assert {name.partition(".")[0] for name in holders(tmp_path)} == {"m", "bk", "bk2", "out", "new", "tmp"}
-    monkeypatch.setattr(copies, "_YOUNG_S", -1.0)
-    with copies.own_folder("x") as used, closing(open_backend(url)) as store:
+    monkeypatch.setattr(ledger, "_YOUNG_S", -1.0)
+    with ledger.own_folder("x") as used, closing(open_backend(url)) as store:
         receipt = erase([store], "ada", Ledger(tmp_path / "ledger"))
         assert used.is_dir()
     named = {one.rpartition("/")[2].partition(".")[0] for one in receipt.copies}
@@ -97,7 +97,7 @@ def test_regression_copies_of_killed_processes_are_removed_or_named(
 
 def test_two_cannot_restore_to_one_place(url: str, tmp_path: Path) -> None:
     del url
-    with copies.alone_at(tmp_path / "new.db"), pytest.raises(InvalidInput, match="Another process is restoring"):
+    with ledger.alone_at(tmp_path / "new.db"), pytest.raises(InvalidInput, match="Another process is restoring"):
         restore(tmp_path / "bk", f"sqlite:///{tmp_path / 'new.db'}")
 
 
@@ -107,8 +107,8 @@ def test_folders_of_others_stay(url: str, tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("inference-core-none", "inference-core-young"):
         (tmp_path / "tmp" / name).mkdir()
     (tmp_path / "tmp" / "inference-core-young" / "in-use").touch()
-    copies.sweep()
+    ledger.sweep()
     assert len([*(tmp_path / "tmp").iterdir()]) == 2
-    monkeypatch.setattr(copies, "_YOUNG_S", -1.0)
-    copies.sweep()
+    monkeypatch.setattr(ledger, "_YOUNG_S", -1.0)
+    ledger.sweep()
     assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["inference-core-none"]

@@ -32,13 +32,12 @@ from inference_core.errors import (
 )
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Check, Outcome, Put
+from inference_core.stores.backend import Check, Outcome, Put, pack_namespace
 from inference_core.stores.backends import mongodb as mongodb_module
 from inference_core.stores.backends import mongodb_documents
 from inference_core.stores.backends.mongodb import MongoBackend, shown
-from inference_core.stores.codec import pack_namespace
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 
 USER: Namespace = ("u", "semantic")
 NAME = pack_namespace(USER)

@@ -34,8 +34,7 @@ from inference_core.retrieval.documents import Document
 from inference_core.stores import factory
 from inference_core.stores.backend import Put, UnembeddedRow, Write
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.backends.sql.sqlite_connections import MAX_IDLE
+from inference_core.stores.backends.sql.sqlite import MAX_IDLE, SqliteBackend
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.embedding import fill
 from inference_core.stores.indexing.search import RecallMode, Search

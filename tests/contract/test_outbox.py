@@ -17,11 +17,10 @@ from inference_core import open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion.consolidation import MemoryChanges
-from inference_core.ingestion.pipeline import BatchOutcome, MessageWork
+from inference_core.ingestion.worker import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
 from inference_core.outbox import partitions as queue
-from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.scope import MemoryScope

@@ -23,9 +23,8 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace
 from inference_core.services.agent_memory_service import list_user_memories
-from inference_core.stores.backend import Backend, Expiry, Remove, Row, Tally
+from inference_core.stores.backend import Backend, Cursor, Expiry, PageRequest, Remove, Row, Tally
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.codec import Cursor, PageRequest
 from inference_core.stores.indexing import reader
 from inference_core.testing import FrozenClock
 

@@ -15,7 +15,7 @@ from pgbouncer_server import POOL, pooled_database
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
-from inference_core.ingestion.formats import threads
+from inference_core.ingestion.formats import chat_exports
 from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.sources import PostgresTable
@@ -95,7 +95,7 @@ def test_conversations_are_kept_through_a_pooler(url: str):
             return len(said["messages"])
 
         assert [*pool.map(talk, range(CALLERS))] == [8] * CALLERS
-    with threads._opened(url) as (saver, names):
+    with chat_exports._opened(url) as (saver, names):
         assert sorted(names) == [f"t{caller}" for caller in range(CALLERS)]
         assert all([*saver.list({"configurable": {"thread_id": name}})] for name in names)
     with closing(CheckpointThreads(url)) as kept:

@@ -30,13 +30,11 @@ from inference_core.errors import (
     UnsupportedSchema,
     WriteUnknown,
 )
-from inference_core.stores.backend import Put, Remove, Write
+from inference_core.stores.backend import PageRequest, Put, Remove, Write
 from inference_core.stores.backends import sql
-from inference_core.stores.backends.sql import postgres_connections
-from inference_core.stores.backends.sql.postgres import PostgresBackend
-from inference_core.stores.backends.sql.postgres_connections import VERSION, WANTED, Connection
-from inference_core.stores.codec import PageRequest
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backends.sql import postgres
+from inference_core.stores.backends.sql.postgres import VERSION, WANTED, Connection, PostgresBackend
+from inference_core.stores.factory import open_backend
 
 REFUSED_HERE: dict[str, Write] = {
     **UNSTORABLE,
@@ -140,7 +138,7 @@ def test_a_broken_connection_is_replaced(url: str, backend: PostgresBackend):
 def test_a_connection_that_cannot_be_set_up_is_closed(url: str, monkeypatch: pytest.MonkeyPatch, settings: str):
     """Regression: it was left to the garbage collector, of which psycopg warns."""
     given = "%s" if settings == "_WRITING" else ""
-    monkeypatch.setattr(postgres_connections, settings, f"SELECT no_such_function({given})")
+    monkeypatch.setattr(postgres, settings, f"SELECT no_such_function({given})")
     with closing(PostgresBackend(url)) as backend, pytest.raises(StoreUnavailable) as raised:
         backend.count([USER]) if settings == "READING" else backend.set_meta("a", "b")
     asked = "SELECT FROM pg_stat_activity WHERE application_name = 'inference_core' AND query LIKE '%no_such_function%'"

@@ -19,14 +19,14 @@ from inference_core import AgentMemoryStoreService, MemoryLifecycle, Quota, get_
 from inference_core.agents.identity import MemoryBinding
 from inference_core.effects import run
 from inference_core.errors import QuotaExceeded, StoreError, VersionConflict
-from inference_core.ingestion.pipeline import BatchOutcome
+from inference_core.ingestion.worker import BatchOutcome
 from inference_core.memory.namespaces import QUOTA
 from inference_core.memory.quota import counts_of, counts_place
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import Put
+from inference_core.stores.factory import open_backend
 from inference_core.stores.governance import quotas
 from inference_core.stores.governance.quotas import limited
-from inference_core.stores.opening import open_backend
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store

@@ -33,9 +33,8 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, mend
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Backend, Expire, Expiry, Put, Remove, SetVector, Touch
-from inference_core.stores.codec import PageRequest
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backend import Backend, Expire, Expiry, PageRequest, Put, Remove, SetVector, Touch
+from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

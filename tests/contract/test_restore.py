@@ -17,16 +17,16 @@ from databases import database
 import inference_core
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import ConfigurationError, InvalidInput, StoreError, StoreUnavailable
-from inference_core.lifecycle import erasing, replaying
+from inference_core.lifecycle import erasing, repairs
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, ERASED, FORGOTTEN, USAGE, VERSIONS
-from inference_core.services.operations.tuning import TUNED_META
+from inference_core.services.operations.recall import TUNED_META
 from inference_core.stores.backend import EMBEDDING_META, Backend, Row
 from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.encryption.keyring import open_keys
+from inference_core.stores.factory import open_backend
 from inference_core.stores.governance.fence import Fences, fences_of
-from inference_core.stores.opening import open_backend
 from inference_core.transfer.backup import back_up, drill, restore, verify
 
 KINDS = ("sqlite", "postgres", "redis", "file", "mongodb")
@@ -187,7 +187,7 @@ def test_a_hold_in_a_backup_keeps_its_user_and_nobody_else(tmp_path: Path) -> No
         service = AgentMemoryStoreService(store).sync
         assert [len(service.list_memories(user)[0]) for user in ("ada", "bob", "eve")] == [1, 0, 1]
         service.release_hold("ada", hold.id)
-        assert [one.left for one in replaying.replay([store.engine.backend], ledger)] == [0]
+        assert [one.left for one in repairs.replay([store.engine.backend], ledger)] == [0]
         assert service.list_memories("ada")[0] == []
 
 

@@ -15,13 +15,12 @@ from inference_core.effects import run
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import Backend, Expiry, Key, PageRequest, Put, Remove, Row
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.indexes import IndexCache
 from inference_core.stores.indexing.search import QuestionVectors, Search
 from inference_core.stores.indexing.snapshot import Snapshot
-from inference_core.stores.opening import open_backend
 
 FACTS: Namespace = ("ada", "semantic")
 RULES: Namespace = ("ada", "procedural")

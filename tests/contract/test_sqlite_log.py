@@ -13,10 +13,9 @@ import pytest
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import AUDIT, Namespace
-from inference_core.stores.backend import Check, Expiry, Put, Remove, Row
-from inference_core.stores.backends.sql import sqlite_connections
+from inference_core.stores.backend import Check, Expiry, PageRequest, Put, Remove, Row
+from inference_core.stores.backends.sql import sqlite
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.codec import PageRequest
 from inference_core.testing import FrozenClock
 
 EVENTS: Namespace = ("ada", AUDIT)
@@ -94,7 +93,7 @@ def test_events_end_in_the_log_too(backend: SqliteBackend) -> None:
 def test_many_events_come_to_their_rows_in_portions(
     backend: SqliteBackend, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connections, "_MOVE_UNTIL", "SELECT id FROM memory_log ORDER BY id LIMIT 1 OFFSET 50")
+    monkeypatch.setattr(sqlite, "_MOVE_UNTIL", "SELECT id FROM memory_log ORDER BY id LIMIT 1 OFFSET 50")
     keys = [f"{at:03d}" for at in range(120)]
     assert backend.apply([[event(key) for key in keys]]) == [[1] * 120]
     rows = backend.page(PageRequest([EVENTS], limit=200))

@@ -18,11 +18,10 @@ import inference_core.testing
 from inference_core import MemoryStore, open_store
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.testing import StoreConformance
-from inference_core.testing.conformance import traces
+from inference_core.testing.conformance import runner
 from inference_core.testing.conformance.__main__ import main
-from inference_core.testing.conformance.promises import BrokenPromise
 from inference_core.testing.conformance.runner import Outcome, verdicts
-from inference_core.testing.conformance.subject import Factory, WatchedEmbeddings
+from inference_core.testing.conformance.subject import BrokenPromise, Factory, WatchedEmbeddings
 
 HERE = "test_store_conformance"
 
@@ -36,7 +35,7 @@ class Ours(StoreConformance):
     def short_lives(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Times of our stores are exact, so that they need not be long."""
         for name, seconds in {"_TICK_S": 0.1, "_BRIEF_S": 0.4, "_LONG_S": 1.2}.items():
-            monkeypatch.setattr(traces, name, seconds)
+            monkeypatch.setattr(runner, name, seconds)
 
 
 class TestOurStores(Ours):
@@ -194,7 +193,7 @@ def test_a_class_without_a_store_says_what_is_missing(request: pytest.FixtureReq
 
 
 def test_pytest_is_needed_only_for_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    home = "inference_core.testing.conformance.suite"
+    home = "inference_core.testing.conformance.runner"
     monkeypatch.delitem(sys.modules, home)
     monkeypatch.setitem(sys.modules, "pytest", None)
     with pytest.raises(MissingExtra, match=r"\[testing\]"):

@@ -18,9 +18,8 @@ from inference_core import MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, StoreUnavailable, VersionConflict
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import Expire, Expiry, Put, Remove, SetVector, Touch
-from inference_core.stores.codec import PageRequest
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backend import Expire, Expiry, PageRequest, Put, Remove, SetVector, Touch
+from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
 NS = ("u", "notes")

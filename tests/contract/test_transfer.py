@@ -21,12 +21,11 @@ from inference_core import AgentMemoryStoreService, MemorySource, MemoryStore, O
 from inference_core.errors import ConfirmationNeeded, InvalidInput, UnsupportedSchema, UntrustedWrite, VersionConflict
 from inference_core.memory.namespaces import AUDIT, Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, Put, Remove
+from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, PageRequest, Put, Remove
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.reader import content_key_of
-from inference_core.stores.opening import open_backend
 from inference_core.transfer.copying import ConflictPolicy, copy_store
 from inference_core.transfer.json_lines import export_store, import_store, put_from_json, put_to_json
 

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, MemoryStore, UserMemory
 from inference_core.errors import InvalidId
-from inference_core.memory.document import RecalledMemories
+from inference_core.memory.record import RecalledMemories
 
 WORDS = ("add", "search", "all", "delete")
 

@@ -17,10 +17,8 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.asking import ask
 from inference_core.effects import Operation
 from inference_core.ingestion import worker
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.worker import Worker
-from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.ingestion.worker import Pipeline, Worker
+from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Limits
 from inference_core.testing import ScriptedChatModel
 

@@ -25,9 +25,8 @@ from inference_core import AgentMemoryStoreService, MemoryContext, open_store
 from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.effects import Operation, run
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.ingestion.worker import Pipeline
+from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Limits
 from inference_core.testing import FrozenClock, ScriptedChatModel
 

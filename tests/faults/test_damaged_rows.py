@@ -36,7 +36,7 @@ from inference_core.lifecycle.repairs import Damage, find_damage, mend
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.stores.backend import Backend, Unreadable
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.transfer.json_lines import export_store
 
 CANARY = "PRIVATE"

@@ -30,11 +30,9 @@ from inference_core import MemoryContext, MemoryStore, open_store
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
-from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.procrastinate_dispatch import Dispatcher
-from inference_core.ingestion.worker import Worker
-from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.ingestion.worker import Pipeline, Worker
+from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock, ScriptedChatModel

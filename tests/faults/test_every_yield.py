@@ -14,9 +14,8 @@ from inference_core.errors import DeadlineExceeded, StoreUnavailable, VersionCon
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.save import save
+from inference_core.services.operations.save import save, update
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.services.operations.update import update
 
 OPERATIONS: dict[str, Callable[[MemoryScope], Operation[Any]]] = {
     "save": lambda scope: save(scope, "ada", "new", "facts"),

@@ -18,8 +18,7 @@ from support import GOLDEN
 
 from inference_core.errors import StoreError, StoreUnavailable, WriteUnknown
 from inference_core.stores.backend import Unreadable
-from inference_core.stores.backends.file import FileBackend
-from inference_core.stores.backends.file_format import FileFormat
+from inference_core.stores.backends.file import FileBackend, FileFormat
 
 MANY = [put(f"k{number:03}", text="tea") for number in range(150)]
 """Rows that fill several lines, however they are written."""

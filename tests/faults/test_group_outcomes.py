@@ -17,10 +17,10 @@ from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import AUDIT, HOLDS, SALT
 from inference_core.memory.quota import Quota
 from inference_core.stores.backend import Backend, Outcome, Put, Remove, Write
+from inference_core.stores.factory import open_backend
 from inference_core.stores.governance.holds import holding, marker_of
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.quotas import limited
-from inference_core.stores.opening import open_backend
 
 NOW = datetime(2026, 1, 15, tzinfo=UTC)
 CAUSE = Cause(at=NOW, operation="save")

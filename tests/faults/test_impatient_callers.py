@@ -14,13 +14,12 @@ from inference_core.effects import arun, run
 from inference_core.embeddings import embedder as embedder_module
 from inference_core.errors import DeadlineExceeded, EmbeddingError
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Head
+from inference_core.stores.backend import Head, PageRequest
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.breaker import PATIENCE
-from inference_core.stores.codec import PageRequest
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.search import RecallMode, Search, SearchResult
 from inference_core.stores.store import MemoryStore
+from inference_core.stores.writer import PATIENCE
 
 ADA = ("ada", "semantic")
 

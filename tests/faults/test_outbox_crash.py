@@ -24,11 +24,9 @@ from inference_core.effects import Operation, run
 from inference_core.errors import DeadlineExceeded, ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import worker
 from inference_core.ingestion.jobs import jobs
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.ingestion.worker import Worker
+from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox import partitions as queue
-from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock

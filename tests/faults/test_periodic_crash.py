@@ -16,7 +16,7 @@ from inference_core import open_store
 from inference_core.effects import run
 from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import INSIGHT
-from inference_core.ingestion.periodic.sessions import all_said
+from inference_core.ingestion.periodic.summaries import all_said
 from inference_core.outbox import partitions as queue
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock

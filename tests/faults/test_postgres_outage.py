@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from postgres_server import PostgresServer, new_server
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_store
-from inference_core.agents.tools import memory_tools
+from inference_core.agents import tools
 from inference_core.cli import main
 from inference_core.errors import StoreUnavailable
 from inference_core.testing import ScriptedChatModel, call_tool
@@ -128,7 +128,7 @@ def test_a_killed_server_loses_nothing_and_is_used_again_at_once(
 def test_a_server_that_stands_still_holds_up_no_turn(
     server: PostgresServer, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(tools, "WRITE_TIMEOUT_S", 0.3)
     model = ScriptedChatModel(turns=[save_then_answer], record=False)
     agent: Any = create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=0.3)])
     question = {"messages": [("user", "I like tea")]}

@@ -22,8 +22,8 @@ from inference_core.retrieval.vectors import pack_vectors
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.stores.backend import Backend, Put
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.search import Search
-from inference_core.stores.opening import open_backend
 
 MANY, PORTION, CALLERS = 200_000, 2_000, 2
 USER: Namespace = ("ada", "semantic")

@@ -17,7 +17,7 @@ from redis_server import PERSISTENT, RedisServer, fresh_database, redis_server
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore, open_store
 from inference_core.errors import StoreUnavailable, WriteUnknown
 from inference_core.stores.backend import Put
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 SAVER = Path(__file__).parent / "saver_process.py"

@@ -24,9 +24,8 @@ from inference_core.agents.postgres_checkpoints import _SETUP_LOCK, PostgresChec
 from inference_core.effects import awake_s
 from inference_core.errors import StoreUnavailable, WriteUnknown
 from inference_core.stores.backend import Put
-from inference_core.stores.backends.sql import postgres_connections
-from inference_core.stores.backends.sql.postgres import PostgresBackend
-from inference_core.stores.backends.sql.postgres_connections import _LOCK, Connection
+from inference_core.stores.backends.sql import postgres
+from inference_core.stores.backends.sql.postgres import _LOCK, Connection, PostgresBackend
 from inference_core.testing import ScriptedChatModel
 
 SAVERS = 3
@@ -39,7 +38,7 @@ ROW = Put(namespace=("ada", "semantic"), key="a", value="{}", kind="fact", updat
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "silence_s", SILENCE_S)
-    monkeypatch.setattr(postgres_connections, "_WRITING", postgres_connections._WRITING.replace("15s", "6s"))
+    monkeypatch.setattr(postgres, "_WRITING", postgres._WRITING.replace("15s", "6s"))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from processes import Forked
 from inference_core import MemoryStore, open_store
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.stores.encryption.keyring import SqliteKeyRing
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.transfer.backup import back_up
 
 PATIENCE_S = 60.0

@@ -19,7 +19,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from inference_core import AgentMemoryStoreService, MemoryMiddleware, MemoryStore
-from inference_core.agents.tools import memory_tools
+from inference_core.agents import tools
 from inference_core.errors import DeadlineExceeded, StoreUnavailable, WriteUnknown
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool
@@ -49,7 +49,7 @@ def store(backend: FlakyBackend) -> Iterator[MemoryStore]:
 
 @pytest.fixture
 def agent(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tools, "WRITE_TIMEOUT_S", 0.1)
     model = ScriptedChatModel(turns=[save_then_answer], record=False)
     return create_agent(model, store=store, middleware=[MemoryMiddleware(recall_timeout=0.1)])
 
@@ -130,7 +130,7 @@ async def test_a_tool_says_within_its_own_deadline_that_nothing_was_saved(
     """Saves used to wait in a file until the database was back; now the model is told, and the run goes on."""
     limit = default_deadlines["WRITE_TIMEOUT_S"]
     assert limit <= 2
-    monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", limit)
+    monkeypatch.setattr(tools, "WRITE_TIMEOUT_S", limit)
     agent: Any = create_agent(
         ScriptedChatModel(turns=[save_then_answer], record=False),
         store=store,

@@ -16,9 +16,8 @@ from transfer_process import Other, copy, embed_anew
 
 from inference_core.embeddings.factory import make_embedder
 from inference_core.retrieval.documents import Document
-from inference_core.stores.backend import EMBEDDING_META, Put
-from inference_core.stores.codec import PageRequest
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backend import EMBEDDING_META, PageRequest, Put
+from inference_core.stores.factory import open_backend
 from inference_core.transfer.copying import copy_store, reembed
 
 COUNT = 1_500

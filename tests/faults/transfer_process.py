@@ -7,7 +7,7 @@ from contextlib import closing
 
 from support import HashingEmbeddings
 
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.transfer.copying import copy_store, reembed
 
 

@@ -36,7 +36,7 @@ import inference_core
 from inference_core import AgentSettings, MemoryContext, MemoryMiddleware, MemorySettings, MemoryStore, open_store
 from inference_core.agents.checkpoints import SqliteCheckpointer
 from inference_core.agents.identity import thread_label
-from inference_core.agents.response import AgentResponse
+from inference_core.agents.streams import AgentResponse
 from inference_core.errors import ConfigurationError, IdentityError, InvalidId, ModelError, StoreUnavailable
 from inference_core.services.agents_service import AgentService
 from inference_core.stores.factory import open_configured_store

@@ -38,10 +38,9 @@ from inference_core.asking import ask as ask_model
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox.candidates import Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.partitions import Partition, Waiting
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 ADA, BOB = {"user_id": "ada"}, {"user_id": "bob"}

@@ -21,8 +21,8 @@ from inference_core.embeddings import large, local, multilingual
 from inference_core.memory.namespaces import encode_label
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put
-from inference_core.stores.backends.sql.sqlite_connections import VERSION
-from inference_core.stores.opening import has_store, open_backend
+from inference_core.stores.backends.sql.sqlite import VERSION
+from inference_core.stores.factory import has_store, open_backend
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories
 

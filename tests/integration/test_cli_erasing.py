@@ -132,7 +132,7 @@ def test_it_asks_first(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_left_is_an_error(url: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.stores.backends.sql.sqlite_connections._BUSY_TIMEOUT_MS", 1)
+    monkeypatch.setattr("inference_core.stores.backends.sql.sqlite._BUSY_TIMEOUT_MS", 1)
     with closing(sqlite3.connect("m.db")) as reader, closing(sqlite3.connect("m.db")) as writer:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM memory_rows").fetchall()

@@ -16,7 +16,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
 from inference_core.cli.output import print_memories
 from inference_core.context.render import numbered
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.transfer.migrate import MigrationReport
 
 ADA = ("--user", "ada")

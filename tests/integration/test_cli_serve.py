@@ -22,8 +22,8 @@ from pydantic import SecretStr
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
 from inference_core.errors import ConfigurationError, InvalidId
-from inference_core.server import running
-from inference_core.server.running import access_for
+from inference_core.server import app
+from inference_core.server.app import access_for
 from inference_core.settings import ServerSettings, read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def test_what_a_server_logs_is_a_line_each(url: str, monkeypatch: pytest.MonkeyP
         MCPServer("as the application makes one")
         logging.getLogger("inference_core").warning("word " * 40)
 
-    monkeypatch.setattr(running, "serve", serves)
+    monkeypatch.setattr(app, "serve", serves)
     monkeypatch.setattr(logging.root, "handlers", [])
     assert main(["serve", "--user", "ada"]) == 0
     assert "WARNING:     " + "word " * 40 in capsys.readouterr().err

@@ -25,7 +25,7 @@ from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock
 
 USER = "ada"

@@ -23,9 +23,9 @@ from test_cli_serve import free_port, wait_ready
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.observing import METRICS
 from inference_core.server.telemetry import GAUGES, prometheus_name
 from inference_core.settings import AgentSettings, MemorySettings, ServerSettings
+from inference_core.telemetry import METRICS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SETTINGS = {

@@ -20,7 +20,7 @@ from inference_core.effects import run
 from inference_core.server.app import check_routes
 from inference_core.server.identity import auth
 from inference_core.server.identity.auth import Permission, revoke_key
-from inference_core.server.mcp_http import add_mcp
+from inference_core.server.mcp import add_mcp
 
 USERS = ("ada", "bob", "åsa@example.com")
 READING = ["list_memories", "recall_memories", "why_memory"]

@@ -56,7 +56,7 @@ from inference_core import (
 )
 from inference_core.agents.middleware import memory as memory_module
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput
-from inference_core.memory.owners import is_owner
+from inference_core.memory.namespaces import is_owner
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.services.user_memories import list_user_memories
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool

@@ -20,7 +20,7 @@ from langgraph.store.sqlite import SqliteStore
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStoreDocument, migrate_memories, open_store
-from inference_core.embeddings.models import Passage
+from inference_core.embeddings.embedder import Passage
 from inference_core.errors import ConfigurationError, InvalidInput, StoreUnavailable
 from inference_core.stores import factory
 from inference_core.transfer import migrate

@@ -18,8 +18,8 @@ from migration_support import ROW_TIME, Expected, flat_rows
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import AUDIT, MIGRATED, SEALS, decode_label
-from inference_core.stores.codec import PageRequest
-from inference_core.stores.opening import open_backend
+from inference_core.stores.backend import PageRequest
+from inference_core.stores.factory import open_backend
 from inference_core.transfer.migrate import migrate_memories
 
 COUNT = 60

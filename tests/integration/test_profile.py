@@ -32,7 +32,7 @@ from inference_core import (
 from inference_core.context.profile import profile_of
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, StoreUnavailable
-from inference_core.memory.owners import is_owner
+from inference_core.memory.namespaces import is_owner
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType

@@ -24,9 +24,8 @@ from inference_core import (
     get_memory_tools,
     open_store,
 )
-from inference_core.context.engineer import ContextEngineer
+from inference_core.context.engineer import ContextEngineer, Pruning
 from inference_core.context.profile import fenced_profile
-from inference_core.context.relevance import Pruning
 from inference_core.context.render import fenced
 from inference_core.errors import ConfigurationError, InvalidMemory
 from inference_core.memory.text import canonical_text, text_tokens

@@ -42,8 +42,7 @@ from inference_core.memory.text import encode_json
 from inference_core.short_term.blocks.extractive import ExtractedFact, ExtractedFacts, ExtractiveMemory
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
-from inference_core.stores.backend import Put
-from inference_core.stores.codec import unpack_value
+from inference_core.stores.backend import Put, unpack_value
 from inference_core.testing import ScriptedChatModel, call_tool
 from inference_core.transfer.json_lines import put_from_json, put_to_json
 

@@ -24,11 +24,11 @@ from inference_core.clock import SystemClock
 from inference_core.effects import run
 from inference_core.outbox import partitions
 from inference_core.server.api.airi import AIRI_ROUTES, add_airi
-from inference_core.server.api.user_routes import ALL_ROUTES
+from inference_core.server.api.routes import ALL_ROUTES
 from inference_core.server.app import create_app
 from inference_core.server.identity.auth import ApiKeys, Permission
 from inference_core.server.identity.gate import Access
-from inference_core.services.operations.tuning import tune
+from inference_core.services.operations.recall import tune
 from inference_core.testing import ScriptedChatModel, call_tool
 
 SETTINGS = MemorySettings.model_construct(

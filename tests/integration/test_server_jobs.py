@@ -25,9 +25,8 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, JOBS_ROOT, PORTIONS
 from inference_core.memory.text import encode_json
-from inference_core.server.api import jobs, user_routes
-from inference_core.server.api.job_rows import Stopped, StoredJob
-from inference_core.server.api.jobs import ABANDONED, Jobs, save_each
+from inference_core.server.api import jobs, routes
+from inference_core.server.api.jobs import ABANDONED, Jobs, Stopped, StoredJob, save_each
 from inference_core.server.identity.auth import CACHED_S, Permission, revoke_key
 from inference_core.services.operations.list import list_memories
 from inference_core.stores.backend import Check, Put, Remove, Row
@@ -41,7 +40,7 @@ OPERATOR = (*ADMIN, Permission.ACT_AS)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "TELL_S", 0.01)
-    monkeypatch.setattr(user_routes, "TELL_S", 0.01)
+    monkeypatch.setattr(routes, "TELL_S", 0.01)
     monkeypatch.setattr(jobs, "PORTION", 3)
 
 
@@ -213,7 +212,7 @@ async def test_regression_an_export_with_portions_of_an_earlier_attempt_has_its_
 async def test_a_stream_without_news_beats_and_ends_with_the_server(
     server: Served, runner: Jobs, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(user_routes, "BEAT_S", 0.02)
+    monkeypatch.setattr(routes, "BEAT_S", 0.02)
     async with server.client("ada") as client:
         job = await begun(client, "export")
         early = await client.get(f"{job}/result")

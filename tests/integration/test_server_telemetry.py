@@ -26,13 +26,12 @@ from test_telemetry import CANARY, CHILDREN, every_verb, exporter  # pyright: ig
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.extraction.rules import RuleExtractor
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.json_logs import JsonFormatter, use_json_logs
-from inference_core.observing import CAPTURE, METRICS
+from inference_core.ingestion.extraction.schema import RuleExtractor
+from inference_core.ingestion.worker import Pipeline
 from inference_core.server.identity.auth import Permission
 from inference_core.server.telemetry import GAUGES, add_telemetry, prometheus_name
 from inference_core.stores.factory import engine_of
+from inference_core.telemetry import CAPTURE, METRICS, JsonFormatter, use_json_logs
 
 ADMIN = frozenset({*READ_WRITE, Permission.ADMIN})
 

@@ -16,7 +16,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.receipt import Receipt
 from inference_core.outbox.partitions import Partition, Waiting
-from inference_core.server.api import user_routes
+from inference_core.server.api import routes
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
 
@@ -242,7 +242,7 @@ async def test_only_a_reviewer_approves_what_waits(server: Served):
 
 
 async def test_an_export_has_all_memories_and_an_end(server: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(user_routes, "_PAGE", 2)
+    monkeypatch.setattr(routes, "_PAGE", 2)
     async with server.client("ada") as client, server.client("bob") as bob:
         for number in range(5):
             await client.post("/v1/memories", json={"content": f"Fact {number}"})

@@ -36,11 +36,11 @@ from inference_core import (
     without_memory,
 )
 from inference_core.agents.checkpoints import open_checkpointer
-from inference_core.agents.response import RunObserver
+from inference_core.agents.streams import RunObserver
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.formats.threads import OTHERS, thread_entries
+from inference_core.ingestion.formats.chat_exports import OTHERS, thread_entries
 from inference_core.outbox.partitions import Partition
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 USER = "ada@example.com"

@@ -30,20 +30,20 @@ from opentelemetry.trace import SpanKind, StatusCode
 from outbox_support import answering, pipeline_on, put, said, step
 from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, observing, open_store
+from inference_core import AgentMemoryStoreService, open_store, telemetry
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.extraction.rules import RuleExtractor
-from inference_core.ingestion.pipeline import Pipeline
+from inference_core.ingestion.extraction.schema import RuleExtractor
+from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import Space
 from inference_core.memory.receipt import Receipt
-from inference_core.observing import METRICS, traceparent
-from inference_core.outbox.candidates import Extraction
+from inference_core.outbox.messages import Extraction
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Waiting
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.snapshot import Snapshot
+from inference_core.telemetry import METRICS, traceparent
 from inference_core.testing import ScriptedChatModel
 
 U = "ada-user-id"
@@ -178,7 +178,7 @@ def test_every_verb_is_one_span_with_the_attributes_of_the_conventions(
 def test_texts_go_into_spans_only_where_they_are_allowed(
     store: BaseStore, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv(observing.CAPTURE, "true")
+    monkeypatch.setenv(telemetry.CAPTURE, "true")
     service = AgentMemoryStoreService(store)
     one = service.sync.save_memory(U, f"Lives in {CANARY}", "facts")
     service.sync.recall_memories(U, CANARY)
@@ -202,7 +202,7 @@ async def test_the_callers_span_is_the_parent(
     store: BaseStore, exporter: InMemorySpanExporter, face: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Also of the parts, which run in the threads of the store."""
-    monkeypatch.setattr(observing, "BRIEF_S", 0)
+    monkeypatch.setattr(telemetry, "BRIEF_S", 0)
     service, tracer = AgentMemoryStoreService(store), trace.get_tracer_provider().get_tracer("test")
     service.sync.save_memory(U, "Lives in Lisbon", "facts")
     exporter.clear()
@@ -243,7 +243,7 @@ def test_ranking_is_a_span_if_it_takes_long_or_fails(
     for least, failing, expected in ((60, False, []), (0, False, [StatusCode.UNSET]), (60, True, [StatusCode.ERROR])):
         exporter.clear()
         with monkeypatch.context() as patched, nullcontext() if not failing else pytest.raises(ZeroDivisionError):
-            patched.setattr(observing, "BRIEF_S", least)
+            patched.setattr(telemetry, "BRIEF_S", least)
             if failing:
                 patched.setattr(Snapshot, "_ranked", lambda *_: 1 / 0)  # pyright: ignore[reportUnknownLambdaType]
             memory.recall_memories(U, "Lisbon")
@@ -355,7 +355,7 @@ def test_langsmith_gets_a_recall_as_a_retriever(store: BaseStore, monkeypatch: p
             self.sent.append(given)
 
     if shows:
-        monkeypatch.setenv(observing.CAPTURE, "true")
+        monkeypatch.setenv(telemetry.CAPTURE, "true")
     service, client = AgentMemoryStoreService(store), Posted()
     one = service.sync.save_memory(U, f"Lives in {CANARY}", "facts")
     with tracing_context(parent=RunTree(name="agent", ls_client=client), enabled=True):

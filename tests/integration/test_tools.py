@@ -25,7 +25,7 @@ from inference_core import (
     get_memory_tools,
     open_store,
 )
-from inference_core.agents.tools import memory_tools
+from inference_core.agents import tools as tools_module
 from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_TYPES, format_memory_types_for_description
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
@@ -373,7 +373,7 @@ class TestFailures:
         ):
             save = tools_of(AgentMemoryStoreService(store), user_id="ada")[SAVE]
             assert (await use(save, face, content="Ada was here before")).startswith("✓")
-            monkeypatch.setattr(memory_tools, "WRITE_TIMEOUT_S", 1.0)
+            monkeypatch.setattr(tools_module, "WRITE_TIMEOUT_S", 1.0)
             other.execute("BEGIN IMMEDIATE")
             reply = await use(save, face, content=TEA)
             other.rollback()

@@ -8,13 +8,15 @@ from retrieval_support import analyze_query
 
 from inference_core.retrieval import analysis
 from inference_core.retrieval.analysis import (
+    LATIN_LANGUAGES,
     MAX_TERM_CHARACTERS,
+    STEMMERS,
     analyze,
     folded,
     is_content_token,
+    language_of,
     without_accents,
 )
-from inference_core.retrieval.languages import LATIN_LANGUAGES, STEMMERS, language_of
 
 MANY = settings(max_examples=150, deadline=None)
 MARKS = "\u0345\u0301\u0323\u200d\u00ad\u0640\u0e33\u093c\u0958\uff76\uff9e"

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import expanded, load
 
-from inference_core.context.engineer import ContextEngineer
+from inference_core.context.engineer import ContextEngineer, Pruning
 from inference_core.context.items import ContextItem, Doubt
-from inference_core.context.relevance import Pruning
 from inference_core.context.render import FORMATS, NOTICE, UNTRUSTED
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust

@@ -14,8 +14,7 @@ from langchain_core.messages import AIMessage
 
 from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.extraction.extractor import Batch, ModelExtractor, read_candidates
-from inference_core.ingestion.extraction.structured import find_json
+from inference_core.ingestion.extraction.extractor import Batch, ModelExtractor, find_json, read_candidates
 from inference_core.memory.text import canonical_text
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.outbox.messages import Role

@@ -20,8 +20,7 @@ from inference_core.effects import run
 from inference_core.memory.text import text_tokens
 from inference_core.memory.types import get_category_for_type
 from inference_core.services.operations.scope import put_of, record_of
-from inference_core.stores.backend import Row
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import PageRequest, Row
 from inference_core.testing import FrozenClock
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)

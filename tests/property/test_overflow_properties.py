@@ -46,8 +46,7 @@ from inference_core import (
 from inference_core.effects import run
 from inference_core.short_term.agent_memory import read_window
 from inference_core.short_term.blocks.memory import UserSession, scope_of
-from inference_core.short_term.policy import OverflowPolicy, OverflowResult
-from inference_core.short_term.strategies import Eviction, OverflowStrategy
+from inference_core.short_term.strategies import Eviction, OverflowPolicy, OverflowResult, OverflowStrategy
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user, is_summary, view
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool

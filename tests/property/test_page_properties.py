@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.stores.backend import Backend, Put, Remove, Write
+from inference_core.stores.backend import Backend, Cursor, PageRequest, Put, Remove, Write
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.codec import Cursor, PageRequest
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SCOPES: list[Namespace] = [("u", "a"), ("u", "a", "b"), ("u", "c")]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from inference_core.context.render import render_memories
 from inference_core.errors import UnsupportedSchema
-from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import agent_in
-from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_invalid
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Expiry
+from inference_core.stores.backend import Expiry, to_micros
 from inference_core.stores.backends.redis.layout import (
     Layout,
     Stored,
@@ -21,7 +21,6 @@ from inference_core.stores.backends.redis.layout import (
     unpack_cell,
 )
 from inference_core.stores.backends.rows import RowState
-from inference_core.stores.codec import to_micros
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     ['"', ",", "[", '","', "a", "ab"]

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.ingestion.extraction.rules import extract_by_rules
-from inference_core.outbox.candidates import Action, KnownMemory
-from inference_core.outbox.messages import ConversationMessage, Role
+from inference_core.ingestion.extraction.schema import extract_by_rules
+from inference_core.outbox.messages import Action, ConversationMessage, KnownMemory, Role
 from inference_core.slots import Comparison, compare, slots_of
 
 MANY = settings(max_examples=200, deadline=None)

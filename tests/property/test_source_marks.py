@@ -25,8 +25,7 @@ from inference_core.context.render import (
     whole,
     xml,
 )
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import unmasked
 from inference_core.memory.trust import Origin, Trust
 from inference_core.memory.types import MemoryType

@@ -27,12 +27,11 @@ from inference_core.errors import ConfigurationError, SealError, StoreError, Sto
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, mend, rotate
-from inference_core.stores.backend import Expiry, Put, Rewrite, Row, Unreadable
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import Expiry, PageRequest, Put, Rewrite, Row, Unreadable
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.encryption.sealed import GRACE_S, SealedBackend
-from inference_core.stores.governance.sealer import Sealer
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
+from inference_core.stores.governance.journal import Sealer
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store

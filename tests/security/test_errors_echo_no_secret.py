@@ -10,7 +10,7 @@ import pytest
 from server_support import served
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.agents.tools import get_memory_tools
 from inference_core.memory.secrets import quoted
 
 SECRETS = ["ghp_" + "aB3x" * 9, "sk-ant-api03-" + "aB3xQ9" * 15 + "-aB3xQ9AA", "AKIA" + "Q3EX5Z7M2K4L6P8R"]

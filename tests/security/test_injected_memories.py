@@ -30,7 +30,7 @@ from inference_core.cli import main
 from inference_core.context.render import neutral_line
 from inference_core.effects import run
 from inference_core.ingestion.worker import Worker
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.outbox.partitions import dead_letters

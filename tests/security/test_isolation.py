@@ -21,7 +21,7 @@ from support import case, expanded, load
 from inference_core import AgentMemoryStoreService, MemoryContext, get_memory_tools, open_store
 from inference_core.agents.identity import resolve_user
 from inference_core.errors import IdentityError, InvalidId
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.testing import ScriptedChatModel, call_tool
 
 SAVE, RECALL, UPDATE, DELETE, LIST = (

@@ -34,12 +34,11 @@ from inference_core.errors import ConfirmationNeeded
 from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.verbatim import NOT_OFFERED, ingest
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.outbox.candidates import Action, Candidate, Extraction
-from inference_core.outbox.messages import ConversationMessage, Role, Transcript
+from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, Role, Transcript
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
-from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
+from inference_core.transfer.sources import mem0_items
 
 TEXT = "Ada climbs whenever she can"
 BY_USER = MemorySource(origin=Origin.USER)

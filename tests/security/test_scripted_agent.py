@@ -35,7 +35,7 @@ from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.namespaces import FORGOTTEN, PENDING
 from inference_core.memory.types import GUIDING_TYPES
 from inference_core.server.mcp import Caller, MemoryServer
-from inference_core.services.context_builder.builder import DEFAULT_SOURCES
+from inference_core.services.context_builder import DEFAULT_SOURCES
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.testing import ScriptedChatModel, call_tool
 

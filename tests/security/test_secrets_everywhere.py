@@ -37,19 +37,18 @@ from inference_core import (
 from inference_core.asking import ask
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, ModelError, SecretFound, UntrustedWrite
-from inference_core.ingestion.pipeline import Pipeline
 from inference_core.ingestion.verbatim import hand_over, ingest
+from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.redaction import told_error
-from inference_core.outbox.candidates import Extraction
-from inference_core.outbox.messages import ConversationMessage, Role, Transcript
+from inference_core.outbox.messages import ConversationMessage, Extraction, Role, Transcript
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import dead_letters
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store
-from inference_core.transfer.mem0 import mem0_items
 from inference_core.transfer.migrate import import_items
+from inference_core.transfer.sources import mem0_items
 
 CANARY = "AKIA" + "CANARY7CANARY7CA"
 PASSWORD = "c4nary-" + "Pa55word"

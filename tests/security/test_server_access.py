@@ -21,9 +21,8 @@ from inference_core import AgentMemoryStoreService, MemorySettings, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError
 from inference_core.memory.namespaces import encode_label
-from inference_core.server.app import check_routes
+from inference_core.server.app import access_for, assembled, check_routes
 from inference_core.server.identity.auth import ApiKeys, Permission, Principal, revoke_key
-from inference_core.server.running import access_for, assembled
 from inference_core.settings import ServerSettings
 from inference_core.testing import FrozenClock
 

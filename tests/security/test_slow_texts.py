@@ -15,21 +15,17 @@ from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.context.render import compact, contents_in, neutral_line, numbered, whole, xml
 from inference_core.errors import without_quotes
 from inference_core.evaluation.answers import verdict_of
-from inference_core.ingestion.extraction.rules import extract_by_rules
-from inference_core.ingestion.extraction.schema import end_of, folded, quoted
-from inference_core.ingestion.extraction.structured import answer_of
+from inference_core.ingestion.extraction.extractor import answer_of
+from inference_core.ingestion.extraction.schema import end_of, extract_by_rules, folded, quoted
 from inference_core.ingestion.formats.chat_exports import order_of, whatsapp_entries
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.secrets import credentials_in, personal_in
 from inference_core.memory.text import canonical_text, harmless, unmasked, word_changes
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.messages import ConversationMessage, Role, split_text
-from inference_core.outbox.outside import own_sentences, quotes
+from inference_core.outbox.messages import ConversationMessage, Role, own_sentences, quotes, split_text
 from inference_core.outbox.said import Said, same_subject
-from inference_core.retrieval.analysis import analyze, query_alternatives, words_by_term
+from inference_core.retrieval.analysis import analyze, language_of, query_alternatives, words_by_term
 from inference_core.retrieval.documents import passages
-from inference_core.retrieval.languages import language_of
 from inference_core.retrieval.query import Query, author_of, canonical_name
 from inference_core.retrieval.similarity import asks_for_past, asks_for_present, compared, gist
 from inference_core.retrieval.time_expressions import interval_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.agents.tools.memory_tools import get_memory_tools
+from inference_core.agents.tools import get_memory_tools
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, UntrustedWrite
 from inference_core.ingestion.jobs import undo, undo_changes

@@ -23,13 +23,13 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from inference_core import retriever_runs
+from inference_core import telemetry
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.agents.provenance import OutsideState
 from inference_core.context.profile import PROFILE, ProfileMark, marks_in
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import only_warned
-from inference_core.memory.owners import is_owner
+from inference_core.memory.namespaces import is_owner
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace, evidence, text_hash
 from inference_core.memory.text import new_id, text_tokens
 from inference_core.services.operations.prompt_context import TurnContext
@@ -326,7 +326,7 @@ def annotate(receipt: Receipt) -> None:
         "block_hash": receipt.block_hash,
     }
     attributes = {f"{_PREFIX}{name}": value for name, value in facts.items()}
-    if traced := retriever_runs.current():
+    if traced := telemetry.current_run():
         traced.add_metadata(attributes)
     if current := getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None):
         span = current()

@@ -35,9 +35,8 @@ from inference_core.agents.provenance import (
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.pipeline import Extractor, Pipeline, checked_extractor
-from inference_core.ingestion.worker import INTERVAL_S, Worker
-from inference_core.memory.owners import is_owner, owner_mark
+from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Worker, checked_extractor
+from inference_core.memory.namespaces import is_owner, owner_mark
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of
 from inference_core.outbox.outbox import Limits, Outbox, check_outbox
 from inference_core.outbox.partitions import Partition, noted_outside

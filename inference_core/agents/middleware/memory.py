@@ -55,20 +55,19 @@ from inference_core.agents.provenance import (
     outside_update,
     unseen_in,
 )
-from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer
+from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer, Pruning
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
-from inference_core.context.relevance import Pruning
 from inference_core.context.render import COMPACT, FORMATS, XML, fenced
 from inference_core.effects import Operation, patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
-from inference_core.memory.owners import owner_mark
+from inference_core.memory.namespaces import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.observing import observed, record
 from inference_core.outbox.partitions import noted_outside
 from inference_core.services.operations.prompt_context import PLACES, TurnContext, TurnOptions, build_turn_context
 from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.indexing.search import RecallMode
+from inference_core.telemetry import observed, record
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)

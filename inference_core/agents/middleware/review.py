@@ -28,8 +28,8 @@ from inference_core.agents.identity import (
 from inference_core.agents.middleware.calls import Update
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
-from inference_core.memory.document import PendingMemory
-from inference_core.memory.owners import is_owner, owner_mark
+from inference_core.memory.namespaces import is_owner, owner_mark
+from inference_core.memory.record import PendingMemory
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import moment_field
 from inference_core.memory.types import GUIDING_TYPES, MemoryCategory

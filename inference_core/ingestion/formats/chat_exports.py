@@ -2,20 +2,257 @@
 
 Each reader turns the values or lines of a file into messages in one form: role, content, id, session_id, timestamp,
 name. What a reader does not know to be harmless becomes one field more, so that the message is not proven.
+
+Reads JSON files and zip archives of any size, value by value. Refuses damaged and hostile input.
+
+The messages of LangGraph threads, from a checkpointer's database, which is only read.
+
+A database holds the threads of many users. So a thread is read if its checkpoint names the user, or if the caller names
+the thread; a thread that names another user never is.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import datetime, tzinfo
+from functools import partial
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from inference_core.errors import InvalidInput
+from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
+from inference_core.memory.namespaces import is_owner
 from inference_core.memory.secrets import quoted
-from inference_core.outbox.outside import has_only
+from inference_core.outbox.messages import has_calls, has_only, is_plain, label
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+
+MAX_VALUE_CHARACTERS: Final = 64 * 1024 * 1024
+"""The longest single value: a conversation, a line."""
+_CHUNK: Final = 1024 * 1024
+_MAX_RATIO: Final = 200
+_FREE_BYTES: Final = 16 * _CHUNK
+_BETWEEN: Final = re.compile(r"[\s,]*")
+
+
+def json_values(path: Path) -> Iterator[tuple[str, Any]]:
+    """The values in a JSON file, each with its place: the elements of arrays, or values one after the other.
+
+    Of a zip archive, those of its files ``conversations….json``. Only one value at a time is in memory. Raises
+    InvalidInput, which says where, for input that is not JSON, damaged, too large, or unpacks to far more than its
+    size.
+    """
+    with text_files(path, r"conversations[^/]*\.json") as files:
+        count = 0
+        for file in files:
+            for value in _values(file, f"{path}, value", count):
+                count += 1
+                yield f"value {count}", value
+
+
+def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
+    decoder = json.JSONDecoder()
+    buffer, at, count, is_array, is_over = "", 0, before, None, False
+    while True:
+        at = _BETWEEN.match(buffer, at).end()  # pyright: ignore[reportOptionalMemberAccess] - matches anything
+        if is_array is None and at < len(buffer):
+            is_array = buffer[at] == "["
+            at += is_array
+            continue
+        if is_array and buffer.startswith("]", at):
+            is_array, at = None, at + 1  # another array may follow, such as the next page of an API
+            continue
+        try:
+            value, end = decoder.raw_decode(buffer, at)
+            if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123
+                at, count = end, count + 1
+                yield value
+                continue
+        except (ValueError, RecursionError) as error:
+            if is_over and (at < len(buffer) or is_array):
+                raise InvalidInput(f"{where} {count + 1} is not JSON, or cut off: {error!s:.100}") from error
+        if is_over:
+            return
+        size = len(buffer) - at
+        if size > MAX_VALUE_CHARACTERS:
+            raise InvalidInput(
+                f"{where} {count + 1} is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"
+            )
+        try:
+            more = file.read(max(_CHUNK, size))  # doubles the buffer, so that the total time is linear
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{where.removesuffix(', value')} is not text in UTF-8: {error}") from error
+        is_over = not more
+        buffer, at = buffer[at:] + more, 0
+
+
+@contextmanager
+def text_files(path: Path, member: str) -> Generator[Iterator[IO[str]]]:
+    """The file as text, or the files in a zip archive whose names match ``member``, sorted. Raises InvalidInput."""
+    try:
+        if not zipfile.is_zipfile(path):
+            with path.open(encoding="utf-8-sig") as file:
+                yield iter([file])
+            return
+        with zipfile.ZipFile(path) as archive:
+            names = sorted(one for one in archive.namelist() if re.fullmatch(member, one.rpartition("/")[2]))
+            if not names:
+                raise InvalidInput(f"{path} holds no conversations: no file in it is named as in a known export")
+            sizes = {name: archive.getinfo(name).compress_size for name in names}
+            bounded = (_Bounded(archive.open(name), f"{path}, {name}", size) for name, size in sizes.items())
+            yield (TextIOWrapper(BufferedReader(raw, _CHUNK), encoding="utf-8-sig") for raw in bounded)
+    except OSError as error:
+        raise InvalidInput(f"Cannot read {path}: {error}") from error
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+        raise InvalidInput(f"{path} is no zip archive that can be read: {error}") from error
+
+
+class _Bounded(RawIOBase):
+    """A file in an archive that may not unpack to far more than its size."""
+
+    def __init__(self, file: IO[bytes], name: str, packed: int) -> None:
+        self._file, self._name = file, name
+        self._left = packed * _MAX_RATIO + _FREE_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        self._left -= len(found)
+        if self._left < 0:
+            raise InvalidInput(f"{self._name} unpacks to more than {_MAX_RATIO} times its size")
+        return len(found)
+
+
+def text_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:
+    """The lines of ``file`` and their numbers, from 1. Raises InvalidInput for one too long or not in UTF-8."""
+    try:
+        for number, line in enumerate(iter(partial(file.readline, _CHUNK + 1), ""), 1):
+            if len(line) > _CHUNK:
+                raise InvalidInput(f"{where}, line {number} has more than {_CHUNK} characters")
+            yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{where} is not text in UTF-8: {error}") from error
+
+
+OTHERS: Final = "threads of other users"
+NOBODYS: Final = "threads that name no user"
+_THREADS: Final = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
+_USERS: Final = ("langgraph_auth_user_id", "user_id")
+FRAMEWORKS: Final = "messages of a framework"
+"""The role given to what a framework wrote, such as a summary, in whatever role; it is skipped."""
+_KINDS: Final = {
+    HumanMessage: "user",
+    AIMessage: "assistant",
+    ToolMessage: "tool",
+    FunctionMessage: "function",
+}
+
+
+def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Counter[str]) -> Iterator[Entry]:
+    """The messages in the newest state of the user's threads at ``place``, a path or a ``postgresql://`` URL.
+
+    Those of ``threads`` that name no user are read, too. A message without a time gets that of the thread's newest
+    checkpoint. Raises InvalidInput if one of ``threads`` does not exist or is another user's, StoreUnavailable.
+    """
+    named = set(threads)
+    with _opened(place) as (saver, found):
+        if missing := sorted(named.difference(found)):
+            raise InvalidInput(f"{'The database' if '://' in place else place} has no thread {quoted(missing[0])}")
+        for thread in found:
+            state = saver.get_tuple({"configurable": {"thread_id": thread}})
+            if state is None:
+                continue
+            # LangGraph's metadata name the user, or else this package's middleware does.
+            metadata, values = cast("dict[str, Any]", state.metadata), state.checkpoint.get("channel_values", {})
+            found_owner = next((metadata[name] for name in _USERS if metadata.get(name)), None)
+            owner: str | None = values.get("memory_owner") if found_owner is None else str(found_owner)
+            is_users = owner == user_id if found_owner is not None else is_owner(owner, user_id)
+            if owner is not None and not is_users and thread in named:
+                raise InvalidInput(f"The thread {quoted(thread)} is another user's")
+            if not is_users and thread not in named:
+                skipped[OTHERS if owner else NOBODYS] += 1
+                continue
+            if values.get("memory_outside"):  # its message may have been trimmed or summarized since
+                yield f"thread {thread[:60]}", {"role": "system", "session_id": thread, **OUTSIDE}
+            messages: Any = values.get("messages")
+            for at, message in enumerate(cast("list[Any]", messages) if isinstance(messages, list) else [], 1):
+                if isinstance(message, BaseMessage):
+                    fields = {"session_id": thread, **message_fields(message)}
+                    fields["timestamp"] = fields["timestamp"] or state.checkpoint["ts"]
+                    yield f"thread {thread[:60]}, message {at}", fields
+
+
+def message_fields(message: BaseMessage) -> dict[str, Any]:
+    """A message of LangChain in the readers' form; a `FRAMEWORKS` message if a framework marked it as its own."""
+    role = next((role for kind, role in _KINDS.items() if isinstance(message, kind)), "system")
+    is_harmless = is_plain(message) and not has_calls(message)
+    return {
+        "role": FRAMEWORKS if message.additional_kwargs.get("lc_source") else role,
+        "content": message.text,
+        "id": message.id,
+        "timestamp": message.additional_kwargs.get("timestamp"),
+        "name": label(message.name) if isinstance(message, HumanMessage) else None,
+        **({} if is_harmless else OUTSIDE),
+    }
+
+
+@contextmanager
+def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]:
+    """The checkpointer, and its threads. Restores only built-in and LangChain's types; anything else stays data."""
+    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+    if "://" not in place:
+        try:
+            uri = f"{Path(place).absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+                saver = SqliteSaver(connection, serde=serde)
+                saver.is_setup = True  # its set-up would write to the file
+                yield saver, [str(thread) for (thread,) in connection.execute(_THREADS)]
+        except sqlite3.Error as error:
+            raise StoreUnavailable(
+                f"{place} cannot be read as a LangGraph checkpointer's: {without_quotes(error)}"
+            ) from error
+        return
+    try:
+        import psycopg  # noqa: PLC0415 - an extra
+        from langgraph.checkpoint.postgres import PostgresSaver  # noqa: PLC0415 - the same extra
+        from psycopg.rows import dict_row  # noqa: PLC0415 - the same extra
+
+        from inference_core.stores.backends.sql.postgres import parameters_of  # noqa: PLC0415 - the same extra
+    except ImportError as error:
+        raise MissingExtra("Checkpoints in PostgreSQL", "postgres") from error
+
+    class Reader(PostgresSaver):
+        @contextmanager
+        def _cursor(self, *, pipeline: bool = False) -> Generator[Any]:
+            with cast("Any", self.conn).transaction(), super()._cursor(pipeline=pipeline) as cursor:
+                yield cursor
+
+    try:
+        with psycopg.connect(**parameters_of(place), autocommit=True) as connection:
+            connection.read_only = True  # each transaction, not the session, which a pooler lends to others
+            threads = [str(thread) for (thread,) in connection.execute(_THREADS)]
+            connection.row_factory = cast("Any", dict_row)
+            yield Reader(cast("Any", connection), serde=serde), threads
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"PostgreSQL: {without_quotes(error)}") from error
+
 
 Entry = tuple[str, Mapping[str, Any]]
 """Where a message is in its file, for errors, and its fields."""

@@ -19,16 +19,20 @@ from inference_core.clock import moment_of
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import FORMATS
 from inference_core.ingestion.formats.chat_exports import (
+    FRAMEWORKS,
     Entry,
     chatgpt_entries,
     claude_entries,
     is_whatsapp,
+    json_values,
+    message_fields,
     openai_entries,
     order_of,
+    text_files,
+    text_lines,
+    thread_entries,
     whatsapp_entries,
 )
-from inference_core.ingestion.formats.json_values import json_values, text_files, text_lines
-from inference_core.ingestion.formats.threads import FRAMEWORKS, message_fields, thread_entries
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.outbox.messages import (
@@ -39,9 +43,11 @@ from inference_core.outbox.messages import (
     Transcript,
     author_of,
     brings_outside,
+    has_calls,
+    has_only,
+    is_plain,
     mended,
 )
-from inference_core.outbox.outside import has_calls, has_only, is_plain
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 FORM: Final = "an object with 'role' and 'content'"

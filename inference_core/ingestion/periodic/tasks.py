@@ -10,9 +10,8 @@ from typing import Final, Protocol
 from inference_core.effects import Operation
 from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.periodic.insights import InsightWork, ModelInsights
-from inference_core.ingestion.periodic.sessions import SessionWork, Summarizer
-from inference_core.outbox.candidates import Extraction
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role
+from inference_core.ingestion.periodic.summaries import SessionWork, Summarizer
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Extraction, Role
 from inference_core.outbox.outbox import Claim, Outbox
 from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
 from inference_core.services.operations.scope import MemoryScope

@@ -31,13 +31,12 @@ from inference_core.outbox.messages import NO_THREAD
 from inference_core.outbox.partitions import Partition, Waiting, marks_of
 from inference_core.server.api import wire
 from inference_core.server.api.routes import Call, Caller, Route, route
-from inference_core.server.identity.auth import Permission
-from inference_core.server.identity.sessions import path_of
+from inference_core.server.identity.auth import Permission, path_of
 from inference_core.server.problems import MEDIA_TYPE, Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.context_builder.builder import ContextBuilder
-from inference_core.services.context_builder.memories import (
+from inference_core.services.context_builder import (
     AssociatedMemories,
+    ContextBuilder,
     Entities,
     Memories,
     RecentMessages,
@@ -46,7 +45,7 @@ from inference_core.services.context_builder.memories import (
     ideas,
 )
 from inference_core.services.operations.messages import MAX_KEPT, TIMESTAMP, add_messages
-from inference_core.services.operations.tuning import tune, tuned
+from inference_core.services.operations.recall import tune, tuned
 from inference_core.settings import MemorySettings
 
 AIRI_ROUTES: Final = list[Route]()

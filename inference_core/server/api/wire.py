@@ -1,4 +1,7 @@
-"""Memories in requests and responses, with the names of the service's arguments and of stored memories."""
+"""Memories in requests and responses, with the names of the service's arguments and of stored memories.
+
+Requests and responses of the routes in `user_routes`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inference_core.memory.document import MemoryStoreDocument, RecalledMemories
-from inference_core.memory.record import DEFAULT_IMPORTANCE
+from inference_core.lifecycle.forgetting import DEFAULT_BELOW, ForgettingReport
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.text import MAX_CONTENT_BYTES, moment_field, share_field, text_field, texts_field
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.outbox import partitions
+from inference_core.server.problems import Problem
+from inference_core.services.operations.delete import ForgottenMemory
+from inference_core.services.operations.prompt_context import DEFAULT_MAX_MEMORIES, DEFAULT_MAX_TOKENS
 from inference_core.services.operations.recall import MAX_DIVERSITY, MAX_RESULTS
 from inference_core.services.operations.scope import MAX_TAGS
 
@@ -227,3 +234,290 @@ class Version(BaseModel):
 def memories_of(documents: Iterable[MemoryStoreDocument]) -> list[Memory]:
     """The memories for a response."""
     return list(map(Memory.of, documents))
+
+
+class NewMemories(Body):
+    """Memories to save together."""
+
+    memories: list[NewMemory] = Field(min_length=1, max_length=500)
+
+
+class Saved(BaseModel):
+    """What became of one memory of several: its id, or the problem with its status."""
+
+    status: int
+    id: str | None = None
+    redacted: list[str] = []
+    problem: Problem | None = None
+
+
+class SavedMemories(BaseModel):
+    """What became of each memory, in their order."""
+
+    results: list[Saved]
+
+
+class Count(BaseModel):
+    """How many."""
+
+    count: int
+
+
+class History(BaseModel):
+    """Versions of a memory, the oldest first."""
+
+    memories: list[Memory]
+
+
+class Forgotten(BaseModel):
+    """A memory that can be restored, when it was deleted or forgotten, and why; ``until`` null: as the policy says."""
+
+    memory: Memory
+    forgotten_at: datetime
+    reason: str
+    until: datetime | None
+
+    @classmethod
+    def of(cls, one: ForgottenMemory) -> Forgotten:
+        """The memory for a response."""
+        return cls(memory=Memory.of(one.document), forgotten_at=one.forgotten_at, reason=one.reason, until=one.until)
+
+
+class ForgottenList(BaseModel):
+    """What can be restored."""
+
+    memories: list[Forgotten]
+
+
+class Receipts(BaseModel):
+    """A page of receipts, as `Receipt.to_value` describes them."""
+
+    receipts: list[dict[str, Any]]
+    next_cursor: str | None
+
+
+class Reasons(Receipts):
+    """Where a memory comes from; ``removed`` if it is gone and can be restored."""
+
+    memory: Memory | None
+    removed: Forgotten | None
+    earlier: list[Memory]
+
+
+class ContextQuery(Body):
+    """What a prompt is about, and what it may hold."""
+
+    query: str | None = Field(None, max_length=MAX_QUERY, description="What the user says; null: the newest memories.")
+    include_types: list[MemoryType] | None = Field(None, max_length=len(MemoryType))
+    include_categories: list[MemoryCategory] | None = Field(None, max_length=len(MemoryCategory))
+    max_memories: int = Field(DEFAULT_MAX_MEMORIES, ge=1, le=MAX_RESULTS)
+    max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=1, le=1_000_000)
+
+
+class Context(BaseModel):
+    """A block for a prompt. Its texts are escaped."""
+
+    context: str
+
+
+class Message(Body):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: (
+        Annotated[str, Field(max_length=200_000)] | Annotated[list[str | dict[str, Any]], Field(max_length=500)]
+    ) = Field(description="Text, or content parts as LangChain and OpenAI's API take them; only their texts are kept.")
+    name: str | None = Field(None, max_length=512, description="Of a user message: who said it, if not the user.")
+    outside: bool = Field(
+        False, description="It held more than its text, such as a file or a citation, so its session is trusted less."
+    )
+    id: str | None = Field(None, min_length=1, max_length=255, description="Your id; it is added only once.")
+    timestamp: datetime | None = Field(None, description="When it was said; by default now.")
+
+
+class Messages(Body):
+    """Messages in order. Those of a session are processed together."""
+
+    messages: list[Message] = Field(min_length=1, max_length=500)
+    session_id: str | None = None
+
+
+class Statistics(BaseModel):
+    """Figures about a user's memories and the jobs that made them; see `MemoryStatistics`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    memories: int
+    by_type: dict[str, int]
+    by_age: dict[str, int]
+    by_week: dict[str, int]
+    by_month: dict[str, int]
+    over: int
+    used: int
+    never_used: int
+    forgotten: int
+
+
+class ForgettingRequest(Body):
+    """What to forget; limits are by memory type, or for all types under "all"."""
+
+    expired: bool = True
+    half_life_days: float | None = Field(None, gt=0)
+    below: Share = DEFAULT_BELOW
+    max_memories: dict[str, Annotated[int, Field(ge=0)]] = Field({})
+    max_tokens: dict[str, Annotated[int, Field(ge=0)]] = Field({})
+    dry_run: bool = Field(False, description="Only report what would be forgotten.")
+
+
+class Leaving(BaseModel):
+    """A memory that is forgotten, and why."""
+
+    id: str
+    reason: str
+
+
+class Forgetting(BaseModel):
+    """What was forgotten; ``kept`` was used meanwhile, ``erased`` can no longer be restored."""
+
+    forgotten: list[Leaving]
+    kept: list[str]
+    erased: list[str]
+    remaining: int
+
+    @classmethod
+    def of(cls, report: ForgettingReport) -> Forgetting:
+        """The report for a response."""
+        return cls(
+            forgotten=[Leaving(id=one.record.id, reason=one.reason.value) for one in report.forgotten],
+            kept=report.kept,
+            erased=report.erased,
+            remaining=report.remaining,
+        )
+
+
+class Pending(BaseModel):
+    """A memory that waits for the user, and those that end if it is approved."""
+
+    memory: Memory
+    proposed_at: datetime
+    expires_at: datetime
+    why: str
+    ends: list[Memory]
+
+    @classmethod
+    def of(cls, one: PendingMemory) -> Pending:
+        """The memory for a response."""
+        return cls(
+            memory=Memory.of(one.document),
+            proposed_at=one.proposed_at,
+            expires_at=one.expires_at,
+            why=one.why,
+            ends=memories_of(one.ends),
+        )
+
+
+class PendingList(BaseModel):
+    """What waits for the user, the newest first."""
+
+    pending: list[Pending]
+
+
+class Approval(Body):
+    """``edit``: the new text of the memory."""
+
+    edit: str | None = Field(None, max_length=MAX_CONTENT_BYTES)
+
+
+class Rejection(Body):
+    """``why``: the reason, which is kept."""
+
+    why: str | None = Field(None, max_length=MAX_CONTENT_BYTES)
+
+
+class User(BaseModel):
+    """A user, and how many memories they have."""
+
+    user_id: str
+    memories: int
+
+
+class Users(BaseModel):
+    """A page of users by id."""
+
+    users: list[User]
+    next_cursor: str | None
+
+
+class Queue(BaseModel):
+    """How many conversations and messages wait, for how long the oldest (seconds), and how many messages failed."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    partitions: int
+    waiting: int
+    oldest_s: float
+    dead: int
+
+
+class DeadLetter(BaseModel):
+    """A message that was given up, and why."""
+
+    key: str
+    user_id: str
+    text: str
+    reason: str
+    tries: int
+
+    @classmethod
+    def of(cls, one: partitions.DeadMessage) -> DeadLetter:
+        """The message for a response."""
+        return cls(key=one.key, user_id=one.partition.user_id, text=one.text, reason=one.reason, tries=one.tries)
+
+
+class DeadLetters(BaseModel):
+    """The messages that were given up, the newest first."""
+
+    dead: list[DeadLetter]
+
+
+class Letters(Body):
+    """Which failed messages; null: all."""
+
+    keys: list[str] | None = None
+
+
+class ManyMemories(Body):
+    """Memories that a job saves."""
+
+    memories: list[NewMemory] = Field(min_length=1, max_length=10_000)
+
+
+class Erasure(Body):
+    """Whether to permanently erase everything of the user, or only to count what there is."""
+
+    dry_run: bool = Field(description="true: only count what there is.")
+    reason: str = Field("", max_length=1_000, description="Is kept in the receipt.")
+
+
+class Job(BaseModel):
+    """Work that goes on after the response. ``result`` is there when it is done, ``problem`` when it has failed."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    kind: Literal["export", "forget", "save", "erase"]
+    state: Literal["queued", "running", "done", "failed"]
+    done: int = Field(description="How many memories it has been through.")
+    total: int | None = Field(description="Of how many, if that is known.")
+    created_at: datetime
+    updated_at: datetime
+    result: dict[str, Any] | None = Field(
+        description="Of a forgetting what POST /v1/forget returns, of an erasure its receipt, else counts."
+    )
+    problem: Problem | None
+
+
+class JobList(BaseModel):
+    """The user's jobs of the last day, the newest first."""
+
+    jobs: list[Job]

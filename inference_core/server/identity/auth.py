@@ -1,28 +1,42 @@
 """Who sends a request, and what they may do: principals, API keys in the memories' own database, and limits.
 
 A key is ``ic_<id>_<secret>``. The secret has 256 random bits, so a fast keyed hash of it is all that is stored.
+
+Tokens (JWT) of an identity provider, checked with the issuer's keys, which are fetched without blocking.
+
+Browser sessions: a cookie holds the key that somebody signed in with, encrypted by the server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import re
 import time
+from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from secrets import token_hex, token_urlsafe
-from typing import Any, Final
+from secrets import token_bytes, token_hex, token_urlsafe
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import httpx
+import jwt
+from cryptography.fernet import Fernet, InvalidToken
+from starlette.requests import cookie_parser
+from starlette.types import Scope
 
 from inference_core.clock import Clock
 from inference_core.effects import Operation, arun
-from inference_core.errors import InvalidInput
+from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import encode_json, moment_field, text_field, texts_field
+from inference_core.server.problems import Refusal
 from inference_core.stores.backend import Put, Remove, Row
 from inference_core.stores.engine import StoreEngine
 
@@ -247,3 +261,191 @@ class Buckets:
 
 def _digest(pepper: bytes, secret: str) -> str:
     return hmac.new(pepper, b"api-key\0" + secret.encode(), "sha256").hexdigest()
+
+
+ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
+"""All that are accepted, whatever a token's header names: none with shared secrets, and never ``none``."""
+SCOPE_PREFIX: Final = "memory:"
+FRESH_S: Final = 300.0
+RETRY_S: Final = 30.0
+"""A token with an unknown key id has the issuer's keys fetched again, at most once in this time."""
+_TIMEOUT_S: Final = 5.0
+_LEEWAY_S: Final = 30
+_MAX_BYTES: Final = 1024 * 1024
+_USUAL: Final = frozenset({Permission.READ, Permission.WRITE})
+
+
+class TokenCheck:
+    """Checks tokens of ``issuer`` for ``audience``; the claim ``subject`` names the user.
+
+    Scopes such as ``memory:read`` say what a token may do; one without any may read and write. ``jwks_url`` is where
+    the issuer's keys are, by default as its OpenID configuration says. Raises ConfigurationError for an address without
+    https, other than one on this machine.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        audience: str,
+        *,
+        subject: str = "sub",
+        jwks_url: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        for url in filter(None, (issuer, jwks_url)):
+            parts = urlsplit(url)
+            if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1"):
+                raise ConfigurationError(f"Keys are fetched over https only, not from {url}")
+        self._issuer, self._audience, self._subject = issuer, audience, subject
+        self._jwks_url, self._transport = jwks_url, transport
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._fresh_until = self._next_try = 0.0
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, token: str) -> Principal | None:
+        """Whom ``token`` belongs to; None if it is not valid. Raises Refusal if the issuer's keys cannot be had."""
+        try:
+            name = jwt.get_unverified_header(token).get("kid")
+            key = await self._key(name) if isinstance(name, str) else None
+            if key is None:
+                return None
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=list(ALGORITHMS),
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iss", "aud", self._subject]},
+            )
+            user = claims[self._subject]
+            encode_label(user)
+        except (jwt.InvalidTokenError, InvalidId):
+            return None
+        given = claims.get("scope", claims.get("scp"))
+        names: Any = given.split() if isinstance(given, str) else given or []
+        if not isinstance(names, list):
+            return None
+        names = cast("list[object]", names)
+        ours = {str(name).removeprefix(SCOPE_PREFIX) for name in names if str(name).startswith(SCOPE_PREFIX)}
+        permissions = frozenset(one for one in Permission if one.value in ours) if ours else _USUAL
+        return Principal(user, permissions, "token")
+
+    async def _key(self, name: str) -> jwt.PyJWK | None:
+        now, is_known = time.monotonic(), name in self._keys
+        may_fetch = now >= self._next_try and not (is_known and now < self._fresh_until)
+        if may_fetch or (not is_known and self._lock.locked()):  # the keys that are being fetched may have it
+            async with self._lock:
+                if time.monotonic() >= self._next_try:  # else another request has fetched them meanwhile
+                    self._next_try = time.monotonic() + RETRY_S
+                    await self._fetch()
+        if not self._keys:
+            raise Refusal(503, "issuer-unavailable", headers={"Retry-After": str(round(RETRY_S))})
+        return self._keys.get(name)
+
+    async def _fetch(self) -> None:
+        """Replaces the known keys by the issuer's current ones; if they cannot be fetched, nothing changes."""
+        try:
+            async with httpx.AsyncClient(timeout=_TIMEOUT_S, transport=self._transport) as client:
+                url = self._jwks_url
+                if url is None:
+                    found = await _json(client, f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+                    url = str(found["jwks_uri"])
+                listed = (await _json(client, url))["keys"]
+        except (httpx.HTTPError, ValueError, LookupError, TypeError):
+            return
+        keys: dict[str, jwt.PyJWK] = {}
+        for one in listed:
+            try:
+                key = jwt.PyJWK(one)
+            except (jwt.PyJWTError, AttributeError, TypeError):
+                continue  # a kind of key that is not used here
+            if key.algorithm_name in ALGORITHMS and key.key_id is not None and key.public_key_use in (None, "sig"):
+                keys[key.key_id] = key
+        self._keys, self._fresh_until = keys, time.monotonic() + FRESH_S
+
+
+async def _json(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
+    async with client.stream("GET", url) as response:
+        response.raise_for_status()
+        body = b""
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > _MAX_BYTES:
+                raise ValueError("too large")
+    return json.loads(body)
+
+
+PREFIX: Final = "/ui"
+"""The cookie counts below this path alone, so that no page can use it to call the API."""
+COOKIE: Final = "inference-core"
+LASTS_S: Final = 12 * 3600
+_MOST: Final = 3_900
+"""Every browser keeps cookies of up to this many bytes."""
+_FAILURES: Final = 10
+
+
+class Sessions:
+    """Begins and checks sessions. Servers with the same ``secret`` accept each other's.
+
+    A session ends after `LASTS_S`, or with its key, which each request checks anew. Without a secret, sessions are
+    valid for this object alone, as links always are. ``failures`` bounds the wrong keys that one address may try in a
+    minute.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self.failures = Buckets(_FAILURES / 60, _FAILURES)
+        self._links: dict[str, str] = {}
+        self._secret = hmac.digest(secret or token_bytes(32), b"sessions", "sha256")
+        self._seal = Fernet(urlsafe_b64encode(self._secret))
+
+    def begin(self, key: str) -> str | None:
+        """The value of the cookie for a new session with ``key``; None if the key is too long for a cookie."""
+        cookie = self._seal.encrypt(key.encode()).decode()
+        return cookie if len(cookie) <= _MOST else None
+
+    def link(self, key: str) -> str:
+        """A token that begins one session with ``key``."""
+        token = token_urlsafe(32)
+        self._links[token] = key
+        return token
+
+    def follow(self, token: str) -> str | None:
+        """The key of the link with ``token``, which is then used up; None if it was followed before or is unknown."""
+        return self._links.pop(token, None)
+
+    def key(self, scope: Scope) -> str | None:
+        """The key in a request's session cookie; None without a cookie that is valid."""
+        try:
+            return self._seal.decrypt(cookie_of(scope), ttl=LASTS_S).decode()
+        except (InvalidToken, ValueError):  # the latter for what is not ASCII
+            return None
+
+    def form_token(self, scope: Scope, who: str) -> str:
+        """The CSRF token for ``who`` in this session, which pages of other sites cannot know."""
+        return hmac.new(self._secret, f"{cookie_of(scope)}\0{who}".encode(errors="replace"), "sha256").hexdigest()
+
+
+def cookie_name(scope: Scope) -> str:
+    """The name of the cookie. It has the server's port, as browsers send a host's cookies to all its ports."""
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    port = host.rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isdigit() else COOKIE
+
+
+def cookie_of(scope: Scope) -> str:
+    """The value of a request's session cookie, unchecked; "" without one."""
+    # SimpleCookie would stop at the first cookie that breaks the rules: other programs of this host set such ones.
+    sent = (value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
+    return cookie_parser("; ".join(sent)).get(cookie_name(scope), "")
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request without the prefix that the application is served under, as the router reads it."""
+    path, prefix = scope["path"], scope.get("root_path", "")
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+
+
+def is_page(path: str) -> bool:
+    """Whether ``path`` is the inspector's."""
+    return path == PREFIX or path.startswith(f"{PREFIX}/")

@@ -19,8 +19,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidId, without_quotes
 from inference_core.memory.namespaces import encode_label
-from inference_core.server.identity.auth import Authenticate, Buckets, Permission, Principal
-from inference_core.server.identity.sessions import PREFIX, Sessions, is_page, path_of
+from inference_core.server.identity.auth import (
+    PREFIX,
+    Authenticate,
+    Buckets,
+    Permission,
+    Principal,
+    Sessions,
+    is_page,
+    path_of,
+)
 from inference_core.server.problems import Refusal, name_of, problem, status_of
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -31,9 +31,8 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.text import harmless
 from inference_core.memory.types import MemoryCategory
 from inference_core.server.api.routes import Route, route
-from inference_core.server.identity.auth import Permission, Principal
+from inference_core.server.identity.auth import PREFIX, Permission, Principal
 from inference_core.server.identity.gate import Access, is_own
-from inference_core.server.identity.sessions import PREFIX
 from inference_core.server.inspector import drawing
 from inference_core.server.problems import Refusal, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService

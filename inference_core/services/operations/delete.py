@@ -16,7 +16,6 @@ from typing import Any, Final, cast
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
 from inference_core.memory.audit import Cause
-from inference_core.memory.document import MemoryStoreDocument
 from inference_core.memory.namespaces import (
     FORGOTTEN,
     PENDING,
@@ -27,7 +26,7 @@ from inference_core.memory.namespaces import (
     memory_namespace,
     sidecar_namespace,
 )
-from inference_core.memory.record import MemoryRecord, is_of_known_schema
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, is_of_known_schema
 from inference_core.memory.text import canonical_id, encode_json, mapping_field, moment_field, text_field
 from inference_core.memory.types import validate_memory_type
 from inference_core.retrieval.documents import Document
@@ -41,11 +40,10 @@ from inference_core.services.operations.scope import (
     record_at,
     record_of,
 )
-from inference_core.stores.access_counts import Usage, usage_put
-from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
-from inference_core.stores.codec import Cursor
+from inference_core.stores.backend import Check, Cursor, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.versions import State, last_end, states_in, versions_key
+from inference_core.stores.maintenance import Usage, usage_put
 
 PORTION: Final = 500
 DELETED: Final = "deleted"

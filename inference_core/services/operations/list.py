@@ -10,9 +10,8 @@ from unicodedata import normalize
 
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
-from inference_core.memory.document import MemoryPage, MemoryStoreDocument
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryPage, MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import text_field
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_type
 from inference_core.services.operations.delete import earlier_texts
@@ -26,8 +25,7 @@ from inference_core.services.operations.scope import (
     row_filter,
 )
 from inference_core.services.operations.spaces import readable
-from inference_core.stores.backend import Row
-from inference_core.stores.codec import Cursor, place_of
+from inference_core.stores.backend import Cursor, Row, place_of
 from inference_core.stores.engine import StoreEngine
 
 T = TypeVar("T")

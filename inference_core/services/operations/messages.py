@@ -21,12 +21,20 @@ from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, brings_outside, label
+from inference_core.outbox.messages import (
+    NO_THREAD,
+    ConversationMessage,
+    Role,
+    author_of,
+    brings_outside,
+    has_calls,
+    is_of_another,
+    is_plain,
+    label,
+)
 from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.outside import has_calls, is_of_another, is_plain
 from inference_core.outbox.partitions import Partition, Waiting, noted_outside
-from inference_core.services.operations.requests import check_same, request_of
-from inference_core.services.operations.scope import MemoryScope, UserId
+from inference_core.services.operations.scope import MemoryScope, UserId, check_same, request_of
 from inference_core.stores.backend import Remove
 
 TIMESTAMP: Final = "timestamp"

@@ -12,9 +12,9 @@ from inference_core.context.profile import Profile, beside_profile, line_in_prof
 from inference_core.context.render import FORMATS
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
-from inference_core.memory.document import MemoryPage, MemoryStoreDocument, table
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
+from inference_core.memory.record import MemoryPage, MemoryStoreDocument, table
 from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import Trust
@@ -27,8 +27,7 @@ from inference_core.services.operations.delete import (
 )
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of, records_of
 from inference_core.services.operations.spaces import readable
-from inference_core.stores.backend import Expiry, Put, Row
-from inference_core.stores.codec import Cursor
+from inference_core.stores.backend import Cursor, Expiry, Put, Row
 
 RECEIPTS: Final = "~receipts"
 """Second label of the namespace of a user's receipts; no category and no agent has it."""

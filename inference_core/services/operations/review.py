@@ -3,21 +3,25 @@
 A pending memory is a row beside the memories' namespace, which no recall, list or count reads. It becomes a memory and
 leaves its place in one transaction. A rejected one leaves a mark there that reveals nothing of it: the row's name is an
 HMAC of the user and the text under a key of the store, by which the same text is recognized and not offered again.
+
+Rejected words: what a user has rejected, no agent saves again, as whatever type of memory.
+
+The mark of a rejection lies where the proposal waited. Its name is an HMAC of the user and the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hmac
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from inference_core.effects import Operation
 from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite, VersionConflict
 from inference_core.memory.audit import Actor
-from inference_core.memory.document import MemoryStoreDocument, PendingMemory
 from inference_core.memory.namespaces import (
     PENDING,
     Namespace,
@@ -30,7 +34,7 @@ from inference_core.memory.namespaces import (
     sidecar_namespace,
     space_in,
 )
-from inference_core.memory.record import JOB, MemoryRecord, ended, why_invalid
+from inference_core.memory.record import JOB, MemoryRecord, MemoryStoreDocument, PendingMemory, ended, why_invalid
 from inference_core.memory.text import (
     canonical_id,
     canonical_text,
@@ -42,10 +46,46 @@ from inference_core.memory.text import (
 from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
-from inference_core.services.operations.rejected import NOTE, is_rejected, is_rejected_on, names_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row, Write
 from inference_core.stores.indexing.reader import content_key_of
+
+NOTE: Final = "_pending"
+_NAMES: Final = 4
+"""How many names a text can get: the next one each time that a memory of it was approved and has ended since."""
+
+
+def check_rejected(scope: MemoryScope, record: MemoryRecord) -> Operation[None]:
+    """Raises UntrustedWrite if ``record`` repeats rejected words that the user has not stated since; StoreError."""
+    if record.source.trust is Trust.STATED:
+        return
+    owner = owner_in(record.namespace)
+    if (yield from scope.engine.ask(partial(is_rejected_on, owner, record.content))):
+        reviewer = "the user" if space_in(record.namespace) is None else "an admin of the space"
+        raise UntrustedWrite(f"Not saved: {reviewer} has rejected these words before. Do not retry")
+
+
+def is_rejected_on(user_id: UserId, content: str, backend: Backend) -> bool:
+    """Whether the user has rejected this text. Raises StoreError."""
+    places = [one for one in backend.namespaces((encode_label(user_id),)) if holds_pending(one)]
+    if not places:
+        return False
+    names = list(names_of(content_key_of(backend), user_id, content))
+    return any(row and is_rejected(row) for row in backend.get([(place, name) for place in places for name in names]))
+
+
+def is_rejected(row: Row) -> bool:
+    """Whether ``row`` is the mark of a rejection."""
+    return "rejected" in mapping_field(row.value, NOTE)
+
+
+def names_of(key: bytes, user_id: UserId, content: str) -> Iterator[str]:
+    """The ids that this text of the user can get, whatever its type. Without the key they reveal nothing."""
+    text = " ".join(content.casefold().rstrip(".!").split())
+    for attempt in range(_NAMES):
+        told: list[Any] = [PENDING, encode_label(user_id), text, attempt]
+        yield hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
+
 
 PENDING_DAYS: Final = 30
 MOST_PENDING: Final = 200

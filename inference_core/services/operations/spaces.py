@@ -24,10 +24,10 @@ from inference_core.memory.spaces import SpaceRole, home_of, pseudonym
 from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import MemorySource, Origin, Trust, guides
 from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory, validate_memory_type
-from inference_core.observing import observed
 from inference_core.services.operations.delete import archive_keys
 from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of
 from inference_core.stores.backend import Check, Put, Remove, Row
+from inference_core.telemetry import observed
 
 P = ParamSpec("P")
 T = TypeVar("T")

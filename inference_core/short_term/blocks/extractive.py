@@ -17,32 +17,29 @@ from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_invalid
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import label, mended, session_label, split_text
 from inference_core.outbox.partitions import mark, marks_of, unmarked
 from inference_core.outbox.said import Said, holds
-from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.review import proposal
+from inference_core.services.operations.save import has_to_wait
 from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
-from inference_core.short_term.blocks.filing import (
-    block_metadata,
-    forget_session,
-    passage,
-    passages,
-    sessions_of,
-    with_sessions,
-)
 from inference_core.short_term.blocks.memory import (
     Block,
     BlockOptions,
     StoreSource,
     UserSession,
+    block_metadata,
+    forget_session,
+    passage,
+    passages,
+    sessions_of,
     text_of,
+    with_sessions,
 )
 from inference_core.stores.backend import Row, Write
 

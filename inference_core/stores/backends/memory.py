@@ -15,11 +15,9 @@ from typing import Any, Final
 
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, in_one_line, raised_as
-from inference_core.stores.backend import Capabilities, Key, Outcome, Row, Unreadable, Write
-from inference_core.stores.backends.file_format import pack_row, unpack_row
-from inference_core.stores.backends.rows import RowState, WriteSet
-from inference_core.stores.backends.tables import Table, TableBackend
-from inference_core.stores.codec import UNREADABLE, fault_of
+from inference_core.stores.backend import UNREADABLE, Capabilities, Key, Outcome, Row, Unreadable, Write, fault_of
+from inference_core.stores.backends.file import pack_row, unpack_row
+from inference_core.stores.backends.rows import RowState, Table, TableBackend, WriteSet
 
 
 class InMemoryBackend(TableBackend):

@@ -34,15 +34,20 @@ from inference_core.stores.backend import (
     Head,
     Key,
     Outcome,
+    PageRequest,
     Remove,
     Row,
     Tally,
     UnembeddedRow,
     Unreadable,
     Write,
+    check_schema,
+    namespace_of,
+    near_micros,
+    pack_namespace,
+    to_micros,
 )
 from inference_core.stores.backends.rows import LOST, RowState, WriteSet, holding_most, tally
-from inference_core.stores.codec import PageRequest, check_schema, namespace_of, near_micros, pack_namespace, to_micros
 
 try:
     from bson import encode

@@ -16,10 +16,11 @@ from pymongo.errors import DuplicateKeyError
 
 from inference_core.errors import StoreBusy, WriteUnknown
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Key, Row, Unreadable
-from inference_core.stores.backends.rows import RowState, lost
-from inference_core.stores.codec import (
+from inference_core.stores.backend import (
     UNREADABLE,
+    Key,
+    Row,
+    Unreadable,
     WrongType,
     expiry_micros,
     expiry_of,
@@ -30,6 +31,7 @@ from inference_core.stores.codec import (
     to_micros,
     unpack_namespace,
 )
+from inference_core.stores.backends.rows import RowState, lost
 
 Fields = dict[str, Any]
 _INDEXED: Final = ("terms", "text", "vector", "tokens")

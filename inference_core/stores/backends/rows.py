@@ -1,29 +1,40 @@
 """What the databases have in common: the state of a row, and what a write makes of it.
 
 `WriteSet` decides a batch of writes for every database that does not do so in SQL.
+
+Tables of rows that answer queries in this process: `TableBackend`, for the databases memory and file.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import chain, islice
 from typing import Final
 
-from inference_core.clock import aware
+from inference_core.clock import Clock, SystemClock, aware
 from inference_core.errors import StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace, holds_memories
 from inference_core.memory.quota import counts_of, counts_to_json
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
 from inference_core.stores.backend import (
+    UNREADABLE,
     Check,
+    Cursor,
     Expire,
     Expiry,
+    Head,
     Key,
     Measure,
+    PageRequest,
+    Place,
     Put,
     Remove,
     Rewrite,
@@ -33,8 +44,10 @@ from inference_core.stores.backend import (
     Touch,
     UnembeddedRow,
     Write,
+    pack_namespace,
+    to_micros,
+    unpack_value,
 )
-from inference_core.stores.codec import UNREADABLE, unpack_value
 
 LOST: Final = ""
 """The value of a row that is there and cannot be read."""
@@ -222,3 +235,201 @@ def tally(rows: Iterable[tuple[Namespace, str, datetime]]) -> list[Tally]:
         count, oldest = found.get(group, (0, created))
         found[group] = count + 1, min(oldest, created)
     return [Tally(*group, count, oldest) for group, (count, oldest) in found.items()]
+
+
+class Table:
+    """The newest state of each key, deleted and expired ones included. Not safe to read while a thread writes."""
+
+    def __init__(self, epoch: Epoch = NO_EPOCH) -> None:
+        self.epoch = epoch
+        self._scopes: dict[Namespace, dict[str, RowState]] = {}
+        self._heads: dict[Namespace, int] = {}
+        self._orders: dict[Namespace, list[tuple[int, str]]] = {}
+        """Ages and keys of the rows of a scope in the order of a page, for scopes of which a page was read."""
+
+    def copy(self) -> Table:
+        """A table with the same states that changes independently."""
+        other = Table(self.epoch)
+        other._scopes = {scope: dict(states) for scope, states in self._scopes.items()}
+        other._heads = dict(self._heads)
+        return other
+
+    def set(self, key: Key, state: RowState) -> None:
+        """Stores the newest state of ``key`` and advances the head of its scope."""
+        namespace, name = key
+        states = self._scopes.setdefault(namespace, {})
+        if (order := self._orders.get(namespace)) is not None:  # kept sorted: a large scope is slow to sort
+            old = states.get(name)
+            if old and old.value is not None:
+                del order[bisect_left(order, (_age(old), name))]
+            if state.value is not None:
+                insort(order, (_age(state), name))
+        states[name] = state
+        self._heads[namespace] = max(self.head(namespace), state.seq)
+
+    def erase(self, root: str, also: Sequence[Key]) -> None:
+        """Removes all of ``root``, and the rows ``also``, as if they had never been there."""
+        for scope in [scope for scope in self._heads if scope[0] == root]:
+            for of_scope in (self._scopes, self._heads, self._orders):
+                of_scope.pop(scope, None)
+        for scope, key in also:
+            self._scopes.get(scope, {}).pop(key, None)
+            self._orders.pop(scope, None)
+
+    def state(self, key: Key) -> RowState | None:
+        """The state of ``key``."""
+        return self._scopes.get(key[0], {}).get(key[1])
+
+    def head(self, scope: Namespace) -> int:
+        """The sequence number of the last write of ``scope``; 0 if it was never written."""
+        return self._heads.get(scope, 0)
+
+    def states(self) -> Iterator[tuple[Key, RowState]]:
+        """All states, including those of deleted keys."""
+        return (((scope, key), state) for scope, states in self._scopes.items() for key, state in states.items())
+
+    def alive(self, scope: Namespace, now: datetime) -> Iterator[tuple[str, RowState]]:
+        """The states of ``scope`` that are neither deleted nor expired."""
+        return ((key, state) for key, state in self._scopes.get(scope, {}).items() if state.is_alive(now))
+
+    def ordered(self, scope: Namespace, after: Cursor | None) -> Iterator[tuple[Place, Namespace, RowState]]:
+        """The states of ``scope`` that are not deleted, after the cursor, newest first."""
+        states, name = self._scopes.get(scope, {}), pack_namespace(scope)
+        order = self._orders.get(scope)
+        if order is None:
+            order = sorted((_age(state), key) for key, state in states.items() if state.value is not None)
+            self._orders[scope] = order
+        start = 0
+        if after is not None:
+            created, last, of = after.place
+            # A row of the same age and key comes after the cursor's if its namespace does.
+            start = (bisect_left if name > of else bisect_right)(order, (created, last))
+        return (((created, key, name), scope, states[key]) for created, key in islice(order, start, None))
+
+    def namespaces(self, prefix: Namespace, now: datetime) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``."""
+        names = [name for name in self._scopes if name[: len(prefix)] == prefix]
+        return [name for name in names if any(self.alive(name, now))]
+
+    def follows(self, other: Table) -> bool:
+        """Whether this may be a later state of ``other``: nothing that it holds is missing or another write."""
+
+        def is_later(state: RowState | None, before: RowState) -> bool:
+            if state is None or state.seq <= before.seq:
+                return state is not None and (state.seq, state.value) == (before.seq, before.value)
+            return True
+
+        return all(is_later(self.state(key), before) for key, before in other.states())
+
+    def changes(self, scope: Namespace, since: int) -> list[Change]:
+        """The newest state of every key written after ``since``, in the order of the writes."""
+        states = [(key, state) for key, state in self._scopes.get(scope, {}).items() if state.seq > since]
+        return [state.change(key, self.epoch) for key, state in sorted(states, key=lambda found: found[1].seq)]
+
+    def rows(self, root: str | None) -> Iterator[Row]:
+        """The rows of one user or of all, including expired ones."""
+        found = (state.row(*key) for key, state in self.states() if root in (None, key[0][0]))
+        return (row for row in found if row)
+
+
+class TableBackend(ABC):
+    """Answers a Backend's queries from tables. A subclass finds the tables and implements everything that writes."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock or SystemClock()
+
+    @abstractmethod
+    def _table(self, root: str) -> AbstractContextManager[Table]:
+        """The table of the namespaces that begin with ``root``; it does not change within the context."""
+
+    @abstractmethod
+    def _tables(self) -> Generator[Table]:
+        """Every table that can be read."""
+
+    def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        now = self._clock.now()
+        with self._reading(namespace for namespace, _ in keys) as tables:
+            found = [(key, tables[key[0][0]]) for key in keys]
+            states = [(key, table.state(key), table.epoch) for key, table in found]
+        return [state.row(*key, epoch) if state and state.is_alive(now) else None for key, state, epoch in states]
+
+    def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
+        return [state.document.tokens if state and state.document else None for state in self._states(keys)]
+
+    def page(self, request: PageRequest) -> list[Row]:
+        now, kinds = self._clock.now(), request.kinds
+        with self._reading(request.scopes) as tables:
+            ordered = (tables[scope[0]].ordered(scope, request.after) for scope in set(request.scopes))
+            alive = (
+                (scope, key, state)
+                for (_, key, _), scope, state in heapq.merge(*ordered, key=lambda one: one[0])
+                if state.is_alive(now) and (kinds is None or state.kind in kinds)
+            )
+            rows = filter(None, (state.row(scope, key) for scope, key, state in islice(alive, request.offset, None)))
+            return list(islice(rows, request.limit))
+
+    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        return sum(kinds is None or kind in kinds for _, kind, _ in self._kinds(scopes))
+
+    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+        return tally(self._kinds(scopes))
+
+    def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
+        """The namespaces that hold rows and start with ``prefix``; an empty one reads every table."""
+        now = self._clock.now()
+        if prefix:
+            with self._table(prefix[0]) as table:
+                return sorted(table.namespaces(prefix, now))
+        return sorted(chain.from_iterable(table.namespaces((), now) for table in self._tables()))
+
+    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
+        with self._reading(scopes) as tables:
+            found = [(scope, tables[scope[0]]) for scope in scopes]
+            return [Head(table.head(scope), table.epoch) for scope, table in found]
+
+    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+        with self._table(scope[0]) as table:
+            return table.changes(scope, since)
+
+    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        return holding_most(self.changes(scope, since), words, limit)
+
+    def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
+        if keys is not None:
+            named = zip(keys, self._states(keys), strict=True)
+            found = (state.pending(*key, model) for key, state in named if state)
+            return list(islice(filter(None, found), limit))
+        with closing(self._tables()) as tables:
+            states = chain.from_iterable(table.states() for table in tables)
+            return list(islice(filter(None, (state.pending(*key, model) for key, state in states)), limit))
+
+    def expired(self, limit: int) -> list[Key]:
+        now = self._clock.now()
+        with closing(self._tables()) as tables:
+            states = chain.from_iterable(table.states() for table in tables)
+            return list(islice((key for key, state in states if state.is_expired(now)), limit))
+
+    def forget(self, user: str) -> None:
+        """Does nothing: no reader of changes is remembered."""
+        del user
+
+    @contextmanager
+    def _reading(self, namespaces: Iterable[Namespace]) -> Generator[dict[str, Table]]:
+        """The tables of ``namespaces`` by their first labels."""
+        with ExitStack() as opened:
+            yield {root: opened.enter_context(self._table(root)) for root in {name[0] for name in namespaces}}
+
+    def _states(self, keys: Sequence[Key]) -> list[RowState | None]:
+        with self._reading(namespace for namespace, _ in keys) as tables:
+            return [tables[key[0][0]].state(key) for key in keys]
+
+    def _kinds(self, scopes: Sequence[Namespace]) -> Iterator[tuple[Namespace, str, datetime]]:
+        """Namespace, kind and creation of each row of exactly ``scopes``."""
+        now = self._clock.now()
+        with self._reading(scopes) as tables:
+            for scope in set(scopes):
+                yield from ((scope, state.kind, state.created_at) for _, state in tables[scope[0]].alive(scope, now))
+
+
+def _age(state: RowState) -> int:
+    return -to_micros(state.created_at)

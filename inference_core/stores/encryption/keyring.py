@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypedDict
 
 from inference_core.errors import ConfigurationError, MissingExtra, SealError, StoreUnavailable, in_one_line
-from inference_core.stores.backends.file_format import Signature, parse_key, signature_of, write_file
-from inference_core.stores.codec import UNREADABLE
+from inference_core.stores.backend import UNREADABLE
+from inference_core.stores.backends.file import Signature, parse_key, signature_of, write_file
 from inference_core.stores.locks import FileLock, check_names, sync_folder
 from inference_core.stores.urls import parse_url
 

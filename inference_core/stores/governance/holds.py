@@ -49,6 +49,7 @@ from inference_core.stores.backend import (
     Expiry,
     Key,
     Outcome,
+    PageRequest,
     Put,
     Remove,
     Row,
@@ -56,7 +57,6 @@ from inference_core.stores.backend import (
     Write,
     answered,
 )
-from inference_core.stores.codec import PageRequest
 from inference_core.stores.governance.versions import is_versioned, versions_key
 
 MARKER: Final = "~marker"

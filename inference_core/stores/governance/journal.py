@@ -2,6 +2,14 @@
 
 Whatever operation writes, its batch passes here on the way to the database. So an event is there if and only if the
 change is, on every database whose batches are atomic. Events hold versions and commitments, never content.
+
+Seals: the audit events of each user in a chain, so that none is changed, removed or added unseen.
+
+A seal names the events since the one before it, and holds the HMAC of these names, of their MACs and of the seal
+before. Seals are made in the background: a chain that each save had to extend would have all saves wait for each other.
+They lie under a keyed pseudonym, so an erasure of the user may leave them: the chain stays whole without the events.
+Whatever removes a user's events first seals that their key ends. So if events are gone without such a seal, and have
+not expired, somebody has tampered with the trail.
 """
 
 from __future__ import annotations
@@ -9,9 +17,10 @@ from __future__ import annotations
 import hmac
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from random import getrandbits
@@ -19,25 +28,331 @@ from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from inference_core.effects import Operation
-from inference_core.errors import StoreError, VersionConflict
-from inference_core.memory.audit import Cause, event_value
-from inference_core.memory.namespaces import AUDIT, SALT, USAGE
+from inference_core.errors import StoreBusy, StoreError, VersionConflict
+from inference_core.memory.audit import AuditEvent, Cause, event_value
+from inference_core.memory.namespaces import AUDIT, SALT, SEALS, USAGE, Namespace
 from inference_core.memory.text import encode_json, text_field
 from inference_core.stores.backend import (
+    EXTRA,
     Backend,
     Check,
+    Cursor,
     Expire,
     Expiry,
     Key,
     Outcome,
+    PageRequest,
     Put,
     Remove,
     Row,
     Unreadable,
     Write,
 )
+from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.holds import holding
 from inference_core.stores.governance.versions import expecting, is_audited, is_versioned, versions_key, versions_writes
+
+_MOST_EVENTS: Final = 1_000
+_PAGE: Final = 500
+_NEWEST_SEALS: Final = 20
+"""How many are read to find the last one. If clocks were wrong and it is not among them, all are read."""
+_FIRST: Final = "0" * 64
+"""What stands for the seal before the first one."""
+_MICROSECONDS: Final = 1_000_000
+_MARK: Final = 32
+_OLD_MARK: Final = 16
+"""The length of marks in seals of package versions that did not seal the end of a key: the first half of a mark."""
+_TRIES: Final = 100
+
+
+class Seal(NamedTuple):
+    """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
+
+    Behind a space, a MAC has the end of its event's time; without one, the event lives as long as the journal says.
+    ``seq`` is the number of the last write that it covers. A seal without events says that the key ends: what was
+    sealed before it with this key is removed from then on. Its ``seq`` is 0, as an erasure has writes numbered anew.
+    """
+
+    number: int
+    previous: str
+    events: list[list[str]]
+    key: str
+    seq: int
+
+    def head(self, chain_key: bytes) -> str:
+        """What the next seal is chained to."""
+        return _hmac(encode_json(list(self), what="seal"), chain_key)
+
+
+@dataclass(frozen=True, slots=True)
+class TrailCheck:
+    """The state of a user's audit trail. It is whole if there are no ``problems``, which name events and seals.
+
+    ``events`` are there, ``sealed`` of them in the chain; ``expired`` ones are gone because their time is over,
+    ``erased`` ones went with the user's key, whose end is sealed. ``head`` stands for the whole chain: keep it
+    elsewhere, and have `check_trail` look for it later.
+    """
+
+    events: int
+    sealed: int
+    expired: int
+    erased: int
+    problems: tuple[str, ...]
+    head: str
+
+
+class Sealer:
+    """Seals what ``journal`` notes as unsealed. Its methods block."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        # Of a backend that does not number writes all seals are read: only they tell which events are sealed.
+        self._reads_all = not journal.backend.capabilities.change_feed
+
+    def seal_portion(self) -> bool:
+        """Chore: seals the new events of one user. Returns whether there may be more to do. Raises StoreError."""
+        user = next(iter(self._journal.unsealed), None)
+        if user is None:
+            return False
+        self._journal.unsealed.pop(user, None)
+        is_left = True  # also if `seal` raises: what is not sealed yet is sealed later
+        try:
+            is_left = self.seal(user)
+        finally:
+            if is_left:
+                self._journal.unsealed[user] = None
+        return bool(self._journal.unsealed)
+
+    def seal(self, user: str) -> bool:
+        """Seals the new events of the user with this label. Returns whether to call it again. Raises StoreError."""
+        backend, journal = self._journal.backend, self._journal
+        with self._lock:
+            # An erasure does not wait for sealers. So the fence refuses a seal behind the one that ends the key.
+            fence = fences_of(backend).read([user])
+            chain = _Chain(journal, user, reads_all=self._reads_all)
+            mark, fresh = _key_mark(journal, user), _unsealed(backend, user, chain.seals)
+            if not mark:  # events without a key are being removed
+                return False
+            for start in range(0, len(fresh), _MOST_EVENTS):
+                some = fresh[start : start + _MOST_EVENTS]
+                seal = chain.put([[event, mac] for _, event, mac in some], mark, some[-1][0])
+                (outcome,) = backend.apply([[seal, *fence]])
+                if isinstance(outcome, VersionConflict):
+                    # Another process has made this seal, or wrong clocks hide the last one: look again, at all seals.
+                    # If that fails too, it is another race or a seal that cannot be read, and not tried again at once.
+                    if self._reads_all:
+                        raise StoreBusy("Another process seals the audit trail; it is tried again") from outcome
+                    self._reads_all = True
+                    return True
+                if isinstance(outcome, Exception):
+                    raise outcome
+                self._reads_all = not backend.capabilities.change_feed
+        return False
+
+
+def end_key(journal: Journal, user: str) -> list[Check | Put]:
+    """The writes that seal the end of the key of the user with this label: none if there is none. Blocks.
+
+    They belong in the transaction that removes the events, or before it if nothing is sealed in between. Raises
+    StoreError.
+    """
+    mark = _key_mark(journal, user)
+    if not mark:
+        return []
+    chain = _Chain(journal, user, reads_all=True)
+    last = chain.seals[-1] if chain.seals else None
+    if last and not last.events and last.key == mark:
+        return [Check(namespace=chain.place, key=chain.next, expected=0)]
+    return [chain.put([], mark, 0)]
+
+
+def end_trail(journal: Journal, user: str) -> None:
+    """Removes the events and the key of the user with this label, and seals that the key ended. Blocks.
+
+    Safe to repeat. Raises StoreError.
+    """
+    backend, place, tries = journal.backend, (user, AUDIT), 0
+    while rows := backend.page(PageRequest([place], limit=_PAGE)):
+        # The key goes with the last events: without it, nobody could tell whether they are genuine.
+        gone = rows if len(rows) < _PAGE else [row for row in rows if row.key != SALT]
+        removals = [Remove(namespace=row.namespace, key=row.key) for row in gone]
+        (outcome,) = backend.apply([[*end_key(journal, user), *removals]])
+        if isinstance(outcome, Exception):
+            tries += 1
+            if tries == _TRIES or not isinstance(outcome, VersionConflict):  # else a sealer was faster
+                raise outcome
+
+
+def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCheck:
+    """Whether the audit trail of the user with this label is whole, and still has the seal ``head``. Blocks.
+
+    Raises StoreError.
+    """
+    heads, sealed, ended, problems = _checked(journal, user)
+    rows = {row.key: row for row in _events(journal.backend, user)}
+    mark, secret = _key_mark(journal, user), journal.key_of(user) or b""
+    # A sealed end covers all seals before it. Earlier versions of the package sealed no ends, so a key of theirs may
+    # have ended without one.
+    told = {key[:_OLD_MARK] for _, key, _ in sealed.values() if len(key) > _OLD_MARK} | {mark[:_OLD_MARK], *ended}
+    expired = erased = 0
+    for event, (sealed_mac, key, number) in sealed.items():
+        mac, _, end = sealed_mac.partition(" ")
+        if event in rows:
+            problems += [f"event {event} was changed"] if rows[event].value.get("mac") != mac else []
+        elif number < ended.get(key[:_OLD_MARK], 0) or (len(key) == _OLD_MARK and key not in told):
+            erased += 1
+        elif _is_over(event, end, journal):
+            expired += 1
+        else:
+            problems.append(f"event {event} was removed")
+    for event, row in rows.items():
+        if not _is_genuine(row, user, secret):
+            problems.append(f"event {event} was {'changed' if event in sealed else 'added'}")
+    if head is not None and head not in heads:
+        problems.append("the chain does not hold this head: it was cut or made anew")
+    found = tuple(dict.fromkeys(problems))
+    return TrailCheck(len(rows), len(sealed.keys() & rows.keys()), expired, erased, found, heads[-1])
+
+
+class _Chain:
+    """The last seals of the user with this label, or all, and the place of the next one."""
+
+    def __init__(self, journal: Journal, user: str, *, reads_all: bool) -> None:
+        self.place, self._key = _place(journal, user), journal.chain_key()
+        backend = journal.backend
+        rows = _rows(backend, self.place) if reads_all else backend.page(PageRequest([self.place], limit=_NEWEST_SEALS))
+        rows = sorted(rows, key=lambda row: row.key)
+        self.seals = list(filter(None, map(_seal_of, rows)))
+        self._taken = max((int(row.key) for row in rows if row.key.isdigit()), default=0)
+
+    @property
+    def next(self) -> str:
+        """The key of the next seal."""
+        return f"{self._taken + 1:010d}"
+
+    def put(self, events: list[list[str]], mark: str, seq: int) -> Put:
+        """The write of the next seal, which is then the chain's last; it is refused if another sealer was faster."""
+        previous, key = self.seals[-1].head(self._key) if self.seals else _FIRST, self.next
+        self._taken += 1
+        seal = Seal(self._taken, previous, events, mark, seq)
+        self.seals.append(seal)
+        return Put(
+            namespace=self.place,
+            key=key,
+            value=encode_json({**seal._asdict(), "head": seal.head(self._key)}, what="seal"),
+            updated_at=datetime.now(UTC),
+            expected=0,
+        )
+
+
+def _checked(
+    journal: Journal, user: str
+) -> tuple[list[str], dict[str, tuple[str, str, int]], dict[str, int], list[str]]:
+    """The heads of the user's seals; of each event in them its MAC, the mark of its key and the number of its seal.
+
+    Then the numbers of the last seals that end a key, by the beginning of its mark, and what is wrong.
+    """
+    heads, problems, number = [_FIRST], list[str](), 0
+    sealed, ended = dict[str, tuple[str, str, int]](), dict[str, int]()
+    for row in sorted(_rows(journal.backend, _place(journal, user)), key=lambda row: row.key):
+        number, seal = number + 1, _seal_of(row)
+        if row.key != f"{number:010d}":
+            problems.append(f"seal {number} is missing")
+            number = int(row.key) if row.key.isdigit() else number
+        if seal is None or seal.number != number:
+            problems.append(f"seal {number} was changed")
+            continue
+        head = seal.head(journal.chain_key())
+        is_genuine = row.value.get("head") == head
+        if seal.previous != heads[-1] or not is_genuine:
+            problems.append(f"seal {number} was changed")
+        heads.append(head)
+        sealed |= {event: (mac, seal.key, number) for event, mac in seal.events}
+        if is_genuine and not seal.events:
+            ended[seal.key[:_OLD_MARK]] = number
+    return heads, sealed, ended, problems
+
+
+def _place(journal: Journal, user: str) -> Namespace:
+    return (SEALS, _hmac(f"seals\0{user}", journal.chain_key())[:32])
+
+
+def _key_mark(journal: Journal, user: str) -> str:
+    """A mark of the key of the user's commitments, which differs from that of the next key, after an erasure."""
+    key = journal.key_of(user)
+    return "" if key is None else _hmac("key", key)[:_MARK]
+
+
+def _rows(backend: Backend, scope: Namespace) -> Iterator[Row]:
+    """All rows of ``scope``, the newest first."""
+    after: Cursor | None = None
+    while page := backend.page(PageRequest([scope], limit=_PAGE, after=after)):
+        yield from page
+        after = Cursor.of(page[-1])
+
+
+def _events(backend: Backend, user: str) -> Iterator[Row]:
+    return (row for row in _rows(backend, (user, AUDIT)) if row.key != SALT)
+
+
+def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int, str, str]]:
+    """The numbers, ids and MACs (with ends) of the events that no seal names, the first written first."""
+    numbered = backend.capabilities.change_feed
+    last = seals[-1].seq if seals else 0
+    known = set[str]() if numbered else {event for seal in seals for event, _ in seal.events}
+    fresh: list[tuple[int, str, str]] = []
+    seen_in_a_row = 0  # there may be new ones behind a sealed one: the event of a slow write has an old id
+    for row in _events(backend, user):
+        is_new = row.seq > last if numbered else row.key not in known
+        seen_in_a_row = 0 if is_new else seen_in_a_row + 1
+        if is_new:
+            # Without the end, the present setting would decide whether an event that is gone has expired.
+            end = f" {row.expiry.at.timestamp():.6f}" if row.expiry else ""
+            fresh.append((row.seq, row.key, f"{row.value.get('mac')}{end}"))
+        elif seen_in_a_row > _PAGE:
+            break
+    return sorted(fresh)
+
+
+def _is_over(event: str, end: str, journal: Journal) -> bool:
+    """Whether the time of ``event`` is over: its sealed ``end``, or "" for one of before ends were sealed."""
+    made = event.partition("-")[0]
+    with suppress(ValueError):  # no id or seal of ours, which is a problem of its own
+        at = float(end) if end else int(made) / _MICROSECONDS + journal.life.total_seconds()
+        return at <= datetime.now(UTC).timestamp()
+    return False
+
+
+def _seal_of(row: Row) -> Seal | None:
+    value: Mapping[str, Any] = row.value
+    try:
+        seal = Seal(**{name: value[name] for name in Seal._fields})
+        events = [[str(event), str(mac)] for event, mac in seal.events]
+    except (KeyError, TypeError, ValueError):
+        return None
+    kinds = (int, str, list, str, int)
+    is_valid = all(map(isinstance, seal, kinds)) and events == seal.events
+    return seal if is_valid else None
+
+
+def _hmac(text: str, key: bytes) -> str:
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def _is_genuine(row: Row, user: str, key: bytes) -> bool:
+    try:
+        event = AuditEvent.from_value(row.key, row.value)
+    except ValueError:
+        return False
+    told = event.to_value()
+    text = encode_json(told, what="audit event")
+    # A LangGraph store of another library keeps fields of its own beside those of the row.
+    stored = {name: value for name, value in row.value.items() if name != EXTRA}
+    mac = stored.pop("mac", None)
+    # Events of earlier versions of the package have an HMAC.
+    return stored == told and mac in (mac_of(text, user, row.key, key), _hmac(f"{user}\0{row.key}\0{text}", key))
+
 
 DEFAULT_AUDIT_DAYS: Final = 365.0
 KEY_META: Final = "audit_key"

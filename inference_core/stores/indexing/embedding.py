@@ -14,17 +14,30 @@ from itertools import islice
 from typing import Final
 
 from inference_core.effects import Operation, WorkerPool
-from inference_core.embeddings.documents import DocumentVectors, embed_documents, embed_documents_now, embed_query
-from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.models import Passage
+from inference_core.embeddings.embedder import (
+    DocumentVectors,
+    Embedder,
+    Passage,
+    embed_documents,
+    embed_documents_now,
+    embed_query,
+)
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
-from inference_core.observing import OPERATION, step
-from inference_core.retrieval.languages import language_of
-from inference_core.stores.backend import EMBEDDING_META, Backend, Key, Put, SetVector, UnembeddedRow, Write
-from inference_core.stores.codec import PageRequest
+from inference_core.retrieval.analysis import language_of
+from inference_core.stores.backend import (
+    EMBEDDING_META,
+    Backend,
+    Key,
+    PageRequest,
+    Put,
+    SetVector,
+    UnembeddedRow,
+    Write,
+)
 from inference_core.stores.indexing.search import QuestionVectors
 from inference_core.stores.writer import GroupWriter
+from inference_core.telemetry import OPERATION, step
 
 # Vectors, made in the background, for texts that were stored without those of the store's embedding model.
 

@@ -18,12 +18,12 @@ from typing import Final
 
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import ERASED, Namespace
-from inference_core.observing import record, step
 from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
-from inference_core.retrieval.pool import Pool
+from inference_core.retrieval.ranking import Pool
 from inference_core.stores.backend import Backend, Head, Key, Row
 from inference_core.stores.governance.fence import fences_of
+from inference_core.telemetry import record, step
 
 _SECONDS_A_WRITE: Final = 60e-6
 """Building an index takes about that long for each write, in a process that is busy starting."""

@@ -18,12 +18,11 @@ from inference_core.effects import Operation, WorkerPool, run
 from inference_core.embeddings.embedder import Embedder
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.redaction import Guard
-from inference_core.stores.backend import CONTENT_KEY_META, Backend, Key, Row, Tally
-from inference_core.stores.breaker import Breaker
-from inference_core.stores.codec import Cursor, PageRequest
+from inference_core.stores.backend import CONTENT_KEY_META, Backend, Cursor, Key, PageRequest, Row, Tally
 from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, Texts
 from inference_core.stores.indexing.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.maintenance import Maintenance
+from inference_core.stores.writer import Breaker
 
 if TYPE_CHECKING:
     from inference_core.stores.indexing.snapshot import Snapshot

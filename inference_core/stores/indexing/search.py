@@ -30,7 +30,7 @@ from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
     from inference_core.retrieval.documents import QueryVectors
-    from inference_core.retrieval.pool import Place
+    from inference_core.retrieval.ranking import Place
     from inference_core.retrieval.vectors import Floats
 
 

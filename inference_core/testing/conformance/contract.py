@@ -7,8 +7,11 @@ from typing import Any, Final, cast
 
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
-from inference_core.testing.conformance.promises import (
+from inference_core.testing.conformance.subject import (
+    NS,
+    Namespace,
     Promises,
+    Subject,
     as_json,
     expect,
     expect_equal,
@@ -16,7 +19,6 @@ from inference_core.testing.conformance.promises import (
     expect_same,
     fail,
 )
-from inference_core.testing.conformance.subject import NS, Namespace, Subject
 
 RICH: Final[dict[str, Any]] = {
     "text": "tea, thé, 茶, \U0001f375 'quoted' \"twice\" \\ % _ ; --",

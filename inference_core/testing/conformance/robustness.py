@@ -13,15 +13,19 @@ from typing import IO, Any, ClassVar, Final, cast
 
 from langgraph.store.base import GetOp, PutOp
 
-from inference_core.testing.conformance.promises import Robustness, expect, expect_equal, expect_same, is_refused
 from inference_core.testing.conformance.subject import (
     NS,
     Factory,
     Location,
+    Robustness,
     StoreCall,
     Subject,
     WatchedEmbeddings,
     call,
+    expect,
+    expect_equal,
+    expect_same,
+    is_refused,
     trying,
 )
 

@@ -17,8 +17,7 @@ from inference_core.context.engineer import SUMMARY, at_both_ends, with_summary
 from inference_core.context.items import AssembledContext, DropReason
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.testing import ScriptedChatModel

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inference_core.context.engineer import ContextEngineer
+from inference_core.context.engineer import ContextEngineer, Pruning, chances, is_likely, pruned
 from inference_core.context.items import ContextItem, DropReason
-from inference_core.context.relevance import Pruning, chances, is_likely, pruned
 from inference_core.errors import ConfigurationError
 from inference_core.memory.trust import Trust
 

@@ -29,8 +29,7 @@ from inference_core.context.render import (
     whole,
 )
 from inference_core.errors import InvalidMemory
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType

@@ -9,16 +9,17 @@ import pytest
 from langchain_core.embeddings import Embeddings
 
 from inference_core.effects import run
-from inference_core.embeddings.documents import (
+from inference_core.embeddings.embedder import (
     ACROSS,
     DocumentVectors,
+    Embedder,
+    Passage,
+    TextEncoding,
     embed_documents,
     embed_documents_now,
     embed_query,
     word_numbers,
 )
-from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.models import Passage, TextEncoding
 from inference_core.errors import EmbeddingError
 from inference_core.retrieval.documents import QueryVectors, passages
 from inference_core.retrieval.vectors import (

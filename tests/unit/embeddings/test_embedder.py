@@ -18,8 +18,7 @@ from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
 from inference_core.effects import Operation, WorkerPool, arun, run
 from inference_core.embeddings import embedder as module
-from inference_core.embeddings.embedder import Embedder, JoinedCalls
-from inference_core.embeddings.models import Encodings, Passage, TextEncoding
+from inference_core.embeddings.embedder import Embedder, Encodings, JoinedCalls, Passage, TextEncoding
 from inference_core.errors import DeadlineExceeded, EmbeddingError, StoreUnavailable
 
 Driver = Callable[[Operation[Any]], Any]
@@ -341,7 +340,7 @@ def test_the_end_of_the_process_waits_for_a_native_call_that_nobody_waits_for():
 import threading, time
 from inference_core.effects import run
 from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.models import Passage
+from inference_core.embeddings.embedder import Passage
 from langchain_core.embeddings import Embeddings
 started = threading.Event()
 class Slow(Embeddings):

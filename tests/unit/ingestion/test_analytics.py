@@ -11,8 +11,7 @@ from inference_core import open_store
 from inference_core.effects import run
 from inference_core.ingestion.analytics import MemoryStatistics, NamedUsage, statistics
 from inference_core.memory.types import MemoryType
-from inference_core.outbox.candidates import Action, Candidate, Extraction
-from inference_core.outbox.messages import Role
+from inference_core.outbox.messages import Action, Candidate, Extraction, Role
 from inference_core.testing import FrozenClock
 
 NOTHING = MemoryStatistics(0, {}, {}, {}, 0, 0, 0, 0, 0, 0, 0, 0, 0)

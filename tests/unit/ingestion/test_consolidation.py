@@ -14,23 +14,25 @@ from outbox_support import ADA, Scripted, answering, candidates, contents, pipel
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import StoreUnavailable
-from inference_core.ingestion.extraction.rules import RuleExtractor
+from inference_core.ingestion.extraction.schema import RuleExtractor
 from inference_core.ingestion.jobs import jobs, undo
-from inference_core.ingestion.pipeline import BatchOutcome, Pipeline
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.ingestion.worker import BatchOutcome, Pipeline
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryType
-from inference_core.outbox.candidates import (
+from inference_core.outbox.messages import (
+    NO_THREAD,
     Action,
     Candidate,
+    ConversationMessage,
     Entity,
     Extraction,
     KnownMemory,
     Relation,
+    Role,
     extraction_from_json,
     extraction_to_json,
 )
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role
 from inference_core.outbox.outbox import Outbox
 from inference_core.outbox.partitions import Partition
 from inference_core.stores.backend import Row, Write

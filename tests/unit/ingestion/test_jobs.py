@@ -15,10 +15,9 @@ from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidInput, ModelError, VersionConflict
 from inference_core.ingestion import jobs
-from inference_core.ingestion.pipeline import Pipeline
-from inference_core.memory.document import MemoryStoreDocument
-from inference_core.outbox.candidates import Action, Candidate, Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.ingestion.worker import Pipeline
+from inference_core.memory.record import MemoryStoreDocument
+from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Limits, Outbox
 from inference_core.outbox.partitions import retry
 from inference_core.short_term.blocks.memory import UserSession

@@ -16,7 +16,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, StoreError
 from inference_core.ingestion.verbatim import IngestReport, ingest
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.outbox.messages import ConversationMessage, Role, Transcript
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import Outcome, Write

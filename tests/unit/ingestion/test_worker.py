@@ -18,8 +18,7 @@ from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox import partitions as queue
-from inference_core.outbox.candidates import Extraction, KnownMemory
-from inference_core.outbox.messages import ConversationMessage
+from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
 

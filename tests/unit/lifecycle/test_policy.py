@@ -9,10 +9,10 @@ import pytest
 
 from inference_core import ForgettingPolicy, MemoryRecord, MemoryType
 from inference_core.errors import ConfigurationError, InvalidCategory, InvalidInput
-from inference_core.lifecycle.policy import Choice, half_lives, key_of, parse_budget, strength
+from inference_core.lifecycle.forgetting import Choice, half_lives, key_of, parse_budget, strength
 from inference_core.memory.types import get_category_for_type
 from inference_core.settings import MemorySettings
-from inference_core.stores.access_counts import Usage
+from inference_core.stores.maintenance import Usage
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)
 

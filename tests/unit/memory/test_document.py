@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference_core.memory.document import MemoryData, MemoryMetadata, MemoryStoreDocument
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import MemoryData, MemoryMetadata, MemoryRecord, MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 

@@ -6,7 +6,7 @@ import pytest
 
 from inference_core import resolve_user
 from inference_core.errors import IdentityError
-from inference_core.memory.owners import is_owner, owner_mark
+from inference_core.memory.namespaces import is_owner, owner_mark
 
 IDS = ["ada", "ada@example.com", "Ägnes", "owner:ada", "owner:0123456789abcdef:0", "\ud800", "a" * 600]
 

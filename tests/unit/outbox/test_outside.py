@@ -19,8 +19,7 @@ from langchain_core.messages import (
 )
 from work import at_most
 
-from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.outside import MAX_OWN, is_plain, own_sentences, quotes
+from inference_core.outbox.messages import MAX_OWN, ConversationMessage, Role, is_plain, own_sentences, quotes
 from inference_core.outbox.said import Said
 
 QUICK = settings(max_examples=150, deadline=None)

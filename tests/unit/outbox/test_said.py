@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.outside import own_sentences
+from inference_core.outbox.messages import ConversationMessage, Role, own_sentences
 from inference_core.outbox.said import Said, holds
 
 QUICK = settings(max_examples=150, deadline=None)

@@ -17,11 +17,12 @@ from inference_core.retrieval.analysis import (
     MAX_QUERY_CHARACTERS,
     MAX_QUERY_WORDS,
     MAX_TERM_CHARACTERS,
+    META_WORDS,
+    STOP_WORDS,
     analyze,
     is_content_token,
     query_alternatives,
 )
-from inference_core.retrieval.languages import META_WORDS, STOP_WORDS
 
 
 @pytest.mark.parametrize(

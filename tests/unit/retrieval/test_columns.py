@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retrieval_support import EAST, NORTH, WEST, Vector, floats, packed
 
-from inference_core.retrieval import columns as postings
+from inference_core.retrieval import index as postings
 from inference_core.retrieval import vectors
-from inference_core.retrieval.columns import NEVER, Columns, Postings, PostingsView
 from inference_core.retrieval.documents import Term
+from inference_core.retrieval.index import NEVER, Columns, Postings, PostingsView
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, Vectors, VectorsView
 
 NONE = float("nan")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from retrieval_support import floats
 
-from inference_core.retrieval.columns import SESSIONLESS, SessionOrder
+from inference_core.retrieval.index import SESSIONLESS, SessionOrder
 
 ALONE = SESSIONLESS
 

@@ -11,14 +11,19 @@ import pytest
 from retrieval_support import EAST, NORTH, WEST, Vector, asked, floats, index_of, put
 
 from inference_core.memory.types import MEMORY_TYPES
-from inference_core.retrieval import evidence, ranking
-from inference_core.retrieval.evidence import (
+from inference_core.retrieval import ranking
+from inference_core.retrieval.index import ScopeView
+from inference_core.retrieval.query import Query
+from inference_core.retrieval.ranking import (
     HYBRID,
     LATE,
     LEXICAL,
     MULTILINGUAL_LATE,
     PROMISING,
+    LazyRanking,
     Matches,
+    Pool,
+    Ranking,
     Signals,
     Spread,
     Weights,
@@ -28,14 +33,11 @@ from inference_core.retrieval.evidence import (
     over_maximum,
     priors,
     promising,
+    rank,
     relevance,
     spread,
     standardized,
 )
-from inference_core.retrieval.index import ScopeView
-from inference_core.retrieval.pool import Pool
-from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import LazyRanking, Ranking, rank
 from inference_core.retrieval.vectors import Floats
 
 NAN = float("nan")
@@ -60,7 +62,7 @@ def _pool(*vectors: Vector | None) -> Pool:
 
 
 def _feedback(pool: Pool, candidates: Sequence[int], scores: Floats) -> Floats:
-    return evidence.feedback(pool, np.array(candidates, np.intp), scores)
+    return ranking.feedback(pool, np.array(candidates, np.intp), scores)
 
 
 def test_scores_over_the_largest():
@@ -116,12 +118,12 @@ def test_evidence_spreads_within_the_session(weights: Spread, expected: list[flo
 def test_closeness_is_taken_from_the_mean_of_all_vectors():
     pool = _pool(EAST, None, NORTH, WEST, NORTH)
     # The mean is (0, .5); the query minus it (1, -.5).
-    found = evidence.closeness(pool, asked([], floats(*EAST)).vectors).tolist()
+    found = ranking.closeness(pool, asked([], floats(*EAST)).vectors).tolist()
     assert found == pytest.approx([1, NAN, -0.5, -1, -0.5], nan_ok=True)
 
 
 def test_a_query_of_another_size_is_close_to_nothing():
-    assert np.isnan(evidence.closeness(_pool(EAST, NORTH), asked([], floats(1, 0, 0)).vectors)).all()
+    assert np.isnan(ranking.closeness(_pool(EAST, NORTH), asked([], floats(1, 0, 0)).vectors)).all()
 
 
 def test_feedback_is_closeness_to_the_best_three():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import Stemmer
 
-from inference_core.retrieval.languages import LATIN_LANGUAGES, MAX_SAMPLE, STEMMERS, WORDS, language_of, stop_words
+from inference_core.retrieval.analysis import LATIN_LANGUAGES, MAX_SAMPLE, STEMMERS, WORDS, language_of, stop_words
 
 
 @pytest.mark.parametrize(

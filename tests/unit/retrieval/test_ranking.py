@@ -10,11 +10,9 @@ import pytest
 from retrieval_support import EAST, NORTH, NOW, WEST, Vector, asked, delete, floats, index_of, keys_of, put, scores_of
 
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
-from inference_core.retrieval.evidence import HYBRID, LATE, LEXICAL
 from inference_core.retrieval.index import ScopeView
-from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import CANDIDATES, Hit, TokensOf, rank
+from inference_core.retrieval.ranking import CANDIDATES, HYBRID, LATE, LEXICAL, Hit, Place, Pool, TokensOf, rank
 from inference_core.retrieval.vectors import pack_tokens
 
 TEA = asked(["tea"])

@@ -19,8 +19,8 @@ from inference_core.server.api.routes import QuickRoute, Route
 from inference_core.server.app import check_routes, create_app
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.gate import Access
-from inference_core.stores.breaker import PATIENCE
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.writer import PATIENCE
 
 
 async def forgotten() -> int:

@@ -13,10 +13,9 @@ from short_term_support import USER, dialogue, lost_words, marker, markers, mode
 from inference_core import Delete, FlushToLongTerm, MemoryStore, StaticMemory, Summarize, Trim, VectorMemory, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError
-from inference_core.short_term import policy as policies
+from inference_core.short_term import strategies as policies
 from inference_core.short_term.blocks.memory import UserSession, scope_of
-from inference_core.short_term.policy import OverflowPolicy, OverflowResult
-from inference_core.short_term.strategies import Eviction
+from inference_core.short_term.strategies import Eviction, OverflowPolicy, OverflowResult
 from inference_core.short_term.window import Window, count_tokens
 
 SMALL = SimpleNamespace(profile={"max_input_tokens": 1_000})

@@ -14,8 +14,15 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError, IdentityError, ModelError
 from inference_core.memory.text import text_tokens
 from inference_core.short_term.blocks.memory import UserSession
-from inference_core.short_term.policy import OverflowResult, handle_overflow
-from inference_core.short_term.strategies import DEFAULT_SUMMARY_PROMPT, HEAD, Eviction, OverflowStrategy, shortened
+from inference_core.short_term.strategies import (
+    DEFAULT_SUMMARY_PROMPT,
+    HEAD,
+    Eviction,
+    OverflowResult,
+    OverflowStrategy,
+    handle_overflow,
+    shortened,
+)
 from inference_core.short_term.window import Window, count_tokens, is_summary
 from inference_core.testing import ScriptedChatModel
 

@@ -15,9 +15,8 @@ from inference_core import AgentMemoryStoreService, MemoryLifecycle, MemoryStore
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import SEALS
 from inference_core.services.user_memories import purge_user_memories
-from inference_core.stores import access_counts as accesses
-from inference_core.stores.backend import Put, Remove
-from inference_core.stores.codec import PageRequest
+from inference_core.stores import maintenance as accesses
+from inference_core.stores.backend import PageRequest, Put, Remove
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import FrozenClock
 

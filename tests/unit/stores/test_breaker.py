@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable, VersionConflict
-from inference_core.stores.breaker import PATIENCE, Breaker
+from inference_core.stores.writer import PATIENCE, Breaker
 
 
 def failing(error: StoreError) -> None:
@@ -28,7 +28,7 @@ def opened() -> Breaker:
 
 def test_it_refuses_after_five_failures_until_a_call_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("inference_core.stores.breaker.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("inference_core.stores.writer.time", SimpleNamespace(monotonic=lambda: now))
     breaker = opened()
     with pytest.raises(StoreUnavailable, match="Reading it failed 5 times"):
         breaker.check()

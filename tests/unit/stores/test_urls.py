@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inference_core.errors import ConfigurationError
-from inference_core.stores.opening import open_backend
+from inference_core.stores.factory import open_backend
 from inference_core.stores.urls import StoreUrl, parse_url, shown_url, url_of
 
 

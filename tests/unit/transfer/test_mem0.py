@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inference_core.errors import InvalidInput
-from inference_core.transfer.mem0 import is_mem0, mem0_items
+from inference_core.transfer.sources import is_mem0, mem0_items
 
 
 @pytest.mark.parametrize(

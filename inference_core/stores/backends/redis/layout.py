@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, DocumentMetadata, Epoch
-from inference_core.stores.backend import Key, Row, Unreadable
-from inference_core.stores.backends.redis.server import chunked, encoded
-from inference_core.stores.backends.rows import LOST, RowState, lost
-from inference_core.stores.codec import (
+from inference_core.stores.backend import (
     MAX_MICROS,
     MIN_MICROS,
     UNREADABLE,
     Cursor,
+    Key,
+    Row,
+    Unreadable,
     WrongType,
     expiry_micros,
     expiry_of,
@@ -37,6 +37,8 @@ from inference_core.stores.codec import (
     to_micros,
     unpack_namespace,
 )
+from inference_core.stores.backends.redis.server import chunked, encoded
+from inference_core.stores.backends.rows import LOST, RowState, lost
 
 STAMP_BYTES: Final = 12
 DIGITS: Final = 18

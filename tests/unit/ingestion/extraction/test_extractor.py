@@ -25,8 +25,7 @@ from inference_core.ingestion.extraction.extractor import MAX_MESSAGE, ModelExtr
 from inference_core.ingestion.extraction.schema import EXTRACTED_TYPES, ExtractedMemories
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryType
-from inference_core.outbox.candidates import Action, Entity, Extraction, KnownMemory, Relation
-from inference_core.outbox.messages import Role
+from inference_core.outbox.messages import Action, Entity, Extraction, KnownMemory, Relation, Role
 from inference_core.testing import ScriptedChatModel
 
 DRIVERS = pytest.mark.parametrize("drive", [run, arun_now], ids=["run", "arun"])

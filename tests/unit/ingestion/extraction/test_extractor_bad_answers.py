@@ -13,7 +13,7 @@ from support import load
 from inference_core.effects import run
 from inference_core.errors import ModelError
 from inference_core.ingestion.extraction.extractor import ModelExtractor
-from inference_core.outbox.candidates import Candidate
+from inference_core.outbox.messages import Candidate
 from inference_core.testing import ScriptedChatModel
 
 CASES = load("bad_model_outputs.json")

@@ -13,7 +13,7 @@ from extraction_support import NOW, OSLO, extraction, memories, only, said
 from inference_core.ingestion.extraction.schema import TYPES, end_of, folded, plain_text, share_of, start_of
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.types import MemoryType
-from inference_core.outbox.candidates import Entity, Relation
+from inference_core.outbox.messages import Entity, Relation
 
 DOG = "The user has a dog called Rex"
 

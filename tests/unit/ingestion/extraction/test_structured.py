@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 from work import at_most
 
+from inference_core.ingestion.extraction.extractor import MAX_CHARACTERS, MAX_VALUES, PROMPTS, answer_of, find_json
 from inference_core.ingestion.extraction.schema import ExtractedMemories
-from inference_core.ingestion.extraction.structured import MAX_CHARACTERS, MAX_VALUES, PROMPTS, answer_of, find_json
 from inference_core.ingestion.periodic.insights import HigherLevelMemories
 from inference_core.ingestion.periodic.summaries import SessionSummary
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.formats import json_values as module
-from inference_core.ingestion.formats.json_values import json_values, text_files, text_lines
+from inference_core.ingestion.formats import chat_exports as module
+from inference_core.ingestion.formats.chat_exports import json_values, text_files, text_lines
 
 
 def values(path: Path) -> list[Any]:

@@ -15,7 +15,7 @@ from inference_core.errors import ModelError
 from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic import insights
 from inference_core.ingestion.periodic.insights import INSIGHT, MAX_MEMBERS, beliefs, groups_of
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.testing import FrozenClock
 

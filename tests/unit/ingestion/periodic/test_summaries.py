@@ -14,21 +14,21 @@ from inference_core import MemorySource, MemoryStore, Origin, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs
-from inference_core.ingestion.periodic.derived import Citable
-from inference_core.ingestion.periodic.sessions import MAX_CITED, all_said
-from inference_core.ingestion.periodic.sessions import SessionContent as Content
+from inference_core.ingestion.periodic.insights import Citable
 from inference_core.ingestion.periodic.summaries import (
+    MAX_CITED,
     MAX_PORTIONS,
     MIN_WINDOW_TOKENS,
     ExtractiveSummarizer,
     ModelSummarizer,
+    all_said,
 )
+from inference_core.ingestion.periodic.summaries import SessionContent as Content
 from inference_core.memory.trust import Trust
 from inference_core.outbox import partitions as queue
-from inference_core.outbox.candidates import Candidate, Extraction
-from inference_core.outbox.messages import NO_THREAD, Role
+from inference_core.outbox.messages import NO_THREAD, Candidate, Extraction, Role
 from inference_core.outbox.partitions import Partition
-from inference_core.stores.codec import PageRequest
+from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 NOW = datetime(2026, 1, 15, 12, tzinfo=UTC)

@@ -18,9 +18,8 @@ from starlette.authentication import SimpleUser, UnauthenticatedUser
 from starlette.types import Receive, Scope, Send
 
 from inference_core.errors import ConfigurationError
-from inference_core.server.identity import tokens
-from inference_core.server.identity.auth import Permission
-from inference_core.server.identity.tokens import TokenCheck
+from inference_core.server.identity import auth
+from inference_core.server.identity.auth import Permission, TokenCheck
 from inference_core.server.problems import Refusal
 
 ISSUER = "https://id.example.com"
@@ -104,16 +103,16 @@ async def test_new_keys_are_found_and_old_ones_outlive_an_outage(
     check: TokenCheck, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ):
     now = [time.monotonic()]
-    monkeypatch.setattr(tokens.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(auth.time, "monotonic", lambda: now[0])
     assert await check(token())
     issuer.keys.append(json.loads(ECAlgorithm.to_jwk(OTHER.public_key())) | {"kid": "two"})
     for _ in range(5):  # an unknown key does not have the issuer asked each time
         assert await check(token(OTHER, kid="two")) is None
     assert issuer.asked == 2
-    now[0] += tokens.RETRY_S
+    now[0] += auth.RETRY_S
     assert await check(token(OTHER, kid="two"))
     issuer.is_down = True
-    now[0] += tokens.FRESH_S
+    now[0] += auth.FRESH_S
     assert await check(token())
 
 
@@ -122,10 +121,10 @@ async def test_regression_requests_wait_for_keys_that_are_being_fetched(
 ):
     """Of those that came at once, all but the first were told that the issuer is down, or that the token is wrong."""
     now = [time.monotonic()]
-    monkeypatch.setattr(tokens.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(auth.time, "monotonic", lambda: now[0])
     assert all(await asyncio.gather(*(check(token()) for _ in range(5))))
     issuer.keys.append(json.loads(ECAlgorithm.to_jwk(OTHER.public_key())) | {"kid": "two"})
-    now[0] += tokens.RETRY_S
+    now[0] += auth.RETRY_S
     assert all(await asyncio.gather(*(check(token(OTHER, kid="two")) for _ in range(5))))
     assert issuer.asked == 4  # twice, each time for the configuration and the keys
 
@@ -135,7 +134,7 @@ async def test_without_the_issuers_keys_it_is_told_to_come_again(issuer: Issuer)
     with pytest.raises(Refusal) as told:
         await TokenCheck(ISSUER, "memory", jwks_url=f"{ISSUER}/keys", transport=httpx.ASGITransport(issuer))(token())
     assert told.value.status == 503
-    issuer.is_down, issuer.keys = False, ["x" * tokens._MAX_BYTES]
+    issuer.is_down, issuer.keys = False, ["x" * auth._MAX_BYTES]
     with pytest.raises(Refusal):
         await TokenCheck(ISSUER, "memory", transport=httpx.ASGITransport(issuer))(token())
 

@@ -15,7 +15,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, ExtractiveMemory, MemoryStore, RuleExtractor, Worker, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.short_term.blocks import extractive
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.testing import call_tool

@@ -11,8 +11,7 @@ from short_term_support import result
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.outbox.messages import Role
-from inference_core.short_term.blocks.filing import is_call, passage, passages
-from inference_core.short_term.blocks.memory import UserSession
+from inference_core.short_term.blocks.memory import UserSession, is_call, passage, passages
 
 ADA = UserSession("ada", "s1")
 

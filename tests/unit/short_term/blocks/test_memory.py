@@ -11,7 +11,7 @@ from short_term_support import USER, texts
 
 from inference_core import AgentMemory, FlushToLongTerm, MemoryStore, VectorMemory
 from inference_core.errors import BlockFailed, ConfigurationError, IdentityError, InvalidId
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.short_term.blocks.memory import CustomBlock, Memory, Owners, UserSession, as_block
 
 

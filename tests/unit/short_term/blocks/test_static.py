@@ -12,7 +12,7 @@ from short_term_support import in_threads
 from inference_core import AgentMemoryStoreService, MemoryStore, StaticMemory
 from inference_core.errors import ConfigurationError, InvalidId, InvalidMemory, ReadOnlyMemory, VersionConflict
 from inference_core.memory.namespaces import encode_label, global_namespace
-from inference_core.services.operations import update
+from inference_core.services.operations import save
 from inference_core.short_term.blocks.memory import scope_of
 from inference_core.stores.engine import StoreEngine
 
@@ -106,7 +106,7 @@ def test_a_writer_who_never_wins_gives_up(store: MemoryStore, monkeypatch: pytes
         raise VersionConflict("changed")
         yield
 
-    monkeypatch.setattr(update, "ATTEMPTS", 2)
+    monkeypatch.setattr(save, "ATTEMPTS", 2)
     monkeypatch.setattr(type(scope_of(store).engine), "write", losing)
     with pytest.raises(VersionConflict):
         StaticMemory(["a"], store).load()

@@ -11,13 +11,12 @@ import pytest
 from langchain_core.embeddings import Embeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.models import Passage
+from inference_core.embeddings.embedder import Embedder, Passage
 from inference_core.errors import EmbeddingMismatch
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.backends.memory import InMemoryBackend
+from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace
-from inference_core.stores.opening import open_backend
 from inference_core.transfer.copying import reembed
 
 

@@ -21,7 +21,7 @@ from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Term
 from inference_core.retrieval.ranking import FEW
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.backends.tables import Table
+from inference_core.stores.backends.rows import Table
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing import indexes
 from inference_core.stores.indexing.indexes import IndexCache, RowCache, needed_megabytes

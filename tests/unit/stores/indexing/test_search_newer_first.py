@@ -10,7 +10,7 @@ import pytest
 from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.memory.document import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.services.agent_memory_service import SyncMemoryService
 

@@ -1,32 +1,197 @@
-"""The sources of this package: memories, what belongs to them, the conversation, and what holds for all users."""
+"""ContextBuilder: the context of a prompt, from many sources that are asked side by side under one deadline.
+
+For applications that build prompts themselves. An agent's turn does not come through here, but through
+`operations/prompt_context.py`.
+
+ContextSource: where a part of the context comes from, and the request that it answers.
+
+The sources of this package: memories, what belongs to them, the conversation, and what holds for all users.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, tzinfo
+from functools import partial
+from inspect import isawaitable
 from itertools import zip_longest
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast, runtime_checkable
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    BaseMessage,
+    HumanMessage,
+    MessageLikeRepresentation,
+    SystemMessage,
+    convert_to_messages,
+)
 
+from inference_core.asking import check_model
 from inference_core.clock import in_zone
-from inference_core.context.engineer import SPEAKERS
-from inference_core.context.items import ContextItem, section_of
-from inference_core.effects import Operation
-from inference_core.memory.namespaces import Namespace, global_namespace
+from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SPEAKERS, SUMMARY, ContextEngineer, with_summary
+from inference_core.context.items import AssembledContext, ContextItem, section_of
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle
+from inference_core.errors import (
+    ConfigurationError,
+    DeadlineExceeded,
+    IdentityError,
+    InvalidId,
+    ModelError,
+    StoreUnavailable,
+)
+from inference_core.memory.namespaces import Namespace, Space, encode_label, global_namespace
 from inference_core.memory.record import MemoryRecord, why_invalid
 from inference_core.memory.text import text_field
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import IDEA, MemoryCategory, MemoryType, validate_memory_category, validate_memory_type
 from inference_core.outbox.messages import author_of
-from inference_core.services.context_builder.source import ContextRequest
+from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.messages import MAX_KEPT, kept_messages, said_at
 from inference_core.services.operations.recall import asks
-from inference_core.services.operations.scope import record_of
+from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import FoundRow, Search
+from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing.search import FoundRow, Search, SearchResult
 from inference_core.stores.indexing.snapshot import Snapshot
+
+Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
+"""Items, an operation that returns them, or an awaitable of them, which runs on an event loop of its own."""
+
+
+class SharedSearches:
+    """The searches of several sources, by source; the first one that asks for its result runs all of them at once."""
+
+    def __init__(self, engine: StoreEngine, searches: Mapping[str, Search]) -> None:
+        self._engine = engine
+        self._searches = searches
+        self._results: Future[dict[str, SearchResult]] = Future()
+        self._lock = threading.Lock()
+        self._is_begun = False
+
+    def holds(self, source: str) -> bool:
+        """Whether the search of ``source`` is among them."""
+        return source in self._searches
+
+    @property
+    def necessity(self) -> float | None:
+        """The log-odds that a reply to their text needs memory; None if no model tells, or nothing was found so far."""
+        is_found = self._results.done() and not self._results.cancelled() and self._results.exception() is None
+        return next((one.necessity for one in self._results.result().values()), None) if is_found else None
+
+    def result_of(self, source: str) -> Operation[SearchResult]:
+        """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
+        with self._lock:
+            is_first, self._is_begun = not self._is_begun, True
+
+        def search() -> dict[str, SearchResult]:
+            found = run(self._engine.search_together(list(self._searches.values())))
+            return dict(zip(self._searches, found, strict=True))
+
+        if is_first:
+            settle(self._results, search)
+        return (yield Effect(lambda: self._results))[source]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRequest:
+    """What the sources of a context are asked. ``scope`` is the agent's view of the store, ``now`` an aware datetime.
+
+    ``shared`` holds the search results that sources share, so each search runs once.
+    """
+
+    user_id: str
+    query: str | None
+    messages: Sequence[BaseMessage]
+    scope: MemoryScope
+    now: datetime
+    shared: SharedSearches | None = None
+
+    def search(self, source: str, search: Search) -> Operation[SearchResult]:
+        """What ``source`` finds by ``search``, ranked once for all that ask the same. Raises StoreError."""
+        if self.shared is None or not self.shared.holds(source):
+            return self.scope.engine.search(search)
+        return self.shared.result_of(source)
+
+    @property
+    def question(self) -> str | None:
+        """The query, None if it is blank. Raises InvalidInput if it is not text."""
+        return self.query if self.query is not None and asks(self.query) else None
+
+    @property
+    def zone(self) -> tzinfo:
+        """The user's time zone."""
+        return self.scope.zone
+
+
+@runtime_checkable
+class ContextSource(Protocol):
+    """A source of context. It returns items of the request's user only.
+
+    ``fetch`` may block and may raise: it runs on a thread of its own, and a source that is late or fails is left out.
+    """
+
+    @property
+    def name(self) -> str:
+        """Unique among the sources of a builder."""
+        ...
+
+    @property
+    def section(self) -> str:
+        """The heading of its items; "" if it has several."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """How many items it may return; more are cut off."""
+        ...
+
+    def fetch(self, request: ContextRequest) -> Given:
+        """Its items for ``request``, the best first."""
+        ...
+
+
+@runtime_checkable
+class SearchingSource(ContextSource, Protocol):
+    """A source that searches for the question, and takes the result from `ContextRequest.search`."""
+
+    def question(self, request: ContextRequest) -> Search | None:
+        """Its search for the question; None if it runs none, or another one. May raise what its ``fetch`` raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSource:
+    """Your own source. ``find`` returns texts or items, and may be a coroutine function."""
+
+    name: str
+    find: Callable[[ContextRequest], Iterable[str | ContextItem] | Awaitable[Iterable[str | ContextItem]]]
+    section: str = ""
+    limit: int = 10
+
+    def fetch(self, request: ContextRequest) -> Given:
+        """The items that ``find`` returns. Texts have no relevance, so they are not pruned."""
+        section = self.section or self.name
+
+        def items(found: Iterable[str | ContextItem]) -> list[ContextItem]:
+            return [
+                ContextItem(id=str(at), text=one, section=section, source=self.name, score=-at)
+                if isinstance(one, str)
+                else one
+                for at, one in enumerate(found)
+            ]
+
+        async def awaited(found: Awaitable[Iterable[str | ContextItem]]) -> Sequence[ContextItem]:
+            return items(await found)
+
+        found = self.find(request)
+        return awaited(found) if isawaitable(found) else items(found)
+
 
 Accepts = Callable[[MemoryRecord], bool]
 """Whether a source returns this memory."""
@@ -389,3 +554,213 @@ def item_of(found: FoundRow, source: str, section: str, share: float = 1.0) -> C
         score=found.score,
         signals=found.shares,
     )
+
+
+DEFAULT_DEADLINE_S: Final = 1.0
+DEFAULT_SOURCES: Final[tuple[ContextSource, ...]] = (
+    RecentMessages(),
+    Memories(),
+    Entities(),
+    AssociatedMemories(),
+    consolidated_memories(),
+    goals(),
+    ideas(),
+    StaticFacts(),
+)
+WORKERS: Final = 8
+"""How many calls of one source run at a time; while all of them hang, the source is left out at once."""
+_HANG_S: Final = 2.0
+"""A call that has run for this long counts as hung; no prompt waits for a source nearly as long."""
+_AN_INSTANT_S: Final = 0.001
+_MAX_REASON: Final = 200
+_EVERYBODY: Final = global_namespace(MemoryCategory.SEMANTIC, "any")[0]
+
+
+class ContextBuilder:
+    """Builds context for prompts: asks all sources at once, then selects and renders with an engineer.
+
+    Safe to share between users, threads and event loops. `sync` has the same `build` for sync code.
+
+    Args:
+        service: The memory as the agent sees it.
+        sources: Where items come from. By default all sources of this package.
+        engineer: Selects, orders and renders the items.
+        deadline: Seconds for all sources together. A late source is left out. None: no limit.
+        max_tokens: The maximum size of the text, by the engineer's counter.
+        model: Summarizes items that do not fit; `build` waits for it. None: they are left out.
+
+    Raises:
+        ConfigurationError: Two sources have the same name, an object is not a source, or the deadline is not positive.
+    """
+
+    def __init__(
+        self,
+        service: AgentMemoryStoreService | SyncMemoryService,
+        sources: Sequence[ContextSource] = DEFAULT_SOURCES,
+        *,
+        engineer: ContextEngineer | None = None,
+        deadline: float | None = DEFAULT_DEADLINE_S,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        model: BaseChatModel | None = None,
+    ) -> None:
+        if deadline is not None and not deadline > 0:
+            raise ConfigurationError(f"deadline must be a positive number of seconds, or None, not {deadline}")
+        for one in sources:
+            if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+                raise ConfigurationError(
+                    f"{one!r:.80} is not a context source: it needs name, section, limit and fetch"
+                )
+        if model is not None:
+            check_model(model)
+        # Each has workers of its own, so that a source that hangs takes nothing from the others.
+        self._pools = {one.name: WorkerPool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
+        if len(self._pools) < len(sources):
+            raise ConfigurationError("Two context sources have the same name; give one of them another")
+        for pool in self._pools.values():
+            weakref.finalize(self, pool.close)
+        self._scope = service.scope
+        self._sources = tuple(sources)
+        self.engineer = engineer or ContextEngineer()
+        self.deadline = deadline
+        self.max_tokens = max_tokens
+        self.model = model
+        self.sync = SyncContextBuilder(self)
+
+    async def build(
+        self,
+        user_id: UserId,
+        query: str | None = None,
+        *,
+        messages: Sequence[MessageLikeRepresentation] = (),
+        max_tokens: int | None = None,
+    ) -> AssembledContext:
+        """Builds the context for a question.
+
+        Args:
+            user_id: The user whose memories are used.
+            query: The question. Without one, sources return their newest items.
+            messages: The conversation so far.
+            max_tokens: Overrides the builder's own.
+
+        Returns:
+            The rendered ``text`` and what it was made of. ``left_out`` names the sources that failed or were late.
+
+        Raises:
+            InvalidId: ``user_id`` is not usable.
+        """
+        return await arun(self.operation(user_id, query, messages, max_tokens))
+
+    def operation(
+        self, user_id: UserId, query: str | None, messages: Sequence[MessageLikeRepresentation], max_tokens: int | None
+    ) -> Operation[AssembledContext]:
+        """What `build` does, for its async and its sync form."""
+        encode_label(user_id)
+        if isinstance(user_id, Space):
+            raise InvalidId("A context is for a user, whose spaces are in it; pass the ID of a user")
+        request = ContextRequest(
+            user_id=str(user_id),
+            query=query,
+            messages=convert_to_messages(messages),
+            scope=self._scope,
+            now=self._scope.clock.now(),
+        )
+        items, left_out, necessity = yield from self._gathered(request)
+        room = self.max_tokens if max_tokens is None else max_tokens
+        now, zone = request.now, request.zone
+        if self.model is not None:
+            try:
+                context = yield from with_summary(
+                    self.engineer,
+                    items,
+                    self.model,
+                    query=query,
+                    now=now,
+                    zone=zone,
+                    max_tokens=room,
+                    necessity=necessity,
+                )
+                return replace(context, left_out=left_out)
+            except ModelError as error:
+                left_out[SUMMARY] = str(error)
+        context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room, necessity=necessity)
+        return replace(context, left_out=left_out)
+
+    def _gathered(self, request: ContextRequest) -> Operation[tuple[list[ContextItem], dict[str, str], float | None]]:
+        """The items of the sources that answer in time, why the others gave none, and whether memory is needed.
+
+        Raises no source's error.
+        """
+        deadline = Deadline(self.deadline)
+        items: list[ContextItem] = []
+        left_out: dict[str, str] = {}
+        searches: dict[str, Search] = {}
+        for source in self._sources:
+            with suppress(Exception):  # its fetch asks the same, and says what is wrong
+                search = source.question(request) if isinstance(source, SearchingSource) else None
+                if search is not None and search.text == request.query:
+                    searches[source.name] = search
+        shared = SharedSearches(request.scope.engine, searches)
+        request = replace(request, shared=shared)
+        under_way: list[tuple[str, Future[list[ContextItem]]]] = []
+        for source in self._sources:
+            try:
+                under_way.append((source.name, self._pools[source.name].submit(partial(_fetched, source, request))))
+            except (StoreUnavailable, RuntimeError) as error:  # its workers hang, or no thread can be started
+                left_out[source.name] = _reason(error)
+        try:
+            for name, future in under_way:
+                try:
+                    left = deadline.remaining()
+                except DeadlineExceeded:
+                    left = _AN_INSTANT_S  # what is there by now is taken
+                try:
+                    may_block = request.scope.engine.pool.may_block
+                    items += yield Effect(lambda own=future: own, timeout=left, may_block=may_block)
+                except DeadlineExceeded:
+                    left_out[name] = "late"
+                except Exception as error:  # noqa: BLE001 - whatever one source raises, the others are shown
+                    left_out[name] = _reason(error)
+        finally:
+            for _, future in under_way:
+                future.cancel()
+        return items, left_out, shared.necessity
+
+
+class SyncContextBuilder:
+    """`ContextBuilder` for code without async."""
+
+    def __init__(self, builder: ContextBuilder) -> None:
+        self._builder = builder
+
+    def build(
+        self,
+        user_id: UserId,
+        query: str | None = None,
+        *,
+        messages: Sequence[MessageLikeRepresentation] = (),
+        max_tokens: int | None = None,
+    ) -> AssembledContext:
+        """Like `ContextBuilder.build`; it blocks."""
+        return run(self._builder.operation(user_id, query, messages, max_tokens))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_MAX_REASON]}"
+
+
+def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem]:
+    """The items of ``source``, under its name. Raises what it raises, IdentityError for a memory of another user."""
+
+    async def awaited(given: Awaitable[Sequence[ContextItem]]) -> Sequence[ContextItem]:
+        return await given
+
+    given: Any = source.fetch(request)
+    if isinstance(given, Generator):
+        given = run(cast("Operation[Sequence[ContextItem]]", given))
+    elif isawaitable(given):
+        given = asyncio.run(awaited(cast("Awaitable[Sequence[ContextItem]]", given)))
+    items: list[ContextItem] = list(given)[: source.limit]
+    owners = (encode_label(request.user_id), _EVERYBODY)
+    if any(item.record is not None and item.record.namespace[0] not in owners for item in items):
+        raise IdentityError(f"Source {source.name} gave a memory of another user")
+    return [replace(item, source=source.name) for item in items]

@@ -6,22 +6,29 @@ read here and not in the settings); users' ids never are.
 
 Source: the spans ``gen_ai.memory.client`` and the metric ``gen_ai.client.operation.duration`` of OpenTelemetry's
 semantic conventions for generative AI (in development).
+
+Log lines as JSON, for log collectors: with the trace, but only the class and the location of errors.
+
+Shows searches in LangSmith as retriever runs, children of the current run. Nothing is imported for it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
+from datetime import UTC, datetime
 from functools import partial
+from hashlib import blake2b
+from secrets import token_bytes
+from traceback import extract_tb
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, cast
-
-from inference_core import retriever_runs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -139,7 +146,7 @@ def observed(
     agent: str | None, operation: Callable[P, Generator[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
 ) -> Generator[Any, Any, T]:
     """Runs ``operation`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration."""
-    tracer, parent = _tracer(), retriever_runs.current()
+    tracer, parent = _tracer(), current_run()
     is_measured = bool(_sinks) or _meter() is not None
     if tracer is None and parent is None and not is_measured:
         return (yield from operation(*args, **kwargs))
@@ -158,14 +165,14 @@ def observed(
         attributes["langfuse.observation.type"] = "retriever"
     shows = parent is not None and captures_content()
     query = {"query": given.get("query")} if shows else {}
-    run = retriever_runs.begun(parent, query) if parent is not None and name == SEARCH else None
+    run = run_begun(parent, query) if parent is not None and name == SEARCH else None
     began, labels = time.perf_counter(), {OPERATION: name}
     with _Span(tracer, name, attributes) if tracer else nullcontext() as span:
         try:
             found = yield from operation(*args, **kwargs)
         except BaseException as error:  # also a cancelled operation has an outcome to record
             labels[ERROR] = type(error).__name__
-            retriever_runs.end(run, None, labels[ERROR], shows=shows)
+            run_ended(run, None, labels[ERROR], shows=shows)
             raise
         else:
             documents = _documents(found)
@@ -175,7 +182,7 @@ def observed(
                 record("inference_core.recall.results", len(documents))
                 if documents and (relevance := getattr(documents[0], "relevance", None)) is not None:
                     record("inference_core.recall.relevance", relevance)
-            retriever_runs.end(run, documents, None, shows=shows)
+            run_ended(run, documents, None, shows=shows)
             return found
         finally:
             if is_measured:
@@ -384,3 +391,82 @@ def _outcome(
             records = [{"content": str(given["content"])}]
         attributes["gen_ai.memory.records"] = json.dumps(records, ensure_ascii=False)
     return attributes
+
+
+def current_run() -> Any:
+    """The run that LangSmith is tracing; None if there is none, or the process has not loaded LangSmith."""
+    # While another thread imports the module, it is listed but has no functions yet.
+    current_run = getattr(sys.modules.get("langsmith.run_helpers"), "get_current_run_tree", None)
+    return current_run() if current_run else None
+
+
+def run_begun(parent: Any, inputs: Mapping[str, Any]) -> Any:
+    """Starts a retriever run as a child of ``parent``; None if LangSmith cannot create it. Never raises."""
+    run = None
+    with suppress(Exception):  # telemetry breaks nothing
+        run = parent.create_child("recall_memories", run_type="retriever", inputs=inputs)
+        run.post()
+    return run
+
+
+def run_ended(run: Any, documents: Sequence[Any] | None, error: str | None, *, shows: bool) -> None:
+    """Ends ``run``, if there is one, with the ``documents`` found; with their texts if ``shows``. Never raises."""
+    if run is None:
+        return
+    with suppress(Exception):  # telemetry breaks nothing
+        found = [
+            {
+                "page_content": one.content if shows else "",
+                "type": "Document",
+                "metadata": {"id": one.id, "score": getattr(one, "score", None)},
+            }
+            for one in documents or ()
+            if hasattr(one, "content")
+        ]
+        run.end(outputs={"documents": found}, error=error)
+        run.patch()
+
+
+_FIELDS: Final = ("method", "route", "status", "seconds", "key_id")
+"""Attributes that a line takes over from its record, if present."""
+_FRAMES: Final = 5
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats each record as one line of JSON.
+
+    A record's ``user_id`` becomes a hash with the ``key`` (by default a random one), so that the lines about a user can
+    be found, but name nobody. The text of an exception that was logged with its traceback is left out, because it may
+    quote a memory; messages are logged as they are.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        super().__init__()
+        self._key = (key or token_bytes(32))[:64]
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The JSON of ``record``, without a line end."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if parent := traceparent():
+            _, line["trace_id"], line["span_id"], _ = parent.split("-")
+        line |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        if user := getattr(record, "user_id", None):
+            line["user"] = blake2b(str(user).encode(errors="replace"), key=self._key, digest_size=8).hexdigest()
+        if record.exc_info and record.exc_info[0]:
+            line["error"] = record.exc_info[0].__name__
+            frames = extract_tb(record.exc_info[2])[-_FRAMES:]
+            line["at"] = [f"{one.filename}:{one.lineno} {one.name}" for one in frames]
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def use_json_logs(key: bytes | None = None) -> None:
+    """Makes this process log to standard error as JSON, including a line for each HTTP request that it serves."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(key))
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger("inference_core").setLevel(logging.INFO)
