@@ -47,7 +47,13 @@ CORPORA = frozenset(
     | {"test_background_example.py", "test_search_filters.py", "test_context_benchmark.py", "test_costs.py"}
     | {"test_migration.py", "test_migration_postgres.py", "test_migration_table.py", "test_model_wheels.py"}
     | {"test_middleware.py", "test_short_term_middleware.py", "test_tools.py", "test_prompt.py", "test_profile.py"}
-    | {"test_cold_recall.py", "test_settings_effect.py", "test_local.py", "test_structured.py", "test_consolidation.py"}
+    | {
+        "test_cold_recall.py",
+        "test_settings_effect.py",
+        "test_local.py",
+        "test_extractor_structured.py",
+        "test_consolidation.py",
+    }
     | {"test_search_newer_first.py", "test_engineer_cases.py", "test_forgetting.py", "test_capture.py"}
 )
 """Much of the same: what these reach is reached by tests of single modules too, but for tests marked as traced."""

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from inference_core.embeddings import large
-from inference_core.embeddings.large import FOLDER, MAX_TOKENS, TOKENIZER, LargeEmbeddings, buckets, convert
+from inference_core.embeddings.large import ARCHIVED, MAX_TOKENS, TOKENIZER, LargeEmbeddings, buckets, convert
 
 WIDTH: Final = 64
 HEADS: Final = 2
@@ -158,9 +158,9 @@ def archive() -> bytes:
     }
     whole = BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as files:
-        files.writestr(f"{FOLDER}/model.safetensors", struct.pack("<Q", len(head)) + head + content)
-        files.writestr(f"{FOLDER}/config.json", json.dumps(config))
-        files.writestr(f"{FOLDER}/{TOKENIZER}", json.dumps(tokenizer))
+        files.writestr(f"{ARCHIVED}/model.safetensors", struct.pack("<Q", len(head)) + head + content)
+        files.writestr(f"{ARCHIVED}/config.json", json.dumps(config))
+        files.writestr(f"{ARCHIVED}/{TOKENIZER}", json.dumps(tokenizer))
     return whole.getvalue()
 
 

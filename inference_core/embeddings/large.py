@@ -33,7 +33,7 @@ from inference_core.errors import MissingExtra
 
 TOKENIZER: Final = "tokenizer.json"
 MAX_TOKENS: Final = 384
-_FOLDER: Final = "all-mpnet-base-v2"
+ARCHIVED: Final = "all-mpnet-base-v2"
 _SIZE: Final = struct.Struct("<Q")
 _FIRST_POSITION: Final = 2
 """The positions before it are for padding, as in RoBERTa."""
@@ -59,18 +59,18 @@ _KINDS: Final = {"w": "weight", "b": "bias"}
 def convert(archive: IO[bytes]) -> dict[str, bytes]:
     """The contents of the files `MODEL` (the graph), `WEIGHTS` and `TOKENIZER`. Needs the package ``onnx``.
 
-    ``archive`` is a ZIP file with the folder `_FOLDER`. The graph takes ``input_ids`` and ``attention_mask`` (texts,
+    ``archive`` is a ZIP file with the folder `ARCHIVED`. The graph takes ``input_ids`` and ``attention_mask`` (texts,
     tokens), at most 384 tokens, and outputs ``last_hidden_state`` (texts, tokens, 768).
     """
     with ZipFile(archive) as files:
-        graph = _Graph(tensors(files.read(f"{_FOLDER}/model.safetensors")))
-        config = json.loads(files.read(f"{_FOLDER}/config.json"))
-        tokenizer = files.read(f"{_FOLDER}/{TOKENIZER}")
+        graph = _Graph(tensors(files.read(f"{ARCHIVED}/model.safetensors")))
+        config = json.loads(files.read(f"{ARCHIVED}/config.json"))
+        tokenizer = files.read(f"{ARCHIVED}/{TOKENIZER}")
     width, heads, inner = (config[name] for name in ("hidden_size", "num_attention_heads", "intermediate_size"))
     states = graph.embedded()
     for layer in range(config["num_hidden_layers"]):
         states = graph.layer(states, f"{layer}.", width, heads, inner, "bias")
-    return {MODEL: graph.finished(_FOLDER, states, width), WEIGHTS: bytes(graph.weights), TOKENIZER: tokenizer}
+    return {MODEL: graph.finished(ARCHIVED, states, width), WEIGHTS: bytes(graph.weights), TOKENIZER: tokenizer}
 
 
 def tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
