@@ -22,7 +22,7 @@ from timing import WARM_UP, by_turns, quantile, scratch
 from writing import bar, plain
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.effects import Operation, in_thread
+from inference_core.effects import in_thread
 from inference_core.effects import run as run_plan
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
@@ -39,12 +39,12 @@ MODEL_S: Final = 0.05
 class SlowExtractor:
     """An extractor that takes as long as a quick model and finds a memory in each message."""
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         """Waits, then gives the messages' texts."""
         del offered, now, zone
-        yield in_thread(partial(time.sleep, MODEL_S), 10 * MODEL_S)
+        await in_thread(partial(time.sleep, MODEL_S), 10 * MODEL_S)
         return Extraction([Candidate(content=message.text) for message in messages])
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from inference_core.effects import Effect, Operation, in_thread
+from inference_core.effects import Effect, in_thread
 from inference_core.errors import ConfigurationError, DeadlineExceeded, InferenceCoreError, ModelError, raised_as
 from inference_core.memory.redaction import told_error
 
@@ -27,9 +27,9 @@ def check_model(model: object) -> None:
         )
 
 
-def ask(
+async def ask(
     model: Runnable[Any, Any], messages: Sequence[BaseMessage], timeout: float | None = MODEL_TIMEOUT_S
-) -> Operation[Any]:
+) -> Any:
     """The answer of ``model`` to ``messages``. Raises ModelError, also after ``timeout`` seconds without an answer."""
     call = partial(model.invoke, list(messages), _UNHEARD)
     wait: Effect[Any] = replace(in_thread(call, timeout), native=partial(model.ainvoke, list(messages), _UNHEARD))
@@ -38,7 +38,7 @@ def ask(
         but=InferenceCoreError,
     ):
         try:
-            answer: Any = yield wait
+            answer: Any = await wait
         except DeadlineExceeded as error:
             raise ModelError("The chat model did not answer in time") from error
         return answer

@@ -1,8 +1,8 @@
-"""Operations as generators of effects, and the two drivers that run them. Sync and async code differ only here.
+"""Operations as coroutines that await effects, and the two drivers that run them. Sync and async code differ only here.
 
-An `Operation` yields an `Effect` whenever it has to wait, is resumed with the effect's result, and returns its own.
-`run` drives it in the caller's thread, `arun` on an event loop. Blocking work runs on a `WorkerPool` that the store
-owns, never on the loop's default executor.
+An `Operation` awaits an `Effect` whenever it has to wait, and nothing else but other operations. `run` drives it in the
+caller's thread, `arun` on an event loop. Blocking work runs on a `WorkerPool` that the store owns, never on the loop's
+default executor.
 
 A caller that went away, a caller whose time is up and a database that does not answer are three different things. In
 the first two cases, a call that is still queued is dropped and one that runs goes on; neither says anything about the
@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -60,9 +60,14 @@ class Effect(Generic[T]):
     may_block: Callable[[], None] = any_thread
     patience: Patience | None = None
 
+    def __await__(self) -> Generator[Effect[T], T, T]:
+        """Hands itself to the driver of the operation that awaits it, and returns what it was waited for."""
+        return (yield self)
 
-Operation = Generator[Effect[Any], Any, T]
-"""A generator that yields effects and returns a T."""
+
+Operation = Coroutine[Effect[Any], Any, T]
+"""A coroutine that awaits effects and returns a T: what an ``async def`` of this package returns unless it says that an
+event loop runs it. `run` and `arun` drive it."""
 Progress = Callable[[int, int], None]
 """Long work calls it with how much is done and how much there is, in rows, memories or users."""
 
@@ -245,10 +250,10 @@ class WorkerPool:
             self._wake.notify()
         return future
 
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
         task = carried(partial(function, *args, **kwargs))
-        result: T = yield Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
+        result: T = await Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
         return result
 
     def close(self, timeout: float = 0.0) -> None:
@@ -320,15 +325,15 @@ def patiently(seconds: float, operation: Operation[T]) -> Operation[T]:
     return _changed(operation, lambda effect: replace(effect, patience=patience))
 
 
-def _changed(operation: Operation[T], change: Callable[[Effect[Any]], Effect[Any]]) -> Operation[T]:
-    advance = partial(next, operation)
+async def _changed(operation: Operation[T], change: Callable[[Effect[Any]], Effect[Any]]) -> T:
+    advance = partial(operation.send, None)
     while True:
         try:
             effect = advance()
         except StopIteration as stop:
             return stop.value
         try:
-            advance = partial(operation.send, (yield change(effect)))
+            advance = partial(operation.send, await change(effect))
         except BaseException as error:  # noqa: BLE001 - thrown into the operation, which decides
             advance = partial(operation.throw, error)
 
@@ -336,7 +341,7 @@ def _changed(operation: Operation[T], change: Callable[[Effect[Any]], Effect[Any
 def run(operation: Operation[T], timeout: float | None = None) -> T:
     """Runs ``operation`` in this thread. Raises what it raises, and DeadlineExceeded after ``timeout`` seconds."""
     deadline = Deadline(timeout)
-    advance = partial(next, operation)
+    advance = partial(operation.send, None)
     while True:
         try:
             effect = advance()
@@ -348,10 +353,10 @@ def run(operation: Operation[T], timeout: float | None = None) -> T:
             advance = partial(operation.throw, error)
 
 
-async def arun(operation: Operation[T], timeout: float | None = None) -> T:  # noqa: ASYNC109 - one for both drivers
+async def arun(operation: Operation[T], timeout: float | None = None) -> T:
     """Runs ``operation`` on the running event loop; otherwise like ``run``."""
     deadline = Deadline(timeout)
-    advance = partial(next, operation)
+    advance = partial(operation.send, None)
     while True:
         try:
             effect = advance()

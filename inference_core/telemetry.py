@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -142,14 +142,14 @@ def record(name: str, value: float = 1.0, labels: Mapping[str, str] | None = Non
     add(value, labels)
 
 
-def observed(
-    agent: str | None, operation: Callable[P, Generator[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-) -> Generator[Any, Any, T]:
+async def observed(
+    agent: str | None, operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
     """Runs ``operation`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration."""
     tracer, parent = _tracer(), current_run()
     is_measured = bool(_sinks) or _meter() is not None
     if tracer is None and parent is None and not is_measured:
-        return (yield from operation(*args, **kwargs))
+        return await operation(*args, **kwargs)
     given = dict(zip(operation.__code__.co_varnames, args, strict=False)) | kwargs  # pyright: ignore[reportFunctionMemberAccess] - operations are functions
     name = _OPERATIONS.get(operation.__name__, operation.__name__)
     if name == CREATE and given.get("memory_id"):
@@ -169,7 +169,7 @@ def observed(
     began, labels = time.perf_counter(), {OPERATION: name}
     with _Span(tracer, name, attributes) if tracer else nullcontext() as span:
         try:
-            found = yield from operation(*args, **kwargs)
+            found = await operation(*args, **kwargs)
         except BaseException as error:  # also a cancelled operation has an outcome to record
             labels[ERROR] = type(error).__name__
             run_ended(run, None, labels[ERROR], shows=shows)

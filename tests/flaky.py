@@ -73,7 +73,7 @@ def crossed(*groups: Mapping[str, object] | Sequence[str]) -> list[ParameterSet]
 
 def run_with_fault(plan: Operation[Any], at: int, fault: BaseException, *, after: bool = False) -> Any:
     """Runs ``plan``, but its effect number ``at`` raises ``fault``; ``after`` it was done all the same."""
-    advance: Callable[[], Any] = partial(next, plan)
+    advance: Callable[[], Any] = partial(plan.send, None)
     for number in count():
         try:
             effect = advance()

@@ -9,7 +9,7 @@ from typing import Any
 
 from inference_core import AgentMemoryStoreService
 from inference_core.clock import Clock
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.ingestion.worker import BatchReport, Pipeline
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
 from inference_core.outbox.outbox import Claim, Limits, Outbox
@@ -41,10 +41,9 @@ class Scripted:
         self.offered: list[list[KnownMemory]] = []
         self._lock = threading.Lock()
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
-        yield from ()
+    ) -> Extraction:
         with self._lock:
             self.asked.append([message.text for message in messages])
             self.offered.append(list(offered))
@@ -80,10 +79,10 @@ def seen(outbox: Outbox, partition: Partition = ADA) -> int:
     return dict(run(outbox.partitions())).get(partition, 0)
 
 
-def claiming(outbox: Outbox, partition: Partition, version: int) -> Operation[Claim | None]:
+async def claiming(outbox: Outbox, partition: Partition, version: int) -> Claim | None:
     """A batch that was ready and is claimed now, if there is one."""
-    found = yield from outbox.next_batch(partition, version)
-    return None if found is None else (yield from outbox.claim(found))
+    found = await outbox.next_batch(partition, version)
+    return None if found is None else await outbox.claim(found)
 
 
 def step(pipeline: Pipeline, partition: Partition = ADA) -> BatchReport:

@@ -125,10 +125,10 @@ def model_of(*turns: Any) -> ScriptedChatModel:
     return ScriptedChatModel(turns=list(turns))
 
 
-def resumed(plan: Operation[Any], effect: Any) -> Operation[Any]:
+async def resumed(plan: Operation[Any], effect: Any) -> Any:
     """What is left of ``plan``, which waits for ``effect``."""
     while True:
-        given = yield effect
+        given = await effect
         try:
             effect = plan.send(given)
         except StopIteration as stop:

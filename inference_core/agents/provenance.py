@@ -20,7 +20,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langgraph.types import Command
 
 from inference_core.agents.identity import agent_of, field_of, forgets_state, is_subagent
-from inference_core.effects import Operation
 from inference_core.errors import StoreError, only_warned
 from inference_core.memory.namespaces import is_owner, space_in
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
@@ -73,14 +72,14 @@ class MemoryToolCall(NamedTuple):
             return text, topic, replace(self.source, origin=Origin.TOOL)
         return owned, topic and (topic if topic.casefold() in owned.casefold() else None), self.source
 
-    def stated(self, text: str, source: MemorySource) -> Operation[None]:
+    async def stated(self, text: str, source: MemorySource) -> None:
         """Removes pending memories with the words of ``text``, which the user stated and which was just stored.
 
         Does nothing without text from outside in the conversation, or if ``source`` is external itself.
         """
         if self.said is not None and self.said.has_outside and source.trust is not Trust.EXTERNAL:
             with suppress(StoreError):  # ``text`` is stored all the same
-                yield from withdraw(self.scope, self.user_id, text)
+                await withdraw(self.scope, self.user_id, text)
 
     def refusal(self, old: MemoryStoreDocument, new: str | None) -> str | None:
         """Why ``new`` may not replace ``old``, or why ``old`` may not be deleted (``new`` is None); None if it may.
@@ -105,9 +104,9 @@ class MemoryToolCall(NamedTuple):
         return None if is_fit else _CHANGE.format(why=_PINNED if is_pinned else _STATED)
 
 
-def said_in(
+async def said_in(
     runtime: Any, scope: MemoryScope, user: str, session: str | None, is_trusted: IsTrusted | None = None
-) -> Operation[Said | None]:
+) -> Said | None:
     """What the user said in the conversation that a tool is called in; None if the application's own code calls it.
 
     Without proof that nothing in it is from outside, it counts as if something were: in an agent without this package's
@@ -119,7 +118,7 @@ def said_in(
         return Said((), has_outside=True) if hasattr(runtime, "tool_call_id") else None
     has_outside = heard.has_outside
     if session is not None:
-        was_there = yield from noted_outside(scope.engine, scope.clock, user, session, is_outside=has_outside)
+        was_there = await noted_outside(scope.engine, scope.clock, user, session, is_outside=has_outside)
         has_outside = has_outside or was_there
     return Said(heard.messages, has_outside=has_outside)
 

@@ -242,7 +242,7 @@ class MemoryTool(BaseTool):
             return f"✓ Memory {done} successfully (id: {id_label(memory_id)})"
         return f"✗ Failed to {self.verb} (id: {missing_id(memory_id)} not found)"
 
-    def _answered(self, runtime: Any, arguments: Mapping[str, Any]) -> Operation[str]:
+    async def _answered(self, runtime: Any, arguments: Mapping[str, Any]) -> str:
         try:
             owner = field_of(getattr(runtime, "state", None), "memory_owner")
             tool_call = getattr(runtime, "tool_call_id", None)
@@ -262,10 +262,10 @@ class MemoryTool(BaseTool):
             given = schema.model_construct(**arguments)
             session = self.session_id or source.thread_id
             judge = self._binding.is_trusted
-            said = (yield from said_in(runtime, scope, user, session, judge)) if self.writes else None
+            said = await said_in(runtime, scope, user, session, judge) if self.writes else None
             call = MemoryToolCall(scope, user, source, session, said)
             limit = WRITE_TIMEOUT_S if self.writes else READ_TIMEOUT_S
-            return (yield from within(limit, self.answer(call, given)))
+            return await within(limit, self.answer(call, given))
         except InvalidInput as error:
             can_ask = isinstance(error, ConfirmationNeeded) and error.is_external
             return f"✗ {error}{_ASK if can_ask else ''}"
@@ -298,12 +298,12 @@ class SaveMemoryStoreTool(MemoryTool):
         if self._binding.has_spaces:
             self.args_schema = SaveToSpaceArguments
 
-    def answer(self, call: MemoryToolCall, given: SaveArguments) -> Operation[str]:
+    async def answer(self, call: MemoryToolCall, given: SaveArguments) -> str:
         """Saves, and answers with the id."""
         space = getattr(given, "space", None)
         owner = Space(space, member=call.user_id) if space else call.user_id
         content, topic, source = call.admitted(given.content, given.topic)
-        memory_id = yield from in_space(
+        memory_id = await in_space(
             call.scope,
             save,
             owner,
@@ -315,7 +315,7 @@ class SaveMemoryStoreTool(MemoryTool):
             source=source,
         )
         if not space:
-            yield from call.stated(content, source)
+            await call.stated(content, source)
         note = _UNCONFIRMED if source.trust is Trust.EXTERNAL and not memory_id.was_stored else ""
         agent = call.scope.namespaces.agent_name
         if near := call.scope.engine.quotas.warning(encode_label(Space(space) if space else call.user_id), agent):
@@ -338,12 +338,12 @@ class RecallMemoryStoreTool(MemoryTool):
     verb: ClassVar[str] = "recall memories"
     writes: ClassVar[bool] = False
 
-    def answer(self, call: MemoryToolCall, given: RecallArguments) -> Operation[str]:
+    async def answer(self, call: MemoryToolCall, given: RecallArguments) -> str:
         """Searches, and answers with a numbered list; with the whole of the memory whose id is asked for."""
-        if is_id(given.query) and (memory := (yield from get(call.scope, call.user_id, given.query))):
+        if is_id(given.query) and (memory := await get(call.scope, call.user_id, given.query)):
             return f"Found 1 memory:\n{whole(memory)}"
         limit = given.max_results or self.default_max_results
-        found = yield from in_space(
+        found = await in_space(
             call.scope, recall, call.user_id, given.query, limit, given.memory_type, category=given.category
         )
         if not found:
@@ -359,16 +359,16 @@ class UpdateMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = UpdateArguments
     verb: ClassVar[str] = "update memory"
 
-    def answer(self, call: MemoryToolCall, given: UpdateArguments) -> Operation[str]:
+    async def answer(self, call: MemoryToolCall, given: UpdateArguments) -> str:
         """Updates, and says whether there was such a memory."""
 
-        def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
-            old = yield from get(call.scope, call.user_id, given.memory_id)
+        async def attempt() -> str:  # raises VersionConflict if somebody else changes the memory meanwhile
+            old = await get(call.scope, call.user_id, given.memory_id)
             if old is not None and (refusal := call.refusal(old, given.content)):
                 return refusal
             content, topic, source = call.admitted(given.content, given.topic)
             changed = old is not None and (
-                yield from in_space(
+                await in_space(
                     call.scope,
                     update,
                     call.user_id,
@@ -382,11 +382,11 @@ class UpdateMemoryStoreTool(MemoryTool):
                 )
             )
             if changed:
-                yield from call.stated(content, source)
+                await call.stated(content, source)
             kinds = call.scope.engine.guard.kinds({"content": given.content, "topic": given.topic}) if changed else ()
             return self._outcome(given.memory_id, "updated", was_found=changed) + _left_out(kinds)
 
-        return (yield from retried(attempt))
+        return await retried(attempt)
 
 
 class DeleteMemoryStoreTool(MemoryTool):
@@ -397,20 +397,20 @@ class DeleteMemoryStoreTool(MemoryTool):
     args_schema: ArgsSchema | None = DeleteArguments
     verb: ClassVar[str] = "delete memory"
 
-    def answer(self, call: MemoryToolCall, given: DeleteArguments) -> Operation[str]:
+    async def answer(self, call: MemoryToolCall, given: DeleteArguments) -> str:
         """Deletes, and says whether there was such a memory."""
 
-        def attempt() -> Operation[str]:  # raises VersionConflict if somebody else changes the memory meanwhile
-            old = yield from get(call.scope, call.user_id, given.memory_id)
+        async def attempt() -> str:  # raises VersionConflict if somebody else changes the memory meanwhile
+            old = await get(call.scope, call.user_id, given.memory_id)
             if old is not None and (refusal := call.refusal(old, None)):
                 return refusal
             # Without the version, `delete` would remove for good what is archived or damaged, and nobody looked at.
             was_found = old is not None and (
-                yield from in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=old.version)
+                await in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=old.version)
             )
             return self._outcome(given.memory_id, "deleted", was_found=was_found)
 
-        return (yield from retried(attempt))
+        return await retried(attempt)
 
 
 class ListMemoryStoreTool(MemoryTool):
@@ -422,10 +422,10 @@ class ListMemoryStoreTool(MemoryTool):
     verb: ClassVar[str] = "list memories"
     writes: ClassVar[bool] = False
 
-    def answer(self, call: MemoryToolCall, given: ListArguments) -> Operation[str]:
+    async def answer(self, call: MemoryToolCall, given: ListArguments) -> str:
         """Lists a page, and says how many pages there are."""
         start = (given.page - 1) * _PAGE
-        found, total = yield from in_space(
+        found, total = await in_space(
             call.scope,
             list_memories,
             call.user_id,

@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 
 from inference_core import errors
-from inference_core.effects import Operation, WorkerPool
+from inference_core.effects import WorkerPool
 from inference_core.errors import DeadlineExceeded, InvalidInput, MemoryNotFound, StoreUnavailable, WriteUnknown
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import MemoryLink, MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
@@ -60,7 +60,7 @@ class RequestSender:
     pool: WorkerPool
     user_id: str
 
-    def send(
+    async def send(
         self,
         method: str,
         path: str,
@@ -69,7 +69,7 @@ class RequestSender:
         *,
         repeats: bool = False,
         reads: bool = False,
-    ) -> Operation[Any]:
+    ) -> Any:
         """The JSON of the answer; None for an answer without a body.
 
         GET, requests of another method that ``reads`` says change nothing, and those that ``repeats`` marks as safe to
@@ -89,7 +89,7 @@ class RequestSender:
             sent["headers"]["Content-Type"] = "application/json"
         try:
             tries = _TRIES if repeats or is_read else 1
-            return (yield from self.pool.call(self._answered, method, path, sent, tries, is_read))
+            return await self.pool.call(self._answered, method, path, sent, tries, is_read)
         except DeadlineExceeded as error:
             if is_read:
                 raise
@@ -152,43 +152,43 @@ def _error(answer: httpx.Response) -> errors.InferenceCoreError:
 # The verbs. Each takes the arguments of the service's operation by name, and returns its result.
 
 
-def save(caller: RequestSender, given: Given) -> Operation[SavedId]:
+async def save(caller: RequestSender, given: Given) -> SavedId:
     body = {name: value for name, value in given.items() if name not in ("memory_id", "expected_version", "source")}
     body |= {"origin": given["source"].origin.value} if given["source"] else {}
     memory_id, version = given["memory_id"], given["expected_version"]
     if memory_id is None:
         if version is not None:
             raise InvalidInput("expected_version is that of the memory with a memory_id; give that too")
-        saved = yield from caller.send("POST", "/v1/memories", body, repeats=True)
+        saved = await caller.send("POST", "/v1/memories", body, repeats=True)
     else:
 
-        def put() -> Operation[dict[str, Any]]:
+        async def put() -> dict[str, Any]:
             now = version
             if now is None:
-                there = yield from get(caller, {"memory_id": memory_id})
+                there = await get(caller, {"memory_id": memory_id})
                 now = there.version if there else 0
             guard = {"If-Match": f'"{now}"'} if now else {"If-None-Match": "*"}
             try:
-                return (yield from caller.send("PUT", _path(memory_id), body, guard, repeats=True))
+                return await caller.send("PUT", _path(memory_id), body, guard, repeats=True)
             except WriteUnknown as error:
                 if version is None and isinstance(error.__cause__, errors.VersionConflict):
                     raise error.__cause__ from None  # the caller named no version: `retried` writes over what is there
                 raise
 
-        saved = yield from (put() if version is not None else retried(put))
+        saved = await (put() if version is not None else retried(put))
     return SavedId(saved["id"], was_stored=saved["was_stored"], redacted=saved["redacted"])
 
 
-def get(caller: RequestSender, given: Given) -> Operation[MemoryStoreDocument | None]:
+async def get(caller: RequestSender, given: Given) -> MemoryStoreDocument | None:
     try:
-        return _document((yield from caller.send("GET", _path(given["memory_id"]))))
+        return _document(await caller.send("GET", _path(given["memory_id"])))
     except MemoryNotFound:
         return None
 
 
-def recall(caller: RequestSender, given: Given) -> Operation[RecalledMemories]:
+async def recall(caller: RequestSender, given: Given) -> RecalledMemories:
     body = {name: value for name, value in given.items() if name != "include_scores"}
-    found = yield from caller.send("POST", "/v1/memories/search", body, reads=True)
+    found = await caller.send("POST", "/v1/memories/search", body, reads=True)
     by_meaning = found.get("by_meaning", False)  # older servers do not say
     recalled = RecalledMemories(map(_document, found["memories"]), by_meaning=by_meaning)
     if not given["include_scores"]:
@@ -198,53 +198,53 @@ def recall(caller: RequestSender, given: Given) -> Operation[RecalledMemories]:
     return recalled
 
 
-def update(caller: RequestSender, given: Given) -> Operation[bool]:
+async def update(caller: RequestSender, given: Given) -> bool:
     left_out = ("memory_id", "expected_version", "source")
     body = {name: value for name, value in given.items() if name not in left_out and value is not None}
     body |= {"origin": given["source"].origin.value} if given["source"] else {}
     version = given["expected_version"]
-    return (yield from _changed(caller, "PATCH", _path(given["memory_id"]), body, version, repeats=True))
+    return await _changed(caller, "PATCH", _path(given["memory_id"]), body, version, repeats=True)
 
 
-def delete(caller: RequestSender, given: Given) -> Operation[bool]:
+async def delete(caller: RequestSender, given: Given) -> bool:
     if given["category"] is not None:
         raise InvalidInput("Over HTTP, an id is enough: leave category out")
     path = _path(given["memory_id"]) + ("?erase=true" if given["erase"] else "")
-    return (yield from _changed(caller, "DELETE", path, None, given["expected_version"], repeats=True))
+    return await _changed(caller, "DELETE", path, None, given["expected_version"], repeats=True)
 
 
-def _changed(
+async def _changed(
     caller: RequestSender, method: str, path: str, body: Any, version: int | None = None, *, repeats: bool = False
-) -> Operation[bool]:
+) -> bool:
     guard = {} if version is None else {"If-Match": f'"{version}"'}
     try:
-        yield from caller.send(method, path, body, guard, repeats=repeats)
+        await caller.send(method, path, body, guard, repeats=repeats)
     except MemoryNotFound:
         return False
     return True
 
 
-def delete_all(caller: RequestSender, given: Given) -> Operation[int]:
+async def delete_all(caller: RequestSender, given: Given) -> int:
     chosen = "".join(f"&{name}={quote(value)}" for name, value in given.items() if value is not None)
-    return (yield from caller.send("DELETE", f"/v1/memories?everything=true{chosen}"))["count"]
+    return (await caller.send("DELETE", f"/v1/memories?everything=true{chosen}"))["count"]
 
 
-def list_(caller: RequestSender, given: Given) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
+async def list_(caller: RequestSender, given: Given) -> tuple[MemoryPage[MemoryStoreDocument], int]:
     if given["offset"]:
         raise InvalidInput("Over HTTP, pages go on behind a cursor: pass next_cursor as after")
     asked = {name: value for name, value in given.items() if name not in ("offset", "limit", "after", "tags")}
-    page, total = yield from _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"])})
+    page, total = await _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"])})
     return MemoryPage(map(_document, page), page.next_cursor), total["total"]
 
 
-def _paged(
+async def _paged(
     caller: RequestSender, path: str, name: str, given: Given, asked: Given
-) -> Operation[tuple[MemoryPage[dict[str, Any]], dict[str, Any]]]:
+) -> tuple[MemoryPage[dict[str, Any]], dict[str, Any]]:
     """The items under ``name`` up to the limit given, from as many pages as that takes, and the last page's answer."""
     limit, cursor, found, last = given["limit"], given["after"], list[dict[str, Any]](), dict[str, Any]()
     while limit is None or len(found) < limit or not last:
         size = _PAGE if limit is None else max(1, min(_PAGE, limit - len(found)))
-        last = yield from caller.send("GET", path, {**asked, "limit": size, "cursor": cursor})
+        last = await caller.send("GET", path, {**asked, "limit": size, "cursor": cursor})
         found += last[name]
         cursor = last["next_cursor"]
         if cursor is None:
@@ -252,26 +252,26 @@ def _paged(
     return MemoryPage(found[:limit], cursor if limit != 0 else None), last
 
 
-def count(caller: RequestSender, given: Given) -> Operation[dict[str, int]]:
+async def count(caller: RequestSender, given: Given) -> dict[str, int]:
     del given
     counts: dict[str, int] = {}
     for category in MemoryCategory:
-        answer = yield from caller.send("GET", "/v1/memories", {"category": category.value, "limit": 1})
+        answer = await caller.send("GET", "/v1/memories", {"category": category.value, "limit": 1})
         counts[category.value] = answer["total"]
     return counts | {"total": sum(counts.values())}
 
 
-def history(caller: RequestSender, given: Given) -> Operation[list[MemoryStoreDocument]]:
+async def history(caller: RequestSender, given: Given) -> list[MemoryStoreDocument]:
     try:
-        found = yield from caller.send("GET", f"{_path(given['memory_id'])}/history")
+        found = await caller.send("GET", f"{_path(given['memory_id'])}/history")
     except MemoryNotFound:
         return []
     return list(map(_document, found["memories"]))
 
 
-def why(caller: RequestSender, given: Given) -> Operation[Why]:
+async def why(caller: RequestSender, given: Given) -> Why:
     try:
-        page, last = yield from _paged(caller, f"{_path(given['memory_id'])}/why", "receipts", given, {})
+        page, last = await _paged(caller, f"{_path(given['memory_id'])}/why", "receipts", given, {})
     except MemoryNotFound:
         return Why(None, MemoryPage())
     removed = None
@@ -282,16 +282,16 @@ def why(caller: RequestSender, given: Given) -> Operation[Why]:
     return Why(memory, _receipts(page), removed, list(map(_document, last["earlier"])))
 
 
-def list_receipts(caller: RequestSender, given: Given) -> Operation[MemoryPage[Receipt]]:
-    page, _ = yield from _paged(caller, "/v1/receipts", "receipts", given, {"thread_id": given["thread_id"]})
+async def list_receipts(caller: RequestSender, given: Given) -> MemoryPage[Receipt]:
+    page, _ = await _paged(caller, "/v1/receipts", "receipts", given, {"thread_id": given["thread_id"]})
     return _receipts(page)
 
 
-def format_context(caller: RequestSender, given: Given) -> Operation[str]:
-    return (yield from caller.send("POST", "/v1/context", given, reads=True))["context"]
+async def format_context(caller: RequestSender, given: Given) -> str:
+    return (await caller.send("POST", "/v1/context", given, reads=True))["context"]
 
 
-def add_messages(caller: RequestSender, given: Given) -> Operation[int]:
+async def add_messages(caller: RequestSender, given: Given) -> int:
     sent: list[dict[str, Any]] = []
     for one, role, is_proven in judged(given["messages"]):
         if role and one.text.strip():
@@ -304,11 +304,11 @@ def add_messages(caller: RequestSender, given: Given) -> Operation[int]:
     if not sent:
         return 0
     body = {"messages": sent, "session_id": given["session_id"]}
-    return (yield from caller.send("POST", "/v1/messages", body, repeats=True))["count"]
+    return (await caller.send("POST", "/v1/messages", body, repeats=True))["count"]
 
 
-def list_pending(caller: RequestSender, given: Given) -> Operation[list[PendingMemory]]:
-    found = yield from caller.send("GET", "/v1/pending", {"session_id": given["session_id"]})
+async def list_pending(caller: RequestSender, given: Given) -> list[PendingMemory]:
+    found = await caller.send("GET", "/v1/pending", {"session_id": given["session_id"]})
     return [
         PendingMemory(
             document=_document(one["memory"]),
@@ -321,24 +321,24 @@ def list_pending(caller: RequestSender, given: Given) -> Operation[list[PendingM
     ]
 
 
-def approve(caller: RequestSender, given: Given) -> Operation[list[str]]:
-    return (yield from _decided(caller, given, "approve", {"edit": given["edit"]}))
+async def approve(caller: RequestSender, given: Given) -> list[str]:
+    return await _decided(caller, given, "approve", {"edit": given["edit"]})
 
 
-def reject(caller: RequestSender, given: Given) -> Operation[list[str]]:
-    return (yield from _decided(caller, given, "reject", {"why": given["why"]}))
+async def reject(caller: RequestSender, given: Given) -> list[str]:
+    return await _decided(caller, given, "reject", {"why": given["why"]})
 
 
-def _decided(caller: RequestSender, given: Given, decision: str, body: Given) -> Operation[list[str]]:
+async def _decided(caller: RequestSender, given: Given, decision: str, body: Given) -> list[str]:
     if (given["pending_id"] is None) == (given["session_id"] is None) or given["by"] is not None:
         raise InvalidInput("Give either pending_id or session_id; who decides is the key's user")
     ids = [given["pending_id"]]
     if given["session_id"] is not None:
-        ids = [one.id for one in (yield from list_pending(caller, given))]
+        ids = [one.id for one in await list_pending(caller, given)]
     decided: list[str] = []
     for one in ids:
         path = f"/v1/pending/{id_as_segment(one)}/{decision}"
-        decided += [one] if (yield from _changed(caller, "POST", path, body)) else []
+        decided += [one] if await _changed(caller, "POST", path, body) else []
     return decided
 
 

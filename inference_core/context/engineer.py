@@ -40,7 +40,6 @@ from inference_core.context.render import (
     neutral_line,
     section_tag,
 )
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.text import text_tokens
@@ -450,7 +449,7 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
     return {name: sections[name] for name in (*_IN_ORDER, *others) if name in sections}
 
 
-def with_summary(
+async def with_summary(
     engineer: ContextEngineer,
     items: Sequence[ContextItem],
     model: BaseChatModel,
@@ -460,7 +459,7 @@ def with_summary(
     zone: tzinfo,
     max_tokens: int,
     necessity: float | None = None,
-) -> Operation[AssembledContext]:
+) -> AssembledContext:
     """Like ``engineer.assemble``, but ``model`` sums up what does not fit, in a share of the budget.
 
     The model is asked only if something does not fit. Items from outside are not summed up. Raises ModelError.
@@ -478,7 +477,7 @@ def with_summary(
         SystemMessage(PROMPT.format(max_tokens=room)),
         HumanMessage(f"<memories>\n{lines}\n</memories>{question}"),
     ]
-    answer: Any = yield from ask(model, prompt)
+    answer: Any = await ask(model, prompt)
     text = str(answer.text).strip()
     if not text:
         raise ModelError("The chat model gave no summary")

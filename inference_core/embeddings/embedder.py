@@ -248,7 +248,7 @@ class Embedder:
         """Waits until loading has finished or failed. Returns whether the model can answer."""
         return self._ready.wait(timeout) and self.is_ready
 
-    def loaded(self, timeout: float) -> Operation[None]:
+    async def loaded(self, timeout: float) -> None:
         """Waits until loading has finished or failed, for at most ``timeout`` seconds, without holding up a thread."""
 
         def start() -> Future[None]:
@@ -257,7 +257,7 @@ class Embedder:
             return future
 
         with suppress(DeadlineExceeded):
-            yield Effect(start, timeout=timeout)
+            await Effect(start, timeout=timeout)
 
     def expect(self, dimensions: int, refusal: str) -> None:
         """Refuses vectors of any other number of ``dimensions``, with the message ``refusal``.
@@ -302,13 +302,13 @@ class Embedder:
         self._pool.close(_PARTING_S)
         self._questions.close(_PARTING_S)
 
-    def _asked(
+    async def _asked(
         self,
         given: list[Passage] | _QueryText,
         submit: Callable[[], Future[Encodings]],
         timeout: float | None,
         inline: Callable[[], Encodings],
-    ) -> Operation[Encodings]:
+    ) -> Encodings:
         """The encodings of texts, or of a query, from the model's own coroutine if it has one.
 
         LangChain's default coroutine is not used: it runs on the event loop's shared executor. No coroutine gives token
@@ -320,7 +320,7 @@ class Embedder:
         name = "aembed_query" if isinstance(given, _QueryText) else "aembed_documents"
         own = getattr(type(self.model), name)
         is_native = not self._gives_tokens and own is not getattr(Embeddings, name) and self._is_on_first_loop()
-        encodings: Encodings = yield Effect(
+        encodings: Encodings = await Effect(
             submit,
             inline=None if timeout else inline,
             native=partial(self._embedded_async, partial(own, self.model), given) if is_native else None,
@@ -568,12 +568,12 @@ ACROSS: Final = 0.25
 """For a query in another language than English, the weight of closeness to English texts; to other texts, it is 1."""
 
 
-def embed_documents(
+async def embed_documents(
     embedder: Embedder, wholes: Sequence[Passage], timeout: float | None, *, with_tokens: bool
-) -> Operation[list[DocumentVectors]]:
+) -> list[DocumentVectors]:
     """The vectors of each text. Raises EmbeddingError or DeadlineExceeded."""
     parts = _parts(wholes)
-    encodings = yield from embedder.documents(list(chain.from_iterable(parts)), timeout)
+    encodings = await embedder.documents(list(chain.from_iterable(parts)), timeout)
     return _packed(parts, encodings, with_tokens=with_tokens)
 
 
@@ -584,9 +584,9 @@ def embed_documents_now(embedder: Embedder, wholes: Sequence[Passage], *, with_t
     return _packed(parts, encodings, with_tokens=with_tokens)
 
 
-def embed_query(
+async def embed_query(
     embedder: Embedder, text: str, timeout: float | None, spaces: frozenset[int], *, with_tokens: bool
-) -> Operation[dict[int, QueryVectors]]:
+) -> dict[int, QueryVectors]:
     """The vectors of a query in each of ``spaces``, by space. Raises EmbeddingError or DeadlineExceeded.
 
     Only a model that knows the language of the query tells whether memory is needed. So a query that is not surely in
@@ -598,7 +598,7 @@ def embed_query(
     is_english = language in _ENGLISH
     if spaces and language != "en" and embedder.has_languages:
         spaces |= {MULTILINGUAL}
-    encodings = yield from embedder.query(text, timeout, spaces)
+    encodings = await embedder.query(text, timeout, spaces)
     found: dict[int, QueryVectors] = {}
     for encoding in encodings:
         weight = 1.0 if is_english or encoding.space == MULTILINGUAL else ACROSS

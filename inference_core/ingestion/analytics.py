@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from inference_core.effects import Operation
 from inference_core.ingestion.jobs import count_jobs, jobs
 from inference_core.lifecycle.forgetting import by_use, usages_beside
 from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
@@ -79,23 +78,23 @@ class MemoryStatistics:
         return "".join([*parts, table("Use", ["memory", "recalls", "last"], used)])
 
 
-def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -> Operation[MemoryStatistics]:
+async def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -> MemoryStatistics:
     """The statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError.
 
     With ``newest``, only that many of the newest memories and jobs are read. The database then counts all memories (by
     type), forgotten ones and jobs; the other figures cover only what was read.
     """
     scopes = scope.namespaces.read_scopes(user_id)
-    rows = yield from scope.engine.scan(scopes, accepts=is_known, limit=newest)
-    usages = yield from usages_beside(scope.engine, scopes, None if newest is None else rows)
+    rows = await scope.engine.scan(scopes, accepts=is_known, limit=newest)
+    usages = await usages_beside(scope.engine, scopes, None if newest is None else rows)
     archives = [sidecar_namespace(one, FORGOTTEN) for one in scopes]
-    forgotten = yield from scope.engine.count(archives, kinds=frozenset(MEMORY_TYPES))  # and no earlier texts
-    done = yield from jobs(scope, user_id, limit=newest)
+    forgotten = await scope.engine.count(archives, kinds=frozenset(MEMORY_TYPES))  # and no earlier texts
+    done = await jobs(scope, user_id, limit=newest)
     types, all_jobs = Counter[str](), len(done)
     if newest is not None:
-        for one in (yield from scope.engine.tally(scopes)):
+        for one in await scope.engine.tally(scopes):
             types[one.kind] += one.rows
-        all_jobs = yield from count_jobs(scope, user_id)
+        all_jobs = await count_jobs(scope, user_id)
     now = scope.clock.now()
 
     def summed_up() -> MemoryStatistics:
@@ -129,7 +128,7 @@ def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -
         )
 
     # On a worker thread: for a user with many memories it would block a server's event loop for a second.
-    return (yield from scope.engine.pool.call(summed_up))
+    return await scope.engine.pool.call(summed_up)
 
 
 def _by_day(days: Mapping[date, int], form: str) -> dict[str, int]:

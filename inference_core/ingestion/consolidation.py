@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, UntrustedWrite
 from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, moment_field
@@ -120,11 +119,11 @@ class MemoryChanges:
         if target.id not in self.superseded:
             self.superseded.append(target.id)
 
-    def propose(self, scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord]) -> Operation[None]:
+    async def propose(self, scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord]) -> None:
         """Has ``record`` wait for the user, unless it waits already or was decided before. Raises StoreError."""
         if record.superseded_by is not None:
             return  # it has ended already: there is no point in confirming it
-        decision, _, writes = yield from proposal(scope, record, ends)
+        decision, _, writes = await proposal(scope, record, ends)
         self.pending |= {(write.namespace, write.key): write for write in writes}
         if decision is Decision.NO:
             self.problems.append("A memory was not offered: the user has rejected it, or has too much to confirm")
@@ -136,14 +135,10 @@ class MemoryChanges:
         return [*changed, *self.pending.values()]
 
 
-def offered_for(
-    scope: MemoryScope, user_id: str, messages: Sequence[ConversationMessage]
-) -> Operation[list[KnownMemory]]:
+async def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[ConversationMessage]) -> list[KnownMemory]:
     """The memories to offer for ``messages``: the most relevant, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
-    found = yield from recall(
-        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
-    )
+    found = await recall(replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True)
     return [
         KnownMemory(
             f"k{at}",
@@ -156,7 +151,7 @@ def offered_for(
     ]
 
 
-def consolidated(
+async def consolidated(
     scope: MemoryScope,
     user_id: str,
     candidates: Sequence[Candidate],
@@ -164,7 +159,7 @@ def consolidated(
     job_id: str,
     *,
     earlier: Sequence[ConversationMessage] = (),
-) -> Operation[MemoryChanges]:
+) -> MemoryChanges:
     """What ``candidates`` change in the user's memories; nothing is written yet. Raises StoreError.
 
     ``earlier`` are messages of the session before.
@@ -178,13 +173,13 @@ def consolidated(
         candidate = judged(given, said)
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
-            yield from check_rejected(scope, record)
-            found = candidate.target and (yield from find(scope, user_id, candidate.target))
+            await check_rejected(scope, record)
+            found = candidate.target and await find(scope, user_id, candidate.target)
             target = _reachable(candidate, changes.get(found), said) if found else None
             if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
                 record = _outlived(record, target)
             outranks = partial(_outranks, record, sources)
-            successor, is_known, replaced = yield from _placed(scope, record, changes, outranks)
+            successor, is_known, replaced = await _placed(scope, record, changes, outranks)
         except (InvalidMemory, UntrustedWrite) as error:
             changes.problems.append(mended(str(error)))
             continue
@@ -193,7 +188,7 @@ def consolidated(
         replaced |= {one.id: one for one in ends}
         waits = has_to_wait(record, scope.confirm)
         if waits and not is_known and repeated is None:
-            yield from changes.propose(scope, record, [one for one in replaced.values() if _holds(one, now)])
+            await changes.propose(scope, record, [one for one in replaced.values() if _holds(one, now)])
             continue
         if waits and record.trust is Trust.EXTERNAL:
             continue  # a repetition from outside vouches for nothing
@@ -266,9 +261,9 @@ def _targeted(
     return repeated, [target] if is_lower or candidate.action is Action.SUPERSEDE else []
 
 
-def _placed(
+async def _placed(
     scope: MemoryScope, record: MemoryRecord, changes: MemoryChanges, outranks: Callable[[MemoryRecord], bool]
-) -> Operation[tuple[MemoryRecord, bool, dict[str, MemoryRecord]]]:
+) -> tuple[MemoryRecord, bool, dict[str, MemoryRecord]]:
     """The memory that says what ``record`` does, and True; else ``record`` under a free id, and False.
 
     Memories that say the same but that ``record`` ``outranks`` do not count: the third value has them by id. A memory
@@ -277,7 +272,7 @@ def _placed(
     now = record.created_at
     lower: dict[str, MemoryRecord] = {}
     while True:
-        (row,) = yield from scope.engine.get([(record.namespace, record.id)])
+        (row,) = await scope.engine.get([(record.namespace, record.id)])
         known = changes.get(record if row is None else record_of(row))
         if known is record:
             return record, False, lower

@@ -53,9 +53,9 @@ def job_put(
     return Put(namespace=_jobs(user_id), key=changes.job_id, value=text, updated_at=now, expected=0)
 
 
-def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> Operation[bool]:
+async def is_done(scope: MemoryScope, user_id: UserId, job_id: str) -> bool:
     """Whether the job has a note, so its changes are written. Raises StoreError."""
-    (row,) = yield from scope.engine.get([(_jobs(user_id), job_id)])
+    (row,) = await scope.engine.get([(_jobs(user_id), job_id)])
     return row is not None
 
 
@@ -74,20 +74,18 @@ def count_jobs(scope: MemoryScope, user_id: UserId) -> Operation[int]:
     return scope.engine.count([_jobs(user_id)])
 
 
-def undo(
-    scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None
-) -> Operation[int]:
+async def undo(scope: MemoryScope, user_id: UserId, *, job_id: str | None = None, session_id: str | None = None) -> int:
     """Undoes one job, or all that happened in one session; returns how many memories were removed.
 
     Like `undo_changes`. Raises InvalidInput unless exactly one of the two is given, StoreError.
     """
     if (job_id is None) == (session_id is None):
         raise InvalidInput("Give a job or a session to undo")
-    report = yield from undo_changes(scope, user_id, job_id=job_id, session_id=session_id)
+    report = await undo_changes(scope, user_id, job_id=job_id, session_id=session_id)
     return len(report.removed)
 
 
-def undo_changes(
+async def undo_changes(
     scope: MemoryScope,
     user_id: UserId,
     *,
@@ -98,7 +96,7 @@ def undo_changes(
     until: datetime | None = None,
     dry_run: bool = False,
     outboxes: Sequence[StoreEngine] = (),
-) -> Operation[UndoReport]:
+) -> UndoReport:
     """Undoes the changes of the user's memories that match all given criteria: job, session, agent and time.
 
     The memories are then as they were: what was added is removed, even if it was changed or forgotten since; what was
@@ -127,10 +125,10 @@ def undo_changes(
         )
 
     if not dry_run:
-        yield from scope.engine.check_holds(encode_label(user_id))
+        await scope.engine.check_holds(encode_label(user_id))
     notes = list[Row]()
     if job_id is not None or session_id is not None:
-        notes = [row for row in (yield from jobs(scope, user_id, session_id)) if job_id in (None, row.key)]
+        notes = [row for row in await jobs(scope, user_id, session_id) if job_id in (None, row.key)]
     added = {key for row in notes for key in row.value["added"]}
 
     def is_left(memory: MemoryRecord) -> bool:
@@ -142,30 +140,30 @@ def undo_changes(
     if session_id is not None and is_whole and not dry_run:
         # The outboxes first: a worker may still make memories of what waits there, and those are undone below.
         places = [replace(scope, engine=engine) for engine in (*outboxes, scope.engine)]
-        yield from _drop_waiting(places, user_id, session_id)
+        await _drop_waiting(places, user_id, session_id)
     also = [Remove(namespace=row.namespace, key=row.key) for row in notes] if is_whole else []
-    report = yield from undo_events(scope, user_id, is_chosen, drops=is_left, dry_run=dry_run, also=also)
+    report = await undo_events(scope, user_id, is_chosen, drops=is_left, dry_run=dry_run, also=also)
     if not is_whole or (job_id is None and session_id is None):
         return report
-    for row in (yield from pending_rows(scope, user_id, session_id=session_id, job_id=job_id)) if not dry_run else ():
+    for row in await pending_rows(scope, user_id, session_id=session_id, job_id=job_id) if not dry_run else ():
         with suppress(VersionConflict):  # somebody has just decided
-            yield from scope.write([Remove(namespace=row.namespace, key=row.key, expected=row.version)], "undo")
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
-    rows = yield from scope.engine.scan([name for name in names if holds_memories(name)])
+            await scope.write([Remove(namespace=row.namespace, key=row.key, expected=row.version)], "undo")
+    names = await scope.engine.namespaces((encode_label(user_id),))
+    rows = await scope.engine.scan([name for name in names if holds_memories(name)])
     done = {*report.removed, *report.restored, *report.kept, *report.lost}
     left = [one for one in records_of(rows) if one.id not in done and is_left(one)]
     gone = [one for one in left if not one.pinned]
     if gone and not dry_run:
         places = {(one.namespace, one.id) for one in gone}
-        links = yield from relinked(scope, user_id, [row for row in rows if (row.namespace, row.key) in places])
-        yield from scope.write([*(Remove(namespace=home, key=key) for home, key in places), *links], "undo")
+        links = await relinked(scope, user_id, [row for row in rows if (row.namespace, row.key) in places])
+        await scope.write([*(Remove(namespace=home, key=key) for home, key in places), *links], "undo")
         report.restored += [link.key for link in links]
     report.removed += [one.id for one in gone]
     report.kept += [one.id for one in left if one.pinned]
     return report
 
 
-def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: str) -> Operation[None]:
+async def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: str) -> None:
     """Removes the session's messages and scheduled summary from the outbox, the dead letters and the kept messages.
 
     What waited leaves its mark, so that it is not taken in again. A worker that has claimed the messages finds them
@@ -174,9 +172,9 @@ def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: st
     """
     session = session_name(session_id)
     for scope in places:
-        names = yield from scope.engine.namespaces((encode_label(user_id),))
+        names = await scope.engine.namespaces((encode_label(user_id),))
         for name in [name for name in names if len(name) > 1 and name[1] in (OUTBOX, DEAD, KEPT)]:
-            rows = yield from scope.engine.scan([name])
+            rows = await scope.engine.scan([name])
             gone = [row for row in rows if row.value.get("session") == session]
             writes: list[Write] = [Remove(namespace=name, key=row.key) for row in gone]
             if len(name) == _OF_MESSAGES and name[1] == OUTBOX:  # else the thread's next run would put them in again
@@ -187,7 +185,7 @@ def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_id: st
             elif name[1] == OUTBOX and gone:
                 writes.append(Remove(namespace=(*name, STATE), key=RESULT))
             if writes:
-                yield from scope.write(writes, "undo")
+                await scope.write(writes, "undo")
 
 
 def _jobs(user_id: UserId) -> Namespace:

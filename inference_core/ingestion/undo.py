@@ -238,7 +238,7 @@ def undo_events(
     return retried(partial(_undone, scope, user_id, is_chosen, drops, dry_run=dry_run, also=also))
 
 
-def _undone(
+async def _undone(
     scope: MemoryScope,
     user_id: UserId,
     is_chosen: Callable[[AuditEvent], bool],
@@ -246,18 +246,18 @@ def _undone(
     *,
     dry_run: bool,
     also: Sequence[Write],
-) -> Operation[UndoReport]:
-    events = yield from events_of(scope.engine, user_id)
+) -> UndoReport:
+    events = await events_of(scope.engine, user_id)
     matching = {event.id for event in events if is_chosen(event)}
     passed_over = _taken_back(events, matching)
     chosen = matching - passed_over
     label = encode_label(user_id)
     undone = Reverted(label, events, chosen, passed_over)
-    if not dry_run and (yield from _unforgotten(scope, user_id, events, chosen, {key for _, key in undone.touched})):
-        events = yield from events_of(scope.engine, user_id)
+    if not dry_run and await _unforgotten(scope, user_id, events, chosen, {key for _, key in undone.touched}):
+        events = await events_of(scope.engine, user_id)
         undone = Reverted(label, events, chosen, passed_over)
     homes = list(dict.fromkeys(map(versions_key, undone.places)))
-    rows = yield from scope.engine.get([*undone.places, *homes])
+    rows = await scope.engine.get([*undone.places, *homes])
     current = dict(zip(undone.places, rows, strict=False))
     kept = dict(zip(homes, rows[len(undone.places) :], strict=True))
     undone.find(
@@ -283,14 +283,14 @@ def _undone(
     left = [row for key, row in current.items() if row and key in changed and targets[key] is None]
     gone = [row for row in left if row.key in report.removed]
     again = [_row(key, target, current[key]) for key, target in targets.items() if target and key in changed]
-    links = yield from relinked(scope, user_id, gone, again)
+    links = await relinked(scope, user_id, gone, again)
     named = {(link.namespace, link.key) for link in links}
     # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
     batch: list[Write] = [*checks, *(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
     # A removal takes the archived row of the same id along unless the batch names it, so these checks keep it.
     aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in left]
-    archived = yield from scope.engine.get([key for key in aside if key not in targets])
+    archived = await scope.engine.get([key for key in aside if key not in targets])
     batch += [Check(namespace=row.namespace, key=row.key, expected=row.version) for row in archived if row]
     cause = Cause(
         at=scope.clock.now(),
@@ -301,7 +301,7 @@ def _undone(
         is_told=True,
     )
     if batch:
-        yield from scope.engine.write(batch, cause=cause, ages=False)
+        await scope.engine.write(batch, cause=cause, ages=False)
     return report
 
 
@@ -314,9 +314,9 @@ def _taken_back(events: Sequence[AuditEvent], chosen: Collection[str]) -> set[st
     return found
 
 
-def _unforgotten(
+async def _unforgotten(
     scope: MemoryScope, user_id: UserId, events: Sequence[AuditEvent], chosen: Collection[str], keys: Collection[str]
-) -> Operation[bool]:
+) -> bool:
     """Restores what a policy has forgotten of the memories ``keys``, and of those linked with them.
 
     Only what was forgotten after the first of the ``chosen`` events. Returns whether anything was restored.
@@ -328,20 +328,20 @@ def _unforgotten(
     waiting = {*keys} & since
     done: set[str] = set()
     while waiting:
-        report = yield from restore_archived(scope, user_id, sorted(waiting), deleted=False)
+        report = await restore_archived(scope, user_id, sorted(waiting), deleted=False)
         found = found or bool(report.restored)
         done |= waiting
-        records = yield from _records(scope, user_id, waiting)
+        records = await _records(scope, user_id, waiting)
         links = {key for one in records.values() for key in (*one.supersedes, one.superseded_by) if key}
         waiting = (links & since) - done
     return found
 
 
-def _records(scope: MemoryScope, user_id: UserId, keys: Collection[str]) -> Operation[dict[str, MemoryRecord]]:
+async def _records(scope: MemoryScope, user_id: UserId, keys: Collection[str]) -> dict[str, MemoryRecord]:
     """The user's memories with these ids, of all agents."""
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    names = await scope.engine.namespaces((encode_label(user_id),))
     homes = [name for name in names if holds_memories(name)]
-    rows = yield from scope.engine.get([(name, key) for key in sorted(keys) for name in homes])
+    rows = await scope.engine.get([(name, key) for key in sorted(keys) for name in homes])
     return {row.key: record_of(row) for row in rows if row and is_known(row)}
 
 
@@ -393,9 +393,7 @@ def _write(key: Key, target: State | None, row: Row | None) -> Put | Remove | No
     )
 
 
-def relinked(
-    scope: MemoryScope, user_id: UserId, gone: Sequence[Row], again: Sequence[Row] = ()
-) -> Operation[list[Put]]:
+async def relinked(scope: MemoryScope, user_id: UserId, gone: Sequence[Row], again: Sequence[Row] = ()) -> list[Put]:
     """The writes that close the gap that the rows ``gone`` leave in chains of memories that superseded each other.
 
     What they superseded is superseded by what came later, or holds again. ``again`` are restored rows in their new
@@ -404,7 +402,7 @@ def relinked(
     removed = {record.id: record for record in (record_of(row) for row in gone if is_known(row))}
     linked = {key for one in removed.values() for key in (*one.supersedes, one.superseded_by) if key}
     ends = {one.superseded_by for one in removed.values() if one.superseded_by}
-    current = yield from _records(scope, user_id, (linked | ends) - removed.keys())
+    current = await _records(scope, user_id, (linked | ends) - removed.keys())
     there = current | {row.key: record_of(row) for row in again if row.key in current and is_known(row)}
     now = dict(there)
     for one in removed.values():

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from time import perf_counter
 from typing import Any, Final
 
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.errors import EmbeddingError, InferenceCoreError, InvalidMemory
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.text import canonical_text, digest_of, optional_text
@@ -96,27 +96,25 @@ class Drafts:
             ]
         return Draft(key, message.session_id or "", records)
 
-    def write(
+    async def write(
         self, drafts: Sequence[Draft], embed: Callable[[list[Put]], list[Put]] | None = None
-    ) -> Operation[tuple[int, list[Put]]]:
+    ) -> tuple[int, list[Put]]:
         """Writes those of ``drafts`` without a mark, each once, with marks; returns how many, and their memories.
 
         ``embed`` adds vectors; without it they are added in the background. Raises VersionConflict if another writer
         was faster, StoreError.
         """
         known = {draft.key: draft for draft in drafts}
-        fresh = yield from unmarked(self._scope.engine, self._marks, known)
-        keys, records, waiting = yield from self.stored_or_offered([known[key] for key in fresh])
-        puts = yield from self._scope.engine.pool.call(lambda: list(map(put_of, records)))
+        fresh = await unmarked(self._scope.engine, self._marks, known)
+        keys, records, waiting = await self.stored_or_offered([known[key] for key in fresh])
+        puts = await self._scope.engine.pool.call(lambda: list(map(put_of, records)))
         if keys:
             puts = embed(puts) if embed else puts
             marks = [mark(self._marks, key, self._scope.clock) for key in keys]
-            yield from self._scope.write([*puts, *waiting, *marks], "ingest", embeds=False)
+            await self._scope.write([*puts, *waiting, *marks], "ingest", embeds=False)
         return len(fresh), puts
 
-    def stored_or_offered(
-        self, drafts: Sequence[Draft]
-    ) -> Operation[tuple[list[str], list[MemoryRecord], list[Write]]]:
+    async def stored_or_offered(self, drafts: Sequence[Draft]) -> tuple[list[str], list[MemoryRecord], list[Write]]:
         """The keys of ``drafts`` that can be marked, the memories to store, and the writes that let others wait.
 
         What the user did not state waits if its category is to be confirmed. If the user has rejected it, or too much
@@ -129,7 +127,7 @@ class Drafts:
         for draft in drafts:
             for one in draft.records:
                 if has_to_wait(one, scope.confirm):
-                    self.offered[one.id], name, writes = yield from proposal(scope, one)
+                    self.offered[one.id], name, writes = await proposal(scope, one)
                     waiting.setdefault(name, writes)
                 else:
                     records.append(one)

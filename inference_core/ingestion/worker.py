@@ -113,15 +113,15 @@ class MessageWork:
         self._takes_earlier = "earlier" in signature(extractor.extract).parameters
         self._periodic = periodic
 
-    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+    async def extracted(self, scope: MemoryScope, claim: Claim) -> Extraction:
         """The candidates of the messages. Raises ModelError, StoreError."""
         messages = [waiting.message for waiting in claim.batch]
-        offered = yield from offered_for(scope, claim.partition.user_id, messages)
+        offered = await offered_for(scope, claim.partition.user_id, messages)
         if not any_outside([*claim.earlier, *messages]):
             # A model that was shown text from outside could repeat it as the user's.
             offered = [one for one in offered if not one.is_external]
         more: dict[str, Any] = {"earlier": claim.earlier} if self._takes_earlier else {}
-        return (yield from self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more))
+        return await self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more)
 
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
@@ -135,10 +135,10 @@ class MessageWork:
             earlier=claim.earlier,
         )
 
-    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    async def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> list[Write]:
         """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""
         del extraction
-        following = yield from self._periodic.following(scope, self._outbox, claim)
+        following = await self._periodic.following(scope, self._outbox, claim)
         return [*self._outbox.completion_writes(claim), *following]
 
 
@@ -165,12 +165,12 @@ class Pipeline:
         self._messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
         self._tasks = self.periodic.works(self.outbox)
 
-    def partitions(self) -> Operation[list[tuple[Partition, int]]]:
+    async def partitions(self) -> list[tuple[Partition, int]]:
         """The partitions that may have work to do now, each with its ``seen`` for `process`."""
-        found = yield from self.outbox.partitions()
-        return [*found, *((yield from self.outbox.due(list(self._tasks))) if self._tasks else [])]
+        found = await self.outbox.partitions()
+        return [*found, *(await self.outbox.due(list(self._tasks)) if self._tasks else [])]
 
-    def process(self, partition: Partition, seen: int, *, alone: bool = True) -> Operation[BatchReport]:
+    async def process(self, partition: Partition, seen: int, *, alone: bool = True) -> BatchReport:
         """Works on one batch of ``partition``. Raises StoreError; the claimed messages are then retried later.
 
         ``seen`` is the version of the row that lists ``partition``. ``alone``: the caller does nothing else meanwhile;
@@ -178,26 +178,26 @@ class Pipeline:
         """
         fence: Sequence[Check] = ()
         if self.outbox.engine is not self.scope.engine:  # else the claim's fence tells if the user was erased since
-            fence = yield from self.scope.engine.fenced([encode_label(partition.user_id)])
-        found = yield from self.outbox.next_batch(partition, seen)
+            fence = await self.scope.engine.fenced([encode_label(partition.user_id)])
+        found = await self.outbox.next_batch(partition, seen)
         if found is None:
             return BatchReport(BatchOutcome.NOTHING)
         if self.outbox.is_exhausted(found):
-            return (yield from self._failed(found, _ENDED))
+            return await self._failed(found, _ENDED)
         if found.is_interrupted and not alone:
             return BatchReport(BatchOutcome.ALONE)
-        claim = yield from self.outbox.claim(found)
+        claim = await self.outbox.claim(found)
         if claim is None:
             return BatchReport(BatchOutcome.NOTHING)
         began = time.perf_counter()
         with processing([one.trace for one in claim.batch], len(claim.batch)):
-            report = yield from self._work_on(claim, fence)
+            report = await self._work_on(claim, fence)
         record("inference_core.worker.duration", time.perf_counter() - began, {"outcome": report.outcome.value})
         for outcome, count in (("done", report.messages - report.dead), ("dead", report.dead)):
             record("inference_core.worker.messages", max(0, count), {"outcome": outcome})
         return report
 
-    def _work_on(self, claim: Claim, fence: Sequence[Check]) -> Operation[BatchReport]:
+    async def _work_on(self, claim: Claim, fence: Sequence[Check]) -> BatchReport:
         # The agent's view, and the time zone in which the messages were written.
         namespaces = MemoryNamespaceBuilder(
             agent_name=claim.partition.agent_name, agent_scope_enabled=claim.partition.agent_scope_enabled
@@ -210,69 +210,69 @@ class Pipeline:
             work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
             extraction = claim.extraction
             if extraction is None:
-                yield from scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
-                extraction = yield from work.extracted(scope, claim)
+                await scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
+                extraction = await work.extracted(scope, claim)
                 tokens = {"input": extraction.input_tokens, "output": extraction.output_tokens}
                 for kind, count in tokens.items() if extraction.model_calls else ():
                     record(TOKENS, count, {OPERATION: "chat", DIRECTION: kind})
-                claim = yield from self.outbox.keep(claim, extraction)
-            yield from self._apply(scope, work, claim, extraction, fence)
+                claim = await self.outbox.keep(claim, extraction)
+            await self._apply(scope, work, claim, extraction, fence)
         except QuotaExceeded as error:
             # The extraction, if it was made, is kept: no model is asked again once there is room.
-            yield from self.outbox.release(claim, _FULL_S)
+            await self.outbox.release(claim, _FULL_S)
             _LOG.warning("Messages of one user wait for %d s: %s", _FULL_S, error)
             return BatchReport(BatchOutcome.LATER)
         except (VersionConflict, UserErased):
-            yield from self.outbox.release(claim)
+            await self.outbox.release(claim)
             # The lease ran out and another worker has the batch, memories keep changing, or the user was erased.
             return BatchReport(BatchOutcome.LATER)
         except StoreUnavailable:
-            yield from self.outbox.release(claim)
+            await self.outbox.release(claim)
             raise
         except Exception as error:  # noqa: BLE001 - whatever an extractor raises must not end the worker
             _LOG.warning("Messages of one user could not be made memories: %s", told_error(error))
             outcome = BatchOutcome.MODEL_FAILED if isinstance(error, ModelError) else BatchOutcome.LATER
-            return (yield from self._failed(claim, f"{type(error).__name__}: {error}", outcome))
+            return await self._failed(claim, f"{type(error).__name__}: {error}", outcome)
         return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=True)
 
-    def _failed(self, claim: Claim, reason: str, outcome: BatchOutcome = BatchOutcome.LATER) -> Operation[BatchReport]:
+    async def _failed(self, claim: Claim, reason: str, outcome: BatchOutcome = BatchOutcome.LATER) -> BatchReport:
         try:
-            dead = yield from self.outbox.failed(claim, reason)
+            dead = await self.outbox.failed(claim, reason)
         except VersionConflict:
             # Periodic work was put off meanwhile, which makes it new work; or another worker has the lease by now.
-            yield from self.outbox.release(claim)
+            await self.outbox.release(claim)
             return BatchReport(BatchOutcome.LATER)
         report = _report(claim, outcome, len(dead), has_more=bool(dead) or len(claim.batch) > 1)
         return replace(report, dead=len(dead))
 
-    def _apply(
+    async def _apply(
         self,
         scope: MemoryScope,
         work: TaskHandler,
         claim: Claim,
         extraction: Extraction,
         fence: Sequence[Check],
-    ) -> Operation[None]:
+    ) -> None:
         """Applies the extraction and removes the batch from the outbox; atomically if both are in one database."""
         user, name = claim.partition.user_id, claim.partition.task or "consolidate"
         source = MemorySource(origin=Origin.AGENT, thread_id=session_name(claim.batch[0].message.session_id))
         for attempt in range(1, _ATTEMPTS + 1):
-            settled = yield from work.completion_writes(scope, claim, extraction)
-            if (yield from is_done(scope, user, claim.job_id)):
-                yield from self.outbox.engine.write(settled)
+            settled = await work.completion_writes(scope, claim, extraction)
+            if await is_done(scope, user, claim.job_id):
+                await self.outbox.engine.write(settled)
                 return
-            changes = yield from work.changes(scope, claim, extraction)
+            changes = await work.changes(scope, claim, extraction)
             writes = changes.writes
             # Periodic work that changed nothing, without asking a model, leaves no note.
             if not claim.partition.task or changes.changed or changes.problems or extraction.model_calls:
                 writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))
             try:
                 if self.outbox.engine is scope.engine:
-                    yield from scope.write([*settled, *writes], name, source=source, job=claim.job_id)
+                    await scope.write([*settled, *writes], name, source=source, job=claim.job_id)
                 else:
                     # Memories and the note first: after a crash in between, the note tells that they are written.
-                    yield from scope.write([*writes, *fence], name, source=source, job=claim.job_id)
-                    yield from self.outbox.engine.write(settled)
+                    await scope.write([*writes, *fence], name, source=source, job=claim.job_id)
+                    await self.outbox.engine.write(settled)
             except VersionConflict:
                 if attempt == _ATTEMPTS:
                     raise
@@ -293,33 +293,33 @@ class Done:
     failed: int = 0
 
 
-def insights_to_do(pipeline: Pipeline, user_id: str) -> Operation[tuple[Beliefs, list[str]]]:
+async def insights_to_do(pipeline: Pipeline, user_id: str) -> tuple[Beliefs, list[str]]:
     """What is known of the user, and the names of the groups that a model would be asked about."""
-    found = yield from beliefs(pipeline.scope, user_id)
-    answered = yield from groups_answered(pipeline.outbox, insight_work(user_id)[0])
+    found = await beliefs(pipeline.scope, user_id)
+    answered = await groups_answered(pipeline.outbox, insight_work(user_id)[0])
     return found, [group.name for group in changed_groups(found, answered)]
 
 
-def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Operation[Done]:
+async def summarize_now(pipeline: Pipeline, user_id: str, sessions: Sequence[str]) -> Done:
     """Summarizes these sessions of the user, which are over. Raises StoreError; one that fails is retried later."""
     partition = Partition.of(user_id, pipeline.scope.namespaces)
     works = [session_work(partition, session_name(session) or "") for session in sessions]
-    return (yield from _done_now(pipeline, works))
+    return await _done_now(pipeline, works)
 
 
-def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Operation[Done]:
+async def look_after_insights_now(pipeline: Pipeline, user_id: str) -> Done:
     """Makes and ends higher-level memories of the user now. Raises StoreError; what fails is retried later."""
-    return (yield from _done_now(pipeline, [insight_work(user_id)]))
+    return await _done_now(pipeline, [insight_work(user_id)])
 
 
-def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, ConversationMessage]]) -> Operation[Done]:
+async def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, ConversationMessage]]) -> Done:
     outbox, scope = pipeline.outbox, pipeline.scope
     for partition, work in works:
-        writes = yield from outbox.schedule_writes(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
-        yield from outbox.engine.write(writes)
+        writes = await outbox.schedule_writes(partition, work, scope.clock.now(), str(scope.zone), puts_off=True)
+        await outbox.engine.write(writes)
     done = failed = 0
     for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends
-        report = yield from pipeline.process(partition, 0)
+        report = await pipeline.process(partition, 0)
         done += report.periodic - report.dead
         failed += report.dead or report.outcome not in (BatchOutcome.DONE, BatchOutcome.NOTHING)
     return Done(done, failed)

@@ -51,26 +51,24 @@ class RestoreReport:
     missing: list[str] = field(default_factory=list[str])
 
 
-def forgotten(scope: MemoryScope, user_id: UserId) -> Operation[list[ForgottenMemory]]:
+async def forgotten(scope: MemoryScope, user_id: UserId) -> list[ForgottenMemory]:
     """The user's memories that can be restored, of all agents, the latest forgotten first. Raises StoreError."""
     now = scope.clock.now()
-    places = yield from archives(scope.engine, user_id)
-    rows = yield from scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
+    places = await archives(scope.engine, user_id)
+    rows = await scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
     return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
 
 
-def forgotten_page(
+async def forgotten_page(
     scope: MemoryScope, user_id: UserId, *, limit: int = 50, after: str | None = None
-) -> Operation[MemoryPage[ForgottenMemory]]:
+) -> MemoryPage[ForgottenMemory]:
     """A page of what `forgotten` gives, by when the memories were first stored, the newest first.
 
     Raises InvalidInput, StoreError.
     """
     now, cursor = scope.clock.now(), None if after is None else Cursor.decode(after)
-    places = yield from archives(scope.engine, user_id)
-    rows = yield from scope.engine.scan(
-        places, accepts=lambda row: is_archived(row, now), limit=limit + 1, after=cursor
-    )
+    places = await archives(scope.engine, user_id)
+    rows = await scope.engine.scan(places, accepts=lambda row: is_archived(row, now), limit=limit + 1, after=cursor)
     return MemoryPage(map(forgotten_of, rows[:limit]), Cursor.of(rows[limit - 1]).encode() if rows[limit:] else None)
 
 
@@ -83,20 +81,20 @@ def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | Non
     return restore_archived(scope, user_id, memory_ids)
 
 
-def restore_archived(
+async def restore_archived(
     scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None, *, deleted: bool = True
-) -> Operation[RestoreReport]:
+) -> RestoreReport:
     """Like `restore`; with ``deleted`` False, restores forgotten memories only, none that somebody deleted."""
     engine, now = scope.engine, scope.clock.now()
 
     def is_wanted(row: Row) -> bool:
         return is_archived(row, now) and (deleted or forgotten_of(row).reason != DELETED)
 
-    def put_back(portion: Sequence[Row], known: dict[Key, Document]) -> Operation[list[Key]]:
+    async def put_back(portion: Sequence[Row], known: dict[Key, Document]) -> list[Key]:
         """Puts back those that are still archived and whose ids are free; returns their keys in the archive."""
         keys = [(row.namespace, row.key) for row in portion]
-        found = yield from engine.get(keys)
-        places = yield from engine.get([(memory_namespace(namespace), key) for namespace, key in keys])
+        found = await engine.get(keys)
+        places = await engine.get([(memory_namespace(namespace), key) for namespace, key in keys])
         at = scope.clock.now()
         back: list[Key] = []
         writes: list[Write] = []
@@ -105,20 +103,20 @@ def restore_archived(
                 back.append(key)
                 writes += restore_writes(row, known.get(key), at)
         if writes:
-            yield from scope.write(writes, "restore", embeds=False)
+            await scope.write(writes, "restore", embeds=False)
         return back
 
-    scopes = yield from archives(engine, user_id)
+    scopes = await archives(engine, user_id)
     if memory_ids is None:
-        rows = yield from engine.scan(scopes, accepts=is_wanted)
+        rows = await engine.scan(scopes, accepts=is_wanted)
     else:
         keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
-        rows = [row for row in (yield from engine.get(keys)) if row and is_wanted(row)]
+        rows = [row for row in await engine.get(keys) if row and is_wanted(row)]
     report = RestoreReport()
     try:
         for portion in portions(rows, _PORTION):
-            known = yield from documents(engine, [(row.namespace, row.key) for row in portion])
-            back = yield from retried(partial(put_back, portion, known))
+            known = await documents(engine, [(row.namespace, row.key) for row in portion])
+            back = await retried(partial(put_back, portion, known))
             report.restored += [key for _, key in back]
             report.taken += [row.key for row in portion if (row.namespace, row.key) not in back]
     finally:  # portions before one that failed were restored, and may need vectors
@@ -128,9 +126,9 @@ def restore_archived(
     return report
 
 
-def archives(engine: StoreEngine, user_id: UserId) -> Operation[list[Namespace]]:
+async def archives(engine: StoreEngine, user_id: UserId) -> list[Namespace]:
     """The namespaces of the user's archives, every agent's."""
-    names = yield from engine.namespaces((encode_label(user_id),))
+    names = await engine.namespaces((encode_label(user_id),))
     return [name for name in names if holds_forgotten(name)]
 
 

@@ -280,14 +280,14 @@ class ForgettingReport:
     remaining: int = 0
 
 
-def forget(
+async def forget(
     scope: MemoryScope,
     user_id: UserId,
     policy: ForgettingPolicy | None = None,
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Operation[ForgettingReport]:
+) -> ForgettingReport:
     """Forgets the user's memories that ``policy`` chooses (default: those that have expired), of all agents.
 
     ``dry_run`` only reports what would be forgotten and erased. If a run is interrupted, run it again to finish.
@@ -295,14 +295,14 @@ def forget(
     """
     chosen = policy or ForgettingPolicy()
     engine, now = scope.engine, scope.clock.now()
-    names = yield from engine.namespaces((encode_label(user_id),))
+    names = await engine.namespaces((encode_label(user_id),))
     scopes = [name for name in names if holds_memories(name)]
-    found = yield from engine.scan(scopes, accepts=is_known)
+    found = await engine.scan(scopes, accepts=is_known)
     rows = {(row.namespace, row.key): row for row in found}
-    usages = yield from usages_beside(engine, scopes)
-    archived = yield from engine.scan([name for name in names if holds_forgotten(name)], accepts=is_known)
+    usages = await usages_beside(engine, scopes)
+    archived = await engine.scan([name for name in names if holds_forgotten(name)], accepts=is_known)
     memories = [row for row in found if row.value.get("content")]
-    held = yield from engine.held([*memories, *archived])
+    held = await engine.held([*memories, *archived])
     choice = Choice(list(map(record_of, memories)), usages, chosen, now).leaving.values()
     leaving = [one for one in choice if one.key not in held]
     since = now - timedelta(days=chosen.keep_days)
@@ -322,40 +322,38 @@ def forget(
     ]
     if dry_run:
         return ForgettingReport(leaving, [], [row.key for row in overdue], len(memories) - len(leaving))
-    forgotten = yield from _archive(scope, leaving, now, progress)
+    forgotten = await _archive(scope, leaving, now, progress)
     erased: list[str] = []
     # Under an id that is in use again, erasing would take the earlier texts of the memory that is there.
     doubled = [row for row in overdue if (memory_namespace(row.namespace), row.key) in rows]
     single = [row for row in overdue if row not in doubled]
     for some, at_once in ((doubled, scope), (single, replace(scope, deleted_days=0.0))):
         for portion in portions(some, _PORTION):
-            erased += yield from retried(partial(_erase, at_once, portion))
+            erased += await retried(partial(_erase, at_once, portion))
     for orphans in portions([key for key in usages if key not in rows], _PORTION):
-        yield from engine.write(
+        await engine.write(
             [Remove(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
         )
     if not engine.backend.capabilities.change_feed:  # such a store does not remove by itself what has ended
         versions = [sidecar_namespace(name, VERSIONS) for name in scopes]
-        over = yield from engine.scan(versions, accepts=lambda row: is_over(row, now))
-        yield from engine.remove_later(over)
+        over = await engine.scan(versions, accepts=lambda row: is_over(row, now))
+        await engine.remove_later(over)
     kept = [one.record.id for one in leaving if one.key not in forgotten]
     return ForgettingReport(list(forgotten.values()), kept, erased, len(memories) - len(forgotten))
 
 
-def _archive(
+async def _archive(
     scope: MemoryScope, leaving: Sequence[EvictionCandidate], now: datetime, progress: Progress | None
-) -> Operation[dict[Key, EvictionCandidate]]:
+) -> dict[Key, EvictionCandidate]:
     """Moves ``leaving`` to the archive, portion by portion; returns those that were moved, by key."""
     engine, done = scope.engine, 0
     gone: dict[Key, EvictionCandidate] = {}
 
-    def move(portion: Sequence[EvictionCandidate], known: Mapping[Key, Document]) -> Operation[list[EvictionCandidate]]:
+    async def move(portion: Sequence[EvictionCandidate], known: Mapping[Key, Document]) -> list[EvictionCandidate]:
         """Moves those that have not changed since. Raises VersionConflict if one changes during the move."""
-        yield from engine.pool.call(engine.accesses.flush)
-        rows = yield from engine.get([one.key for one in portion])
-        figures = yield from engine.get(
-            [(sidecar_namespace(one.record.namespace, USAGE), one.record.id) for one in portion]
-        )
+        await engine.pool.call(engine.accesses.flush)
+        rows = await engine.get([one.key for one in portion])
+        figures = await engine.get([(sidecar_namespace(one.record.namespace, USAGE), one.record.id) for one in portion])
         going: dict[Key, EvictionCandidate] = {}
         writes: list[Write] = []
         for one, row, figure in zip(portion, rows, figures, strict=True):
@@ -368,13 +366,13 @@ def _archive(
                 going[one.key] = one
                 writes += archive_writes(row, figure, now, one.reason.value, document=known.get(one.key))
         if writes:
-            yield from scope.write(writes, "forget", embeds=False)
+            await scope.write(writes, "forget", embeds=False)
         return list(going.values())
 
     for stretch in portions(leaving, _READ_AT_ONCE):
-        known = yield from documents(engine, [one.key for one in stretch])
+        known = await documents(engine, [one.key for one in stretch])
         for portion in portions(stretch, _PORTION):
-            went = yield from retried(partial(move, portion, known))
+            went = await retried(partial(move, portion, known))
             gone |= {one.key: one for one in went}
             done += len(portion)
             if progress:
@@ -382,13 +380,13 @@ def _archive(
     return gone
 
 
-def _erase(scope: MemoryScope, portion: Sequence[Row]) -> Operation[list[str]]:
+async def _erase(scope: MemoryScope, portion: Sequence[Row]) -> list[str]:
     """Removes rows of the archive, unless they have changed; returns the ids of those removed."""
-    rows = yield from scope.engine.get([(row.namespace, row.key) for row in portion])
+    rows = await scope.engine.get([(row.namespace, row.key) for row in portion])
     same = [row for row, old in zip(rows, portion, strict=True) if row and row.version == old.version]
     if same:
         gone = [Remove(namespace=row.namespace, key=row.key, expected=row.version) for row in same]
-        yield from scope.write(gone, "erase")
+        await scope.write(gone, "erase")
     return [row.key for row in same]
 
 
@@ -401,15 +399,15 @@ class MemoryUsage:
     last: datetime | None
 
 
-def usage(scope: MemoryScope, user_id: UserId) -> Operation[list[MemoryUsage]]:
+async def usage(scope: MemoryScope, user_id: UserId) -> list[MemoryUsage]:
     """How often each memory that this agent reads was recalled.
 
     The most used come first, then the most recently used, then the oldest. Recalls by other processes are included
     within 30 seconds, once those have written them. Raises InvalidInput, StoreError.
     """
     scopes = scope.namespaces.read_scopes(user_id)
-    rows = yield from scope.engine.scan(scopes)
-    found = by_use(records_of(rows), (yield from usages_beside(scope.engine, scopes)))
+    rows = await scope.engine.scan(scopes)
+    found = by_use(records_of(rows), await usages_beside(scope.engine, scopes))
     return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
 
 
@@ -420,15 +418,15 @@ def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> lis
     return found
 
 
-def usages_beside(
+async def usages_beside(
     engine: StoreEngine, scopes: Sequence[Namespace], only: Sequence[Row] | None = None
-) -> Operation[dict[Key, Usage]]:
+) -> dict[Key, Usage]:
     """The usage of the memories in exactly ``scopes``, or of ``only`` these rows, without those never recalled."""
-    yield from engine.pool.call(engine.accesses.flush)
+    await engine.pool.call(engine.accesses.flush)
     if only is None:
-        rows = yield from engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
+        rows = await engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
     else:
-        found = yield from engine.get([(sidecar_namespace(one.namespace, USAGE), one.key) for one in only])
+        found = await engine.get([(sidecar_namespace(one.namespace, USAGE), one.key) for one in only])
         rows = [row for row in found if row]
     return {(memory_namespace(row.namespace), row.key): Usage.of(row) for row in rows}
 
@@ -476,15 +474,15 @@ class ForgettingRounds(Rounds[str]):
     """Applies ``policy`` to each user of the store of ``scope``, at once and then every ``hours``; None: never."""
 
     def __init__(self, scope: MemoryScope, policy: ForgettingPolicy, hours: float | None) -> None:
-        def apply(user_id: str) -> Operation[int]:
-            return len((yield from forget(scope, user_id, policy)).forgotten)
+        async def apply(user_id: str) -> int:
+            return len((await forget(scope, user_id, policy)).forgotten)
 
         super().__init__(lambda: users_of(scope), apply, hours)
 
 
-def users_of(scope: MemoryScope) -> Operation[list[str]]:
+async def users_of(scope: MemoryScope) -> list[str]:
     """The users who have memories in the store, or forgotten ones."""
-    names = yield from scope.engine.namespaces()
+    names = await scope.engine.namespaces()
     users: list[str] = []
     for label in dict.fromkeys(name[0] for name in names if holds_memories(name) or holds_forgotten(name)):
         with suppress(InvalidId):  # an application's own namespace may look like one of ours

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Literal
 
-from inference_core.effects import Operation
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.lifecycle.archive import portions
 from inference_core.lifecycle.forgetting import Rounds, usages_beside
@@ -103,9 +102,9 @@ class Overdue:
         return {"kind": self.kind, "key": self.key, "since": self.since.isoformat(), "days": self.days}
 
 
-def retain(
+async def retain(
     scope: MemoryScope, user_id: UserId, policy: RetentionPolicy, *, dry_run: bool = False
-) -> Operation[list[Overdue]]:
+) -> list[Overdue]:
     """Removes the user's rows of all agents that are older than ``policy`` allows; returns them, the oldest first.
 
     ``dry_run`` only returns them. What changes meanwhile stays for the next run. A memory is removed with its recall
@@ -113,13 +112,13 @@ def retain(
     StoreError.
     """
     engine, now = scope.engine, scope.clock.now()
-    names = yield from engine.namespaces((encode_label(user_id),))
+    names = await engine.namespaces((encode_label(user_id),))
     found, rows = list[Overdue](), list[Row]()
     memories = [name for name in names if holds_memories(name)]
     if policy.days.keys() - BESIDE.keys():
         reads_usage = policy.basis == "last_used"
-        usages: Mapping[Any, Usage] = (yield from usages_beside(engine, memories)) if reads_usage else {}
-        for row in (yield from engine.scan(memories, accepts=is_known)):
+        usages: Mapping[Any, Usage] = await usages_beside(engine, memories) if reads_usage else {}
+        for row in await engine.scan(memories, accepts=is_known):
             rows.append(row)
             found += _overdue_memory(row, usages.get((row.namespace, row.key)), policy, now)
     for kind, labels in BESIDE.items():
@@ -128,43 +127,43 @@ def retain(
         # Archive and versions lie beside memories' namespaces; others of that name hold an application's own items.
         own = [name for name in names if name[1:2] and name[1] in labels]
         scopes = [name for name in own if is_sidecar(name) or kind not in ("archive", "versions")]
-        for row in (yield from engine.scan(scopes)):
+        for row in await engine.scan(scopes):
             rows.append(row)
             if row.updated_at + timedelta(days=days) <= now:
                 found.append(Overdue(kind, row.namespace, row.key, row.updated_at, days, row.version))
-    held = yield from engine.held(rows)
+    held = await engine.held(rows)
     found = [one for one in found if (one.namespace, one.key) not in held]
     found.sort(key=lambda one: (one.since, one.namespace, one.key))
     if dry_run:
         return found
     removed: list[Overdue] = []
     for portion in portions(found, _PORTION):
-        removed += yield from retried(partial(_remove, scope, portion, removed))
+        removed += await retried(partial(_remove, scope, portion, removed))
     return removed
 
 
-def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequence[Overdue]) -> Operation[list[Overdue]]:
+async def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequence[Overdue]) -> list[Overdue]:
     """Removes the rows that have not changed; returns them, with those that the removal of a memory took along.
 
     That memory may be in this portion or in ``before``. Raises VersionConflict if one of them changes meanwhile.
     """
-    there = yield from scope.engine.get([(one.namespace, one.key) for one in portion])
+    there = await scope.engine.get([(one.namespace, one.key) for one in portion])
     same = [one for one, row in zip(portion, there, strict=True) if row and row.version == one.version]
     if same:
         beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
         cause = Cause(at=scope.clock.now(), operation="retention", actor=scope.actor, removed=beside)
         # A row that is written after the check above may no longer be overdue: then the removal fails.
         gone = [Remove(namespace=one.namespace, key=one.key, expected=one.version) for one in same]
-        yield from scope.engine.write(gone, cause)
+        await scope.engine.write(gone, cause)
     # What lies beside a memory has gone with it.
     keys = {one.key for one in (*before, *same) if holds_memories(one.namespace)}
     return [*same, *(one for one, row in zip(portion, there, strict=True) if row is None and one.key in keys)]
 
 
-def owners_with_rows(scope: MemoryScope) -> Operation[list[Owner]]:
+async def owners_with_rows(scope: MemoryScope) -> list[Owner]:
     """The users and spaces with anything that a policy may name, also those with only receipts or conversations."""
     kinds = {*MEMORY_CATEGORIES, *(label for labels in BESIDE.values() for label in labels)}
-    names = yield from scope.engine.namespaces()
+    names = await scope.engine.namespaces()
     owners: list[Owner] = []
     for label in dict.fromkeys(name[0] for name in names if name[1:2] and name[1] in kinds):
         with suppress(InvalidId):  # an application's own namespace may look like one of ours
@@ -179,8 +178,8 @@ class RetentionRounds(Rounds[Owner]):
     """
 
     def __init__(self, scope: MemoryScope, policy: RetentionPolicy, hours: float = 24.0) -> None:
-        def apply(owner: Owner) -> Operation[int]:
-            return len((yield from retain(scope, owner, policy)))
+        async def apply(owner: Owner) -> int:
+            return len(await retain(scope, owner, policy))
 
         super().__init__(lambda: owners_with_rows(scope), apply, hours if policy.days else None)
 

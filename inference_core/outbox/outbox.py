@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from inference_core.clock import Clock
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
@@ -150,7 +149,7 @@ class Outbox:
         with _LOCK:
             _WATCHERS[self.engine] = tuple(one for one in _WATCHERS.get(self.engine, ()) if one != watcher)
 
-    def put(
+    async def put(
         self,
         partition: Partition,
         messages: Sequence[ConversationMessage],
@@ -158,7 +157,7 @@ class Outbox:
         *,
         keeps: bool = False,
         since: AllFences | None = None,
-    ) -> Operation[int]:
+    ) -> int:
         """Puts in those of ``messages`` that were never in before, durably, in one commit; returns how many.
 
         ``zone`` names the user's time zone. ``keeps``: copies are kept for prompts, which stay when messages leave.
@@ -169,7 +168,7 @@ class Outbox:
         fresh: dict[str, Waiting] = {}
         size = sum(len(message.text) for message in messages)
         # Redacted before a key is made of the text, since the hash of a secret could give it away.
-        clean = yield from self.engine.redacting(
+        clean = await self.engine.redacting(
             lambda: [replace(one, text=self.engine.guard.text(one.text)) for one in messages], size
         )
         for message in clean:
@@ -188,11 +187,11 @@ class Outbox:
                 *(one.put(partition.kept, now + at * _TICK) for at, one in enumerate(fresh.values()) if keeps),
             ]
             try:
-                versions = yield from self.engine.write(writes, since=since)
+                versions = await self.engine.write(writes, since=since)
             except VersionConflict:
                 # Some are waiting or marked already, or the partition's listing is not at the remembered version.
                 keys = [partition.place, *((scope, key) for scope in (marks, waiting) for key in fresh)]
-                row, *rows = yield from self.engine.get(keys)
+                row, *rows = await self.engine.get(keys)
                 self._remember(partition, row.version if row and CLOSING not in row.value else 0)
                 known = {row.key for row in rows if row}
                 fresh = {key: one for key, one in fresh.items() if key not in known}
@@ -203,44 +202,44 @@ class Outbox:
                 break
         return len(fresh)
 
-    def partitions(self) -> Operation[list[tuple[Partition, int]]]:
+    async def partitions(self) -> list[tuple[Partition, int]]:
         """The partitions with messages, each with the version of the row that lists it, the longest waiting first."""
-        return [(Partition.from_value(row.value), row.version) for row in (yield from self._places(places(None)))]
+        return [(Partition.from_value(row.value), row.version) for row in await self._places(places(None))]
 
-    def due(self, tasks: Sequence[str]) -> Operation[list[tuple[Partition, int]]]:
+    async def due(self, tasks: Sequence[str]) -> list[tuple[Partition, int]]:
         """Like `partitions`, but those that may have periodic work of these kinds to do now."""
-        rows = yield from self._places([place for task in tasks for place in places(task)])
+        rows = await self._places([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
         return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
 
-    def seen(self, partition: Partition) -> Operation[int]:
+    async def seen(self, partition: Partition) -> int:
         """The version of the row that lists ``partition``; 0 if it is not listed."""
-        (row,) = yield from self.engine.get([partition.place])
+        (row,) = await self.engine.get([partition.place])
         return row.version if row else 0
 
-    def next_batch(self, partition: Partition, seen: int) -> Operation[Claim | None]:
+    async def next_batch(self, partition: Partition, seen: int) -> Claim | None:
         """The next batch to `claim`; None if there is none, another worker has it, or its time has not come.
 
         ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
         """
         moment = self._clock.now()
         now = moment.timestamp()
-        fence = yield from self.engine.fenced([encode_label(partition.user_id)])  # before anything of the user is read
-        lease, result = yield from self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
+        fence = await self.engine.fenced([encode_label(partition.user_id)])  # before anything of the user is read
+        lease, result = await self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
         if lease is not None and lease.value["until"] > now:
             return None
         # Rows come newest first, so the oldest are at the end. More are read than were counted, as some may come in.
-        count = yield from self.engine.count([partition.messages])
-        rows = yield from self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
+        count = await self.engine.count([partition.messages])
+        rows = await self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
         waiting = [Waiting.of(row) for row in reversed(rows)]
         if not waiting:
             with suppress(VersionConflict):  # a message has come in between
                 # A `put` that remembers an earlier version of the listing fails, reads it and finds it closing. It then
                 # lists the partition anew, so that the removal fails; otherwise no worker would find its message.
-                (version,) = yield from self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
-                if not (yield from self.engine.count([partition.messages])):
+                (version,) = await self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
+                if not await self.engine.count([partition.messages]):
                     where, key = partition.place
-                    yield from self.engine.write([Remove(namespace=where, key=key, expected=version)])
+                    await self.engine.write([Remove(namespace=where, key=key, expected=version)])
                     self._remember(partition, 0)
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
@@ -254,14 +253,14 @@ class Outbox:
         if not batch and partition.task:
             due = min(_time_of(one, tries) for one in waiting)
             with suppress(VersionConflict):  # more work has come in
-                yield from self.engine.write([partition.listing(moment, seen, due)])
+                await self.engine.write([partition.listing(moment, seen, due)])
         token = 0 if lease is None else lease.version
         if not batch:
             return None
-        earlier = yield from self._earlier(partition, batch[0].message)
+        earlier = await self._earlier(partition, batch[0].message)
         return Claim(partition, token, batch, tries, extraction, tries, fence, earlier)
 
-    def claim(self, found: Claim) -> Operation[Claim | None]:
+    async def claim(self, found: Claim) -> Claim | None:
         """Claims what `next_batch` found; None if another worker did."""
         until = self._lease_end(found.partition)
         tries = dict(found.before)
@@ -272,7 +271,7 @@ class Outbox:
             tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
             lease = self._lease(found.partition, until, tries, found.token)
-            token, *_ = yield from self.engine.write([lease, *found.fence])
+            token, *_ = await self.engine.write([lease, *found.fence])
         except VersionConflict:
             return None
         return replace(found, token=token, tries=tries)
@@ -281,7 +280,7 @@ class Outbox:
         """Whether all attempts are used up, though the last one has no outcome."""
         return all(_count(claim.tries, one) >= self.limits.max_tries for one in claim.batch)
 
-    def release(self, claim: Claim, pause_s: float = 0.0) -> Operation[None]:
+    async def release(self, claim: Claim, pause_s: float = 0.0) -> None:
         """Gives the batch back as if it had not been claimed, if the database can be reached.
 
         Nobody claims the partition again for ``pause_s`` seconds.
@@ -289,9 +288,9 @@ class Outbox:
         until = self._clock.now().timestamp() + pause_s if pause_s else 0.0
         with suppress(StoreError):
             lease = self._lease(claim.partition, until, claim.before, claim.token)
-            yield from self.engine.write([lease, *claim.fence])
+            await self.engine.write([lease, *claim.fence])
 
-    def schedule_writes(
+    async def schedule_writes(
         self,
         partition: Partition,
         work: ConversationMessage,
@@ -299,27 +298,27 @@ class Outbox:
         zone: str | None = None,
         *,
         puts_off: bool = False,
-    ) -> Operation[list[Write]]:
+    ) -> list[Write]:
         """The writes after which ``work`` of ``partition``'s task waits until ``due``.
 
         Work that waits already is not put off unless ``puts_off``. Either way its version, and so its job, is new.
         """
         now = self._clock.now()
         key = digest_of([partition.task, work.session_id])
-        row, place = yield from self.engine.get([(partition.messages, key), partition.place])
+        row, place = await self.engine.get([(partition.messages, key), partition.place])
         known = None if row is None or puts_off else Waiting.of(row).due
         one = Waiting(key, 0, work, zone, due if known is None else min(known, due))
         first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
         return [one.put(partition.messages, now), partition.listing(now, due=first)]
 
-    def keep(self, claim: Claim, extraction: Extraction) -> Operation[Claim]:
+    async def keep(self, claim: Claim, extraction: Extraction) -> Claim:
         """Keeps what a model extracted and renews the lease. Raises VersionConflict if another worker has that now."""
         until = self._lease_end(claim.partition)
         value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
         kept = Put(namespace=state, key=RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
-        token, *_ = yield from self.engine.write([lease, kept, *claim.fence])
+        token, *_ = await self.engine.write([lease, kept, *claim.fence])
         return replace(claim, token=token, extraction=extraction)
 
     def completion_writes(self, claim: Claim, again: datetime | None = None) -> list[Write]:
@@ -354,7 +353,7 @@ class Outbox:
             writes.append(put)
         return writes
 
-    def failed(self, claim: Claim, reason: str) -> Operation[list[str]]:
+    async def failed(self, claim: Claim, reason: str) -> list[str]:
         """Leaves the batch for later, message by message; returns the keys of those that became dead letters."""
         now = self._clock.now()
         partition = claim.partition
@@ -376,14 +375,14 @@ class Outbox:
                     Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
                 ]
         lease = self._lease(partition, 0.0, tries, claim.token)
-        yield from self.engine.write([lease, Remove(namespace=partition.state, key=RESULT), *writes, *claim.fence])
+        await self.engine.write([lease, Remove(namespace=partition.state, key=RESULT), *writes, *claim.fence])
         return dead
 
-    def _earlier(self, partition: Partition, first: ConversationMessage) -> Operation[list[ConversationMessage]]:
+    async def _earlier(self, partition: Partition, first: ConversationMessage) -> list[ConversationMessage]:
         """The messages that were kept of the session of ``first``; without those said later, if it comes late."""
         if not _has_earlier(partition, first):
             return []
-        (row,) = yield from self.engine.get([(partition.earlier, digest_of([session_name(first.session_id)]))])
+        (row,) = await self.engine.get([(partition.earlier, digest_of([session_name(first.session_id)]))])
         kept = [message_of(one) for one in row.value["messages"]] if row else []
         return [one for one in kept if not (one.at and first.at and one.at > first.at)]
 
@@ -399,9 +398,9 @@ class Outbox:
             self._listed.clear()
         self._listed[partition] = version
 
-    def _places(self, scopes: Sequence[Namespace]) -> Operation[list[Row]]:
+    async def _places(self, scopes: Sequence[Namespace]) -> list[Row]:
         """The rows of ``scopes``, the oldest first."""
-        return (yield from self.engine.scan(scopes))[::-1]
+        return (await self.engine.scan(scopes))[::-1]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before comes by itself."""

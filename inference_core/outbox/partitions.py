@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from inference_core.clock import Clock
-from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
 from inference_core.memory.namespaces import QUEUE_ROOT, MemoryNamespaceBuilder, Namespace, Owner, encode_label
 from inference_core.memory.text import digest_of, encode_json, moment_field
@@ -213,25 +212,25 @@ def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
     return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
 
 
-def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> Operation[list[str]]:
+async def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> list[str]:
     """Those of ``keys`` without a mark among ``marks``. Raises StoreError."""
     asked = list(keys)
-    rows = yield from engine.get([(marks, key) for key in asked])
+    rows = await engine.get([(marks, key) for key in asked])
     return [key for key, row in zip(asked, rows, strict=True) if row is None]
 
 
-def noted_outside(
+async def noted_outside(
     engine: StoreEngine, clock: Clock, user_id: Owner, session_id: str | None, is_outside: bool
-) -> Operation[bool]:
+) -> bool:
     """Whether text from outside was in the user's session before; if it ``is_outside`` now, a mark remembers it.
 
     The mark stays until the user is erased. Raises StoreError.
     """
     marks, key = marks_of(user_id), digest_of(["tool", session_name(session_id)])
-    is_first = bool((yield from unmarked(engine, marks, [key])))
+    is_first = bool(await unmarked(engine, marks, [key]))
     if is_first and is_outside:
         with suppress(VersionConflict):  # another process was faster
-            yield from engine.write([mark(marks, key, clock)])
+            await engine.write([mark(marks, key, clock)])
     return not is_first
 
 
@@ -259,35 +258,35 @@ class DeadMessage:
     tries: int
 
 
-def status(engine: StoreEngine, clock: Clock) -> Operation[QueueStatus]:
+async def status(engine: StoreEngine, clock: Clock) -> QueueStatus:
     """How much waits, periodic work aside, and how many dead letters there are. Raises StoreError."""
-    partitions = [Partition.from_value(row.value) for row in (yield from engine.scan(places(None)))]
-    found = yield from engine.tally([partition.messages for partition in partitions])
-    dead = yield from engine.count([DEAD_LIST])
+    partitions = [Partition.from_value(row.value) for row in await engine.scan(places(None))]
+    found = await engine.tally([partition.messages for partition in partitions])
+    dead = await engine.count([DEAD_LIST])
     now = clock.now()
     oldest = max([0.0, *((now - one.oldest).total_seconds() for one in found)])
     return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
 
 
-def dead_letters(engine: StoreEngine, limit: int | None = None) -> Operation[list[DeadMessage]]:
+async def dead_letters(engine: StoreEngine, limit: int | None = None) -> list[DeadMessage]:
     """The newest ``limit`` messages that were given up, or all, the newest first. Raises StoreError."""
-    return [letter for letter, _ in (yield from _dead(engine, limit))]
+    return [letter for letter, _ in await _dead(engine, limit)]
 
 
-def retry(engine: StoreEngine, clock: Clock, keys: Sequence[str] | None = None) -> Operation[int]:
+async def retry(engine: StoreEngine, clock: Clock, keys: Sequence[str] | None = None) -> int:
     """Puts dead letters (those with ``keys``, or all) back into the outbox; returns how many. Raises StoreError."""
-    return (yield from _removed(engine, keys, clock))
+    return await _removed(engine, keys, clock)
 
 
-def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> Operation[int]:
+async def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> int:
     """Removes dead letters (those with ``keys``, or all) for good; returns how many. Raises StoreError."""
-    return (yield from _removed(engine, keys))
+    return await _removed(engine, keys)
 
 
-def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | None = None) -> Operation[int]:
+async def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | None = None) -> int:
     """Removes dead letters; with a ``clock``, puts them back into the outbox. Returns how many it removed."""
     done = 0
-    for letter, row in (yield from _dead(engine)):
+    for letter, row in await _dead(engine):
         if keys is not None and letter.key not in keys:
             continue
         writes: list[Write] = [
@@ -298,17 +297,17 @@ def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | Non
             now = clock.now()
             writes += [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
         with suppress(VersionConflict):
-            yield from engine.write(writes)
+            await engine.write(writes)
             done += 1
     return done
 
 
-def _dead(engine: StoreEngine, limit: int | None = None) -> Operation[list[tuple[DeadMessage, Row]]]:
-    pointers = yield from engine.scan([DEAD_LIST], limit=limit)
+async def _dead(engine: StoreEngine, limit: int | None = None) -> list[tuple[DeadMessage, Row]]:
+    pointers = await engine.scan([DEAD_LIST], limit=limit)
     found: list[tuple[DeadMessage, Row]] = []
     for at in range(0, len(pointers), _PAGE):
         page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]
-        rows = yield from engine.get([(partition.dead, key) for partition, key in page])
+        rows = await engine.get([(partition.dead, key) for partition, key in page])
         for (partition, key), row in zip(page, rows, strict=True):
             if row:
                 letter = DeadMessage(key, partition, row.value["text"], row.value["reason"], row.value["tries"])

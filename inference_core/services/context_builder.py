@@ -84,7 +84,7 @@ class SharedSearches:
         is_found = self._results.done() and not self._results.cancelled() and self._results.exception() is None
         return next((one.necessity for one in self._results.result().values()), None) if is_found else None
 
-    def result_of(self, source: str) -> Operation[SearchResult]:
+    async def result_of(self, source: str) -> SearchResult:
         """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
         with self._lock:
             is_first, self._is_begun = not self._is_begun, True
@@ -95,7 +95,7 @@ class SharedSearches:
 
         if is_first:
             settle(self._results, search)
-        return (yield Effect(lambda: self._results))[source]
+        return (await Effect(lambda: self._results))[source]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,14 +224,14 @@ class Memories:
     judged: bool = True
     by_importance: bool = False
 
-    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
         """The memories, the best of each category first."""
         groups, search = list[Sequence[FoundRow]](), self.question(request)
         if search is not None:
-            groups += (yield from request.search(self.name, search)).groups
+            groups += (await request.search(self.name, search)).groups
         else:
             for scopes in self._groups(request):
-                rows = yield from _newest(request, scopes, self._kinds())
+                rows = await _newest(request, scopes, self._kinds())
                 found = [
                     FoundRow(row, record.importance if self.by_importance else 0.0)
                     for row in rows
@@ -273,10 +273,10 @@ class AssociatedMemories:
     seeds: int = 3
     known: int = 30
 
-    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
         """The memories, the best first; none without a question."""
         search = self.question(request)
-        best = (yield from request.search(self.name, search)).groups[0] if search else []
+        best = (await request.search(self.name, search)).groups[0] if search else []
         text = " ".join(record_of(one.row).content for one in best[: self.seeds])[:_QUERY_CHARACTERS]
         if not asks(text):
             return []
@@ -288,7 +288,7 @@ class AssociatedMemories:
 
         scopes = request.scope.namespaces.read_scopes(request.user_id)
         search = search_for(request, text, [scopes], self.limit, None, rejects)
-        found = yield from request.scope.engine.search(search)
+        found = await request.scope.engine.search(search)
         return [item_of(one, self.name, self.section, share) for one in found.groups[0]]
 
     def question(self, request: ContextRequest) -> Search | None:
@@ -404,14 +404,14 @@ class Entities:
     read: int = 20
     judged: bool = False
 
-    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
         """The entities, the best first; none with ``judged`` and without a question."""
         entities: dict[tuple[str, Trust], _Entity] = {}
         if search := self.question(request):
-            found: Sequence[FoundRow] = (yield from request.search(self.name, search)).groups[0]
+            found: Sequence[FoundRow] = (await request.search(self.name, search)).groups[0]
         else:
             scopes = request.scope.namespaces.read_scopes(request.user_id)
-            rows = [] if self.judged else (yield from _newest(request, scopes))
+            rows = [] if self.judged else await _newest(request, scopes)
             found = [FoundRow(row, 0.0) for row in rows]
         for one in found:
             record = record_of(one.row)
@@ -446,9 +446,9 @@ class RecentMessages:
     limit: int = 10
     speakers: Sequence[str] = SPEAKERS
 
-    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
         """The messages with text, except system messages."""
-        messages = request.messages or (yield from kept_messages(request.scope, request.user_id, MAX_KEPT))
+        messages = request.messages or await kept_messages(request.scope, request.user_id, MAX_KEPT)
         said = [one for one in messages if not isinstance(one, SystemMessage) and one.text.strip()]
         if said and said[-1].text == request.query:
             said = said[:-1]
@@ -486,7 +486,7 @@ class StaticFacts:
     section: str = "static_memory"
     limit: int = 50
 
-    def fetch(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
         """The facts in their order. Raises StoreUnavailable."""
         if self.facts is not None:
             return [
@@ -494,7 +494,7 @@ class StaticFacts:
                 for at, fact in enumerate(self.facts)
             ]
         namespace = global_namespace(MemoryCategory.SEMANTIC, self.name)
-        rows = yield from request.scope.engine.page([namespace], limit=self.limit)
+        rows = await request.scope.engine.page([namespace], limit=self.limit)
         return [
             replace(ContextItem.of(record, source=self.name, section=self.section), happened_at=None)
             for record in map(record_of, rows)
@@ -650,9 +650,9 @@ class ContextBuilder:
         """
         return await arun(self.operation(user_id, query, messages, max_tokens))
 
-    def operation(
+    async def operation(
         self, user_id: UserId, query: str | None, messages: Sequence[MessageLikeRepresentation], max_tokens: int | None
-    ) -> Operation[AssembledContext]:
+    ) -> AssembledContext:
         """What `build` does, for its async and its sync form."""
         encode_label(user_id)
         if isinstance(user_id, Space):
@@ -664,12 +664,12 @@ class ContextBuilder:
             scope=self._scope,
             now=self._scope.clock.now(),
         )
-        items, left_out, necessity = yield from self._gathered(request)
+        items, left_out, necessity = await self._gathered(request)
         room = self.max_tokens if max_tokens is None else max_tokens
         now, zone = request.now, request.zone
         if self.model is not None:
             try:
-                context = yield from with_summary(
+                context = await with_summary(
                     self.engineer,
                     items,
                     self.model,
@@ -685,7 +685,7 @@ class ContextBuilder:
         context = self.engineer.assemble(items, query=query, now=now, zone=zone, max_tokens=room, necessity=necessity)
         return replace(context, left_out=left_out)
 
-    def _gathered(self, request: ContextRequest) -> Operation[tuple[list[ContextItem], dict[str, str], float | None]]:
+    async def _gathered(self, request: ContextRequest) -> tuple[list[ContextItem], dict[str, str], float | None]:
         """The items of the sources that answer in time, why the others gave none, and whether memory is needed.
 
         Raises no source's error.
@@ -715,7 +715,7 @@ class ContextBuilder:
                     left = _AN_INSTANT_S  # what is there by now is taken
                 try:
                     may_block = request.scope.engine.pool.may_block
-                    items += yield Effect(lambda own=future: own, timeout=left, may_block=may_block)
+                    items += await Effect(lambda own=future: own, timeout=left, may_block=may_block)
                 except DeadlineExceeded:
                     left_out[name] = "late"
                 except Exception as error:  # noqa: BLE001 - whatever one source raises, the others are shown

@@ -99,7 +99,7 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
 
 
 @_on_store
-def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> Operation[int]:
+async def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> int:
     """Permanently deletes the user's memories of all agents, forgotten ones included, or only those of ``category``.
 
     Without a ``category``, everything else that is stored under the user goes too: messages, receipts, jobs and the
@@ -108,34 +108,34 @@ def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | No
     is left.
     """
     label = encode_label(user_id)
-    yield from engine.check_holds(label)
-    yield from engine.remove_expired()  # no other read finds expired rows
+    await engine.check_holds(label)
+    await engine.remove_expired()  # no other read finds expired rows
     cause = Cause(at=datetime.now(UTC), operation="purge")
     if category is None:  # unreadable rows go first, as they may get in the way of the rest
-        removed = yield from engine.discard(label, lambda _: True, cause)
-        scopes = yield from _scopes(engine, user_id, everything=True)
+        removed = await engine.discard(label, lambda _: True, cause)
+        scopes = await _scopes(engine, user_id, everything=True)
     else:
-        scopes = yield from _scopes(engine, user_id, category, everything=True)
-        removed = yield from engine.discard(label, lambda one: one.namespace in scopes, cause)
+        scopes = await _scopes(engine, user_id, category, everything=True)
+        removed = await engine.discard(label, lambda one: one.namespace in scopes, cause)
     figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
     told = [name for name in scopes if name not in figures and name[1:] != (AUDIT,)]
-    removed += yield from empty(engine, told, cause=cause)
-    yield from empty(engine, [name for name in figures if name[1:2] == (PENDING,)], cause=cause)
-    yield from empty(engine, figures)
+    removed += await empty(engine, told, cause=cause)
+    await empty(engine, [name for name in figures if name[1:2] == (PENDING,)], cause=cause)
+    await empty(engine, figures)
     if category is None:  # also the events of this purge
-        yield from engine.end_trail(label)
+        await engine.end_trail(label)
     return removed
 
 
 @_on_store
-def count_user_memories(engine: StoreEngine, user_id: UserId) -> Operation[dict[str, int]]:
+async def count_user_memories(engine: StoreEngine, user_id: UserId) -> dict[str, int]:
     """How many memories the user has with all agents, by category and as ``total``."""
-    counted = yield from engine.tally((yield from _scopes(engine, user_id)))
+    counted = await engine.tally(await _scopes(engine, user_id))
     return by_category((one.namespace, one.rows) for one in counted)
 
 
 @_on_store
-def list_user_memories(
+async def list_user_memories(
     engine: StoreEngine,
     user_id: UserId,
     *,
@@ -145,24 +145,24 @@ def list_user_memories(
     limit: int | None = 50,
     offset: int = 0,
     after: str | None = None,
-) -> Operation[tuple[MemoryPage[UserMemoryEntry], int]]:
+) -> tuple[MemoryPage[UserMemoryEntry], int]:
     """Returns a page of the user's memories, of all agents, the newest first, and the total number that match.
 
     ``category`` and ``memory_type`` filter them; ``search`` keeps contents and topics with this text, ignoring case.
     ``after`` is the ``next_cursor`` of the previous page; ``offset`` skips that many of the newest instead. ``limit``
     None returns all.
     """
-    scopes = yield from _scopes(engine, user_id, category)
+    scopes = await _scopes(engine, user_id, category)
     request = MemoryPageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
-    return (yield from page_of(engine, scopes, _entry, request))
+    return await page_of(engine, scopes, _entry, request)
 
 
 @_on_store
-def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> Operation[MemoryPage[UserEntry]]:
+async def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> MemoryPage[UserEntry]:
     """Returns a page of users by id, with how many memories each has. ``after`` is the previous ``next_cursor``."""
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
-    names = [name for name in (yield from engine.namespaces()) if holds_memories(name)]
+    names = [name for name in await engine.namespaces() if holds_memories(name)]
     users: dict[str, str] = {}
     for label in {name[0] for name in names}:
         with suppress(InvalidId):  # no user's: a space, or what holds for all users
@@ -170,25 +170,25 @@ def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None
     labels = sorted(label for label in users if after is None or label > after)
     page = labels[:limit]
     counts = dict.fromkeys(page, 0)
-    for one in (yield from engine.tally([name for name in names if name[0] in counts])):
+    for one in await engine.tally([name for name in names if name[0] in counts]):
         counts[one.namespace[0]] += one.rows
     entries = [UserEntry(user_id=users[label], memories=counts[label]) for label in page]
     return MemoryPage(entries, page[-1] if len(labels) > limit else None)
 
 
 @_on_store
-def delete_user_memory_entries(
+async def delete_user_memory_entries(
     engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
-) -> Operation[int]:
+) -> int:
     """Deletes the user's memories with these namespaces and keys; returns how many existed. Ignores other users'."""
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
     own = [(namespace, key) for namespace, key in named if namespace[:1] == (label,) and is_text(key)]
-    rows = yield from engine.get(own)
+    rows = await engine.get(own)
     there = [row for row in rows if row]
     if there:
         cause = Cause(at=datetime.now(UTC), operation="erase")
-        yield from engine.write([Remove(namespace=row.namespace, key=row.key) for row in there], cause)
+        await engine.write([Remove(namespace=row.namespace, key=row.key) for row in there], cause)
     return len(there)
 
 
@@ -197,16 +197,16 @@ def delete_user_memory_entry(store: StoreArgument, user_id: UserId, namespace: S
     return delete_user_memory_entries(store, user_id, [(namespace, key)]) == 1
 
 
-def _scopes(
+async def _scopes(
     engine: StoreEngine, user_id: UserId, category: str | None = None, *, everything: bool = False
-) -> Operation[list[Namespace]]:
+) -> list[Namespace]:
     """The user's namespaces of memories, of one category or of all.
 
     ``everything`` adds their sidecars and, without a category, all other namespaces of the user.
     """
     wanted = set(MemoryCategory) if category is None else {MemoryCategory(validate_memory_category(category))}
     labels = {one.value for one in wanted}
-    names = yield from engine.namespaces((encode_label(user_id),))
+    names = await engine.namespaces((encode_label(user_id),))
     if everything and category is None:
         return names
     homes = {name: memory_namespace(name) if everything and is_sidecar(name) else name for name in names}

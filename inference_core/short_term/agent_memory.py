@@ -21,7 +21,6 @@ from langchain_core.messages import (
 )
 
 from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
@@ -118,13 +117,13 @@ class MemoryContent:
         return render_memories(by_category, now=self.now, zone=self.zone)
 
 
-def recalled_for(
+async def recalled_for(
     blocks: Sequence[Block],
     scope: MemoryScope | None,
     conversation: UserSession,
     message: AnyMessage | None,
     cold_seconds: float | None = None,
-) -> Operation[tuple[dict[str, list[MemoryStoreDocument]], list[str]]]:
+) -> tuple[dict[str, list[MemoryStoreDocument]], list[str]]:
     """What ``blocks`` recall for ``message``, by section, and notices of what failed. Raises ConfigurationError.
 
     ``cold_seconds`` replaces that of the blocks' scopes.
@@ -135,7 +134,7 @@ def recalled_for(
         try:
             own = block.scope(scope)
             own = own if cold_seconds is None else replace(own, cold_seconds=cold_seconds)
-            found = yield from block.recall(own, conversation, message)
+            found = await block.recall(own, conversation, message)
         except ConfigurationError:
             raise
         except InferenceCoreError as error:
@@ -192,17 +191,17 @@ class AgentMemory:
         self._scope = scope_of(open_store({}) if message_store is None else message_store)
         self._system_scope = self._scope if system_message_store is None else scope_of(system_message_store)
 
-    def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> Operation[MemoryContent]:
+    async def _get(self, session_id: SessionId, message: MessageLikeRepresentation | None = None) -> MemoryContent:
         """The session's messages within the limit, valid for any model, and what the blocks recall.
 
         Blocks recall for ``message``, which is not added to the session; by default for the user's last message. With a
         strategy's ``into_system_prompt``, what was recalled is appended to the system message.
         """
         conversation = self._owners.conversation(session_id)
-        system = yield from read_system(self._system_scope, conversation)
-        stored = yield from read_window(self._scope, conversation)
+        system = await read_system(self._system_scope, conversation)
+        stored = await read_window(self._scope, conversation)
         asked = last_of_user(stored.messages) if message is None else one_message(message)
-        recalled, notices = yield from recalled_for(self._policy.blocks, self._scope, conversation, asked)
+        recalled, notices = await recalled_for(self._policy.blocks, self._scope, conversation, asked)
         content = MemoryContent(
             messages=[], recalled=recalled, notices=notices, now=self._scope.clock.now(), zone=self._scope.zone
         )
@@ -215,7 +214,7 @@ class AgentMemory:
         notices += omissions(window, shown, self._policy.room(system))
         return content
 
-    def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> Operation[str | None]:
+    async def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> str | None:
         """Adds ``message`` to the session, durable when it returns, and handles overflow.
 
         A message with a known id replaces that message; a system message replaces the session's. Returns None, or, if a
@@ -224,18 +223,18 @@ class AgentMemory:
         conversation = self._owners.conversation(session_id)
         added = _stamped(one_message(message), self._scope.clock.now().isoformat())
         if isinstance(added, SystemMessage):
-            yield from write_system(self._system_scope, conversation, added)
+            await write_system(self._system_scope, conversation, added)
             return None
 
-        def attempt() -> Operation[StoredWindow]:
-            stored = yield from read_window(self._scope, conversation)
+        async def attempt() -> StoredWindow:
+            stored = await read_window(self._scope, conversation)
             messages = {one.id: one for one in stored.messages} | {added.id: added}
-            return (yield from replace_window(self._scope, conversation, stored, list(messages.values())))
+            return await replace_window(self._scope, conversation, stored, list(messages.values()))
 
-        stored = yield from retried(attempt)
-        system = yield from read_system(self._system_scope, conversation)
+        stored = await retried(attempt)
+        system = await read_system(self._system_scope, conversation)
         eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
-        result = yield from self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
+        result = await self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
         if result.evicted:
             messages = result.messages
             if result.summary:
@@ -244,18 +243,18 @@ class AgentMemory:
                 messages = [new if one is result.summary else one for one in messages]
             # Whoever changed the session meanwhile has handled the overflow too, so a conflict needs no retry.
             with suppress(VersionConflict):
-                yield from replace_window(self._scope, conversation, stored, messages)
+                await replace_window(self._scope, conversation, stored, messages)
         return result.notice
 
-    def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> Operation[None]:
+    async def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> None:
         """Removes the session and, unless ``keep_long_term``, what blocks stored from this session only."""
         conversation = self._owners.conversation(session_id)
         if not keep_long_term:
             for block in self._policy.blocks:
                 if not block.is_read_only:
-                    yield from block.forget(block.scope(self._scope), conversation)
+                    await block.forget(block.scope(self._scope), conversation)
         for scope in {id(one.engine): one for one in (self._scope, self._system_scope)}.values():
-            yield from remove_session(scope, conversation)
+            await remove_session(scope, conversation)
 
     get, aget = synchronous(_get), asynchronous(_get)
     update, aupdate = synchronous(_update), asynchronous(_update)
@@ -287,27 +286,27 @@ def session_namespace(conversation: UserSession) -> Namespace:
     return (encode_label(conversation.user_id), SESSIONS, encode_label(conversation.session_id, what="session_id"))
 
 
-def read_window(scope: MemoryScope, conversation: UserSession) -> Operation[StoredWindow]:
+async def read_window(scope: MemoryScope, conversation: UserSession) -> StoredWindow:
     """The session's window. Raises StoreError."""
     namespace = session_namespace(conversation)
     while True:
-        (listed,) = yield from scope.engine.get([(namespace, _WINDOW)])
+        (listed,) = await scope.engine.get([(namespace, _WINDOW)])
         if listed is None:
             return StoredWindow([], [], 0)
         keys = [str(key) for key in listed.value.get("messages", [])]
-        rows = yield from scope.engine.get([(namespace, key) for key in keys])
+        rows = await scope.engine.get([(namespace, key) for key in keys])
         there = [row for row in rows if row is not None]
         if len(there) == len(keys):
             return StoredWindow([_message(row) for row in there], keys, listed.version)
         # Rows are missing: either the list has changed since it was read, or they are lost and the rest counts.
-        (again,) = yield from scope.engine.get([(namespace, _WINDOW)])
+        (again,) = await scope.engine.get([(namespace, _WINDOW)])
         if again is not None and again.version == listed.version:
             return StoredWindow([_message(row) for row in there], [row.key for row in there], listed.version)
 
 
-def replace_window(
+async def replace_window(
     scope: MemoryScope, conversation: UserSession, old: StoredWindow, messages: Sequence[AnyMessage]
-) -> Operation[StoredWindow]:
+) -> StoredWindow:
     """Durably replaces the session's window by ``messages``, which must have ids, if it is still ``old``.
 
     Raises VersionConflict if the session has changed meanwhile, InvalidMemory for a message that is too large,
@@ -328,28 +327,28 @@ def replace_window(
         Put(namespace=namespace, key=_WINDOW, value=listing, updated_at=now, expected=old.version),
         *(Remove(namespace=namespace, key=key) for key in before if key not in after),
     ]
-    versions = yield from scope.engine.write(writes)
+    versions = await scope.engine.write(writes)
     return StoredWindow(list(after.values()), list(after), versions[len(puts)])
 
 
-def read_system(scope: MemoryScope, conversation: UserSession) -> Operation[AnyMessage | None]:
+async def read_system(scope: MemoryScope, conversation: UserSession) -> AnyMessage | None:
     """The session's system message. Raises StoreError."""
-    (row,) = yield from scope.engine.get([(session_namespace(conversation), _SYSTEM)])
+    (row,) = await scope.engine.get([(session_namespace(conversation), _SYSTEM)])
     return None if row is None else _message(row)
 
 
-def write_system(scope: MemoryScope, conversation: UserSession, message: AnyMessage) -> Operation[None]:
+async def write_system(scope: MemoryScope, conversation: UserSession, message: AnyMessage) -> None:
     """Replaces the session's system message, durably. Raises InvalidMemory, StoreError."""
     namespace = session_namespace(conversation)
     put = Put(namespace=namespace, key=_SYSTEM, value=_value(message), updated_at=scope.clock.now())
-    yield from scope.engine.write([put])
+    await scope.engine.write([put])
 
 
-def remove_session(scope: MemoryScope, conversation: UserSession) -> Operation[None]:
+async def remove_session(scope: MemoryScope, conversation: UserSession) -> None:
     """Removes everything stored for the session. Raises StoreError."""
     namespace = session_namespace(conversation)
-    while rows := (yield from scope.engine.page([namespace], limit=500)):
-        yield from scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
+    while rows := await scope.engine.page([namespace], limit=500):
+        await scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
 
 
 def _value(message: AnyMessage) -> str:

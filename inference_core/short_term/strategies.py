@@ -22,7 +22,6 @@ from langchain_core.messages.utils import get_buffer_string
 
 from inference_core.asking import MODEL_TIMEOUT_S, ask, check_model
 from inference_core.context.render import neutral_line
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, ModelError
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, text_tokens
 from inference_core.services.operations.scope import MemoryScope
@@ -125,10 +124,9 @@ class OverflowStrategy(ABC):
     def start(self, window: Window, room: int) -> int:
         """The first unit that stays; more units leave if the rest does not fit."""
 
-    def secured(self, eviction: Eviction) -> Operation[AnyMessage | None]:
+    async def secured(self, eviction: Eviction) -> AnyMessage | None:
         """Handles messages that leave; returns what replaces them in the window. Raises InferenceCoreError."""
         del eviction
-        yield from ()
         return None
 
 
@@ -175,7 +173,7 @@ class Summarize(OverflowStrategy):
         start = window.start_of_last(self.summary_message_count)
         return start if self.role == "user" else window.turn_at(start)
 
-    def secured(self, eviction: Eviction) -> Operation[AnyMessage | None]:
+    async def secured(self, eviction: Eviction) -> AnyMessage | None:
         """The summary, made with one call of the model; with more only if the history exceeds the model's window.
 
         Raises ModelError, also for an empty answer; ConfigurationError if there is no model.
@@ -191,7 +189,7 @@ class Summarize(OverflowStrategy):
         summary = ""
         for part in portions(history, room):
             earlier = f"<earlier_summary>\n{summary}\n</earlier_summary>\n" if summary else ""
-            answer = yield from ask(model, [instructions, HumanMessage(earlier + part)], self.timeout)
+            answer = await ask(model, [instructions, HumanMessage(earlier + part)], self.timeout)
             summary = shortened(answer.text, limit)
             if not summary:
                 raise ModelError("The chat model gave an empty summary")
@@ -270,14 +268,14 @@ class FlushToLongTerm(OverflowStrategy):
         """Where the newest messages start that take half of what triggers a flush."""
         return window.start_for(int(self.threshold(room) * _AFTER_FLUSH))
 
-    def secured(self, eviction: Eviction) -> Operation[AnyMessage | None]:
+    async def secured(self, eviction: Eviction) -> AnyMessage | None:
         """Gives the messages to every block. Raises what blocks raise, IdentityError if no user is known."""
         if eviction.conversation is None:
             raise IdentityError(eviction.problem or "No user is known for this conversation")
         messages = [message for message in eviction.messages if not is_summary(message)]
         for block in self.memory:
             if not block.is_read_only:
-                yield from block.absorb(block.scope(eviction.scope), eviction.conversation, messages)
+                await block.absorb(block.scope(eviction.scope), eviction.conversation, messages)
         return None
 
 
@@ -311,9 +309,7 @@ def threshold(strategies: Sequence[OverflowStrategy], room: int) -> int:
     return min(strategy.threshold(room) for strategy in strategies)
 
 
-def handle_overflow(
-    window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction
-) -> Operation[OverflowResult]:
+async def handle_overflow(window: Window, strategies: Sequence[OverflowStrategy], eviction: Eviction) -> OverflowResult:
     """Applies ``strategies`` to a full ``window``; ``eviction`` describes the conversation, its messages are ignored.
 
     Raises ConfigurationError, a developer's mistake; all other errors of the package become the result's ``notice``.
@@ -333,7 +329,7 @@ def handle_overflow(
     # Flushes come first: if one fails, the others' work would be in vain.
     for strategy in sorted(strategies, key=lambda one: not isinstance(one, FlushToLongTerm)):
         try:
-            summary = (yield from strategy.secured(evicted)) or summary
+            summary = await strategy.secured(evicted) or summary
         except ConfigurationError:
             raise
         except InferenceCoreError as error:
@@ -413,7 +409,7 @@ class OverflowPolicy:
         """Whether ``window`` has more tokens than the first strategy to act allows."""
         return window.tokens > threshold(self.strategies, room)
 
-    def handle(self, window: Window, eviction: Eviction) -> Operation[OverflowResult]:
+    async def handle(self, window: Window, eviction: Eviction) -> OverflowResult:
         """Handles the overflow of ``window``, if it is full. Raises ConfigurationError."""
         now = time.monotonic()
         # Without a user, conversations differ by their threads.
@@ -421,7 +417,7 @@ class OverflowPolicy:
         is_paused = now < self._paused_until.get(whose, 0.0)
         if is_paused or not self.is_full(window, eviction.room):
             return OverflowResult(window.messages)
-        result = yield from handle_overflow(window, self.strategies, eviction)
+        result = await handle_overflow(window, self.strategies, eviction)
         if result.model_failed:
             now = time.monotonic()
             running = {one: until for one, until in list(self._paused_until.items()) if until > now}

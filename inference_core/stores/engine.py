@@ -188,15 +188,15 @@ class StoreEngine(StoreReader):
         """Whether the circuit breaker refuses calls at the moment, by ``read`` and ``write``."""
         return {"read": self._reading.is_open, "write": self._writing.is_open}
 
-    def check_writer(self) -> Operation[None]:
+    async def check_writer(self) -> None:
         """If the last write failed, or one takes long, waits for an empty one. Raises StoreUnavailable if that fails.
 
         Where writes have failed and none comes any more, it also lets the circuit breaker close.
         """
         if self._writing.has_failed or self._writer.is_slow:
-            yield from self._written(_nothing, [], _nothing)
+            await self._written(_nothing, [], _nothing)
 
-    def write(
+    async def write(
         self,
         batch: Sequence[Write],
         cause: Cause | None = None,
@@ -205,7 +205,7 @@ class StoreEngine(StoreReader):
         ages: bool = True,
         is_clean: bool = False,
         since: AllFences | None = None,
-    ) -> Operation[list[int]]:
+    ) -> list[int]:
         """Applies ``batch`` as a whole, durably, and returns the version after each of its writes.
 
         The same transaction stores the earlier states of the memories that change, as ``cause`` says, and an event of
@@ -221,12 +221,12 @@ class StoreEngine(StoreReader):
         not get the batch in time; WriteUnknown if it did, and did not confirm.
         """
         began, roots = time.monotonic(), roots_of(batch)
-        fence = (yield from self._fence_at(began, roots, since)) if roots else []
+        fence = await self._fence_at(began, roots, since) if roots else []
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         if not is_clean:
             size = sum(len(one.value) for one in lasting if isinstance(one, Put))
-            lasting = yield from self.redacting(partial(without_secrets, self.guard, lasting), size)
-        embedded = yield from self._texts.prepared(lasting, embeds=embeds)
+            lasting = await self.redacting(partial(without_secrets, self.guard, lasting), size)
+        embedded = await self._texts.prepared(lasting, embeds=embeds)
         writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
         texts = [(write.namespace, write.document) for write in embedded if isinstance(write, Put) and write.document]
 
@@ -239,11 +239,11 @@ class StoreEngine(StoreReader):
         tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES
         while True:
             try:
-                written = yield from self.journal.recorded(
+                written = await self.journal.recorded(
                     [*writes, *fence], why, self._read, partial(self._written, landed)
                 )
             except VersionConflict:
-                renewed = (yield from self._read(self.fences.renewed, fence, roots)) if fence else None
+                renewed = await self._read(self.fences.renewed, fence, roots) if fence else None
                 # A batch that only its fence refused is tried again with the present fence, which uses up no try.
                 tries -= renewed is None
                 if not tries:
@@ -263,9 +263,9 @@ class StoreEngine(StoreReader):
         """Raises Held if the user with the label ``root`` has legal holds, StoreError."""
         return self._read(self.holds.check, root)
 
-    def remove_later(self, rows: Sequence[Row]) -> Operation[None]:
+    async def remove_later(self, rows: Sequence[Row]) -> None:
         """Has ``rows`` removed in the background, except those that a legal hold keeps."""
-        kept = (yield from self.held(rows)) if rows else ()
+        kept = await self.held(rows) if rows else ()
         gone = [key for row in rows if (key := (row.namespace, row.key)) not in kept]
         self.later.put(*(Remove(namespace=namespace, key=key) for namespace, key in gone))
 
@@ -281,10 +281,10 @@ class StoreEngine(StoreReader):
         """Queues ``batch`` as it is, without vectors, for callers that write many at once. Raises StoreUnavailable."""
         return self._writer.submit([*batch, *self.fences.checks(roots_of(batch))])
 
-    def check_room(self, user_id: str, agent: str | None) -> Operation[None]:
+    async def check_room(self, user_id: str, agent: str | None) -> None:
         """Raises QuotaExceeded if the user or the agent may not have one more memory, as far as that is counted."""
         if self.quotas.quota.has_sizes:
-            (row,) = yield from self.get([counts_place(encode_label(user_id))])
+            (row,) = await self.get([counts_place(encode_label(user_id))])
             counts = counts_of(row.value) if row else {}
             self.quotas.quota.check(counts, counted(counts, [(None, encode_json({"agent_name": agent}, what="agent"))]))
 
@@ -338,7 +338,7 @@ class StoreEngine(StoreReader):
         """Finishes the writes that were accepted, then closes the database; a second call does nothing."""
         self.parts.close()
 
-    def _fence_at(self, began: float, roots: Sequence[str], since: AllFences | None) -> Operation[list[Check]]:
+    async def _fence_at(self, began: float, roots: Sequence[str], since: AllFences | None) -> list[Check]:
         """The checks of a write that began at ``began``: now, by the monotonic clock, or with ``since``."""
         if since is not None:
             return self.fences.checks_since(since, roots)
@@ -346,13 +346,13 @@ class StoreEngine(StoreReader):
         if self.fences.is_fresh(roots):
             return known
         try:
-            return (yield from self._read(self.fences.begun, known, roots, began))
+            return await self._read(self.fences.begun, known, roots, began)
         except StoreUnavailable:
             return known  # which may refuse the write needlessly, and lets nothing back in
 
-    def _written(
+    async def _written(
         self, landed: Callable[[], None], batch: Sequence[Write], noted: Callable[[], None]
-    ) -> Operation[list[int]]:
+    ) -> list[int]:
         """Writes ``batch`` and returns its versions. Calls ``noted`` and ``landed`` once it is there, caller or not."""
         self._writing.check()
 
@@ -376,7 +376,7 @@ class StoreEngine(StoreReader):
 
         try:
             with step("db_write", {"db.system.name": self.kind, "db.operation.batch.size": len(batch)}):
-                versions: list[int] = yield Effect(hand_over, inline=alone, may_block=self.pool.may_block)
+                versions: list[int] = await Effect(hand_over, inline=alone, may_block=self.pool.may_block)
         except BaseException as error:  # also if the caller is cancelled: a write handed over may still land
             if not handed_over:
                 settled(error)

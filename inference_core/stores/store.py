@@ -33,7 +33,7 @@ from langgraph.store.base import (
 from langgraph.store.base.embed import get_text_at_path
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.effects import Operation, arun, run
+from inference_core.effects import arun, run
 from inference_core.errors import InvalidFilter, InvalidMemory, StoreError
 from inference_core.memory.namespaces import AUDIT, Namespace, holds_memories, is_sidecar
 from inference_core.memory.text import canonical_json, copied, is_encodable
@@ -131,23 +131,23 @@ class MemoryStore(BaseStore):
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)  # which waits for calls that may wait for this event loop
 
-    def _batch(self, ops: Sequence[Op]) -> Operation[list[Result]]:
+    async def _batch(self, ops: Sequence[Op]) -> list[Result]:
         ops = [_checked(op) for op in ops]
         results: list[Result] = []
         for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
             if is_put:
                 writes = [self._write(op) for op in group if isinstance(op, PutOp)]
-                yield from self.engine.write(writes, ages=False, is_clean=True)  # `_write` has redacted memories
+                await self.engine.write(writes, ages=False, is_clean=True)  # `_write` has redacted memories
                 results += [None] * len(writes)
             else:
                 for op in group:
-                    results.append((yield from self._read(op)))
+                    results.append(await self._read(op))
         return results
 
-    def _read(self, op: Op) -> Operation[Result]:
+    async def _read(self, op: Op) -> Result:
         if isinstance(op, GetOp):
-            (row,) = (yield from self.engine.get([(op.namespace, op.key)])) if op.namespace else (None,)
-            yield from self._refresh([row], wanted=op.refresh_ttl)
+            (row,) = await self.engine.get([(op.namespace, op.key)]) if op.namespace else (None,)
+            await self._refresh([row], wanted=op.refresh_ttl)
             return row and Item(
                 value=row.value,
                 key=row.key,
@@ -156,25 +156,25 @@ class MemoryStore(BaseStore):
                 updated_at=row.updated_at,
             )
         if isinstance(op, SearchOp):
-            return (yield from self._search(op))
+            return await self._search(op)
         op = cast("ListNamespacesOp", op)
         _check_page(op.limit, op.offset)
-        names = [name for name in (yield from self.engine.namespaces()) if name[1:] != (AUDIT,)]
+        names = [name for name in await self.engine.namespaces() if name[1:] != (AUDIT,)]
         matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]
         cut = sorted({name[: op.max_depth] for name in matching})
         return cut[op.offset : op.offset + op.limit]
 
-    def _search(self, op: SearchOp) -> Operation[list[SearchItem]]:
+    async def _search(self, op: SearchOp) -> list[SearchItem]:
         """Ranked if there is a query, else the newest first."""
         _check_page(op.limit, op.offset)
         accepts = predicate(op.filter)
-        scopes = yield from self.engine.namespaces(op.namespace_prefix)
+        scopes = await self.engine.namespaces(op.namespace_prefix)
         if not op.namespace_prefix[1:]:  # a search of a user's items does not mean deleted memories and counts
             scopes = [name for name in scopes if not is_sidecar(name) and name[1:] != (AUDIT,)]
         end = op.offset + op.limit
         found: list[tuple[Row, float | None]]
         if op.query and op.query.strip():
-            result = yield from self.engine.search(
+            result = await self.engine.search(
                 Search(
                     groups=[scopes],
                     text=op.query,
@@ -185,18 +185,18 @@ class MemoryStore(BaseStore):
             )
             found = [(one.row, one.score) for one in result.groups[0][op.offset :]]
         elif op.filter:
-            rows = yield from self.engine.scan(scopes, accepts=lambda row: accepts(row.value), limit=end)
+            rows = await self.engine.scan(scopes, accepts=lambda row: accepts(row.value), limit=end)
             found = [(row, None) for row in rows[op.offset :]]
         else:
-            rows = yield from self.engine.page(scopes, limit=op.limit, offset=op.offset)
+            rows = await self.engine.page(scopes, limit=op.limit, offset=op.offset)
             found = [(row, None) for row in rows]
-        yield from self._refresh([row for row, _ in found], wanted=op.refresh_ttl)
+        await self._refresh([row for row, _ in found], wanted=op.refresh_ttl)
         return [
             SearchItem(row.namespace, row.key, copied(row.value), row.created_at, row.updated_at, score)
             for row, score in found
         ]
 
-    def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> Operation[None]:
+    async def _refresh(self, rows: Sequence[Row | None], *, wanted: bool) -> None:
         """Extends the time to live of ``rows`` if ``wanted``; logs it if that cannot be written."""
         now = self._clock.now()
         touches = [
@@ -207,7 +207,7 @@ class MemoryStore(BaseStore):
         if not wanted or not touches:
             return
         try:
-            yield from self.engine.write(touches)
+            await self.engine.write(touches)
         except StoreError as error:
             _LOG.warning("The time to live of %d items could not be extended: %s", len(touches), error)
 

@@ -19,7 +19,7 @@ from inference_core import (
     open_store,
 )
 from inference_core.context.engineer import ContextEngineer
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.retrieval.ranking import LazyRanking, Pool, Ranking
 from inference_core.services.context_builder import DEFAULT_SOURCES, Memories, OwnSource, SearchingSource, search_for
@@ -91,9 +91,8 @@ def test_one_that_cannot_ask_or_asks_something_else_is_by_itself(service: AgentM
 
 
 def test_a_store_that_is_away_is_named_for_each(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
-    def fails(*_: Any) -> Operation[Any]:
+    async def fails(*_: Any) -> Any:
         raise StoreUnavailable("Away")
-        yield
 
     monkeypatch.setattr(service.scope.engine, "search_together", fails)
     context = built(service, [*DEFAULT_SOURCES, OwnSource(name="own", find=lambda _: ["There"])])

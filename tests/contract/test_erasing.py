@@ -152,7 +152,7 @@ def test_what_began_before_is_refused_also_in_another_process(url: str, ledger: 
             updated_at=save.clock.now(),
         )
         began = elsewhere.engine.write([put])
-        first = next(began)
+        first = began.send(None)
         elsewhere.engine.later.put(put)
         assert erase([store.engine.backend], ADA, ledger).left == 0
         with pytest.raises(UserErased, match="nothing was written"):
@@ -170,11 +170,11 @@ def test_what_began_before_is_refused_also_in_another_process(url: str, ledger: 
 def resumed(began: Operation[Any], first: Any) -> Any:
     """Drives an operation on from its first effect."""
 
-    def rest() -> Operation[Any]:
+    async def rest() -> Any:
         effect = first
         while True:
             try:
-                answer = yield effect
+                answer = await effect
             except Exception as error:  # noqa: BLE001 - belongs to the operation
                 effect = began.throw(error)
             else:

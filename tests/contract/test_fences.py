@@ -111,8 +111,8 @@ def stopped_before_its_write(operation: Operation[Any]) -> Iterator[None]:
     """Drives ``operation`` until its write would be handed over, stops once, and then drives it to its end."""
     seen: list[Effect[Any]] = []
 
-    def watched() -> Operation[Any]:
-        step = partial(next, operation)
+    async def watched() -> Any:
+        step = partial(operation.send, None)
         while True:
             try:
                 effect = step()
@@ -120,12 +120,12 @@ def stopped_before_its_write(operation: Operation[Any]) -> Iterator[None]:
                 return stop.value
             seen.append(effect)
             try:
-                step = partial(operation.send, (yield effect))
+                step = partial(operation.send, await effect)
             except BaseException as error:  # noqa: BLE001 - belongs to the operation
                 step = partial(operation.throw, error)
 
     driven = watched()
-    effect = next(driven)
+    effect = driven.send(None)
     while "hand_over" not in getattr(effect.start, "__qualname__", ""):
         effect = driven.send(run(one(effect)))
     yield None
@@ -139,14 +139,14 @@ def stopped_before_its_write(operation: Operation[Any]) -> Iterator[None]:
     pytest.fail("it was written")
 
 
-def one(effect: Effect[Any]) -> Operation[Any]:
-    return (yield effect)
+async def one(effect: Effect[Any]) -> Any:
+    return await effect
 
 
-def rest(operation: Operation[Any], effect: Effect[Any]) -> Operation[Any]:
+async def rest(operation: Operation[Any], effect: Effect[Any]) -> Any:
     while True:
         try:
-            answer = yield effect
+            answer = await effect
         except BaseException as error:  # noqa: BLE001 - belongs to the operation
             effect = operation.throw(error)
         else:

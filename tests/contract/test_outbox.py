@@ -50,9 +50,9 @@ def texts(claim: Claim | None) -> list[str]:
     return [] if claim is None else [waiting.message.text for waiting in claim.batch]
 
 
-def before(plan: Operation[Any], at: int, act: Callable[[], object]) -> Operation[Any]:
+async def before(plan: Operation[Any], at: int, act: Callable[[], object]) -> Any:
     """``plan``, but before its effect number ``at`` comes ``act``."""
-    advance: Callable[[], Any] = partial(next, plan)
+    advance: Callable[[], Any] = partial(plan.send, None)
     for number in count():
         try:
             effect = advance()
@@ -61,7 +61,7 @@ def before(plan: Operation[Any], at: int, act: Callable[[], object]) -> Operatio
         if number == at:
             act()
         try:
-            advance = partial(plan.send, (yield effect))
+            advance = partial(plan.send, await effect)
         except StoreError as error:
             advance = partial(plan.throw, error)
     return None
@@ -434,8 +434,8 @@ def test_order_is_kept_while_messages_come_in(clock: FrozenClock, monkeypatch: p
             clock.advance(SECOND)
         count = outbox.engine.count
 
-        def slow_count(scopes: Sequence[tuple[str, ...]]) -> object:
-            found = yield from count(scopes)
+        async def slow_count(scopes: Sequence[tuple[str, ...]]) -> object:
+            found = await count(scopes)
             put(outbox, *(said(f"new {number}") for number in range(20)))
             return found
 

@@ -66,8 +66,8 @@ def test_a_repetition_overwrites_no_change_made_meanwhile(
     key = service.sync.save_memory(U, TEA)
     get = service.scope.engine.get
 
-    def get_late(keys: Any) -> Any:
-        rows = yield from get(keys)
+    async def get_late(keys: Any) -> Any:
+        rows = await get(keys)
         monkeypatch.setattr(service.scope.engine, "get", get)
         service.sync.update_memory(U, key, topic="drinks")
         return rows

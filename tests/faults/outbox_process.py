@@ -15,7 +15,6 @@ from langchain_core.messages import BaseMessage
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.asking import ask
-from inference_core.effects import Operation
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
@@ -31,11 +30,10 @@ PAUSE_S = 0.02
 class Forgetful:
     """An extractor that answers otherwise each time: a memory a message, named by its marker and by its moment."""
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
-        yield from ()
-        time.sleep(random.random() * 0.005)
+    ) -> Extraction:
+        time.sleep(random.random() * 0.005)  # noqa: ASYNC251 - an operation, which no loop runs
         made = f"{os.getpid()} {time.monotonic_ns()}"
         marks = [mark for message in messages for mark in MARKER.findall(message.text)]
         return Extraction([Candidate(content=f"{mark} {made}") for mark in marks])
@@ -55,9 +53,9 @@ class Poisoned:
 
     model = ScriptedChatModel(turns=[hang], record=False)
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         text = " ".join(message.text for message in messages)
         os.write(1, f"tried {text} {time.time()}\n".encode())
         if "fails" in text:
@@ -65,7 +63,7 @@ class Poisoned:
         if "kills" in text:
             os._exit(9)
         if "hangs" in text:
-            yield from ask(self.model, [], timeout=0.2)
+            await ask(self.model, [], timeout=0.2)
         return Extraction([Candidate(content=text)])
 
 

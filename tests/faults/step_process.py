@@ -24,7 +24,7 @@ from outbox_process import MARKER, Forgetful, reply
 from inference_core import AgentMemoryStoreService, MemoryContext, open_store
 from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.agents.middleware.capture import CaptureMiddleware
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.ingestion.worker import Pipeline
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Limits
@@ -71,11 +71,11 @@ class Stepped(Forgetful):
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         self._steps.step()
-        extraction = yield from super().extract(messages, offered, now, zone)
+        extraction = await super().extract(messages, offered, now, zone)
         self._steps.step()
         return extraction
 

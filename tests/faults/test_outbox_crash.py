@@ -42,7 +42,7 @@ TEXTS = ["Lives in Porto", "Has a cat", "Likes tea"]
 
 def with_fault(plan: Operation[Any], at: int, fault: BaseException, *, is_done: bool) -> bool:
     """Runs ``plan``, but its effect number ``at`` raises ``fault``, after it was done or instead; whether it came."""
-    advance: Callable[[], Any] = partial(next, plan)
+    advance: Callable[[], Any] = partial(plan.send, None)
     for number in count():
         try:
             effect = advance()

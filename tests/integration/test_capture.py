@@ -35,7 +35,6 @@ from inference_core import (
 )
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.asking import ask as ask_model
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
@@ -286,9 +285,8 @@ async def test_a_store_without_compare_and_set_needs_an_outbox(store: MemoryStor
 async def test_when_the_store_is_down_the_run_goes_on_and_is_captured_later(
     store: MemoryStore, face: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def down(batch: object, **options: object) -> Operation[list[int]]:
+    async def down(batch: object, **options: object) -> list[int]:
         raise StoreUnavailable("down")
-        yield
 
     agent = agent_with(store)
     with monkeypatch.context() as broken:
@@ -368,10 +366,10 @@ class Asking:
 
     model = ScriptedChatModel(turns=[SECRET])
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
-        answer = yield from ask_model(self.model, [HumanMessage(messages[0].text)])
+    ) -> Extraction:
+        answer = await ask_model(self.model, [HumanMessage(messages[0].text)])
         return Extraction([Candidate(content=answer.text)])
 
 
@@ -402,11 +400,11 @@ class Zoned(Scripted):
         super().__init__()
         self.zones: dict[str, str] = {}
 
-    def extract(
+    async def extract(
         self, messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory], now: datetime, zone: tzinfo
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         self.zones |= {message.text: str(zone) for message in messages}
-        return super().extract(messages, offered, now, zone)
+        return await super().extract(messages, offered, now, zone)
 
 
 async def test_regression_messages_are_read_in_the_time_zone_of_their_user(store: MemoryStore) -> None:

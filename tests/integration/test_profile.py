@@ -30,7 +30,7 @@ from inference_core import (
     open_store,
 )
 from inference_core.context.profile import profile_of
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.namespaces import is_owner
 from inference_core.memory.record import MemoryRecord
@@ -409,9 +409,8 @@ def test_a_profile_that_cannot_be_read_is_said(
 ) -> None:
     service, _ = standing(own_store)
 
-    def fails(*_: Any, **__: Any) -> Operation[Any]:
+    async def fails(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("Away")
-        yield
 
     monkeypatch.setattr(service.scope.engine, "read", fails)
     result = agent_of(service, model, user_id=U).invoke({"messages": [("user", "falcons")]}, THREAD)

@@ -270,8 +270,8 @@ async def test_regression_a_job_brings_nothing_of_an_erased_user_back(
     def erase_now() -> None:
         erased.append(erase([server.service.scope.engine.backend], "ada", Ledger(tmp_path / "erasures.jsonl")).left)
 
-    def read(*args: Any, **options: Any) -> Operation[Any]:
-        found = yield from list_memories(*args, **options)
+    async def read(*args: Any, **options: Any) -> Any:
+        found = await list_memories(*args, **options)
         erase_now()
         return found
 
@@ -295,8 +295,8 @@ async def test_regression_a_job_brings_nothing_of_an_erased_user_back(
 async def test_the_first_erasure_of_a_store_ends_no_job_of_others(
     server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ):
-    def erases_bob(*args: Any) -> Operation[list[Check]]:
-        checks = yield from fence(*args)
+    async def erases_bob(*args: Any) -> list[Check]:
+        checks = await fence(*args)
         erase([server.service.scope.engine.backend], "bob", Ledger(tmp_path / "erasures.jsonl"))
         return checks
 
@@ -443,12 +443,12 @@ async def test_regression_what_became_of_a_job_is_told_until_it_is_written(
     engine = server.service.scope.engine
     write, failures = type(engine).write, iter([None] * 3)
 
-    def fails_at_the_end(self: StoreEngine, batch: Any, *args: Any, **kwargs: Any) -> Operation[list[int]]:
+    async def fails_at_the_end(self: StoreEngine, batch: Any, *args: Any, **kwargs: Any) -> list[int]:
         if '"state":"done"' in batch[0].value and next(failures, "none left") is None:
             if is_there:
-                yield from write(self, batch, *args, **kwargs)
+                await write(self, batch, *args, **kwargs)
             raise WriteUnknown("the store did not confirm it")
-        return (yield from write(self, batch, *args, **kwargs))
+        return await write(self, batch, *args, **kwargs)
 
     monkeypatch.setattr(type(engine), "write", fails_at_the_end)
     async with server.client("ada") as client:

@@ -44,9 +44,9 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def _divide(pool: WorkerPool, divisor: int) -> Operation[float]:
-    first = yield from pool.call(lambda: 6)
-    return (yield from pool.call(lambda: first / divisor))
+async def _divide(pool: WorkerPool, divisor: int) -> float:
+    first = await pool.call(lambda: 6)
+    return await pool.call(lambda: first / divisor)
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
@@ -74,9 +74,8 @@ def test_regression_more_than_a_thread_can_wait_for_is_no_limit(drive: Driver, p
 
 
 def test_a_plan_without_effects_returns_its_result(drive: Driver):
-    def plan() -> Operation[str]:
+    async def plan() -> str:
         return "done"
-        yield
 
     assert drive(plan(), SOON) == "done"
 
@@ -89,8 +88,8 @@ def test_the_error_of_a_call_is_raised(drive: Driver, pool: WorkerPool, timeout:
 
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_the_error_of_a_plan_is_raised(drive: Driver, pool: WorkerPool, timeout: float | None):
-    def plan() -> Operation[None]:
-        yield from pool.call(int)
+    async def plan() -> None:
+        await pool.call(int)
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
@@ -99,11 +98,11 @@ def test_the_error_of_a_plan_is_raised(drive: Driver, pool: WorkerPool, timeout:
 
 @pytest.mark.parametrize("timeout", [None, LATE])
 def test_a_plan_can_catch_the_error_of_a_call_and_go_on(drive: Driver, pool: WorkerPool, timeout: float | None):
-    def plan() -> Operation[int]:
+    async def plan() -> int:
         try:
-            yield from _divide(pool, 0)
+            await _divide(pool, 0)
         except ZeroDivisionError:
-            return (yield from pool.call(lambda: 7))
+            return await pool.call(lambda: 7)
         return 0
 
     assert drive(plan(), timeout) == 7
@@ -123,8 +122,8 @@ def test_a_timeout_error_of_a_coroutine_is_its_own(timeout: float | None):
     async def native() -> None:
         raise TimeoutError("the call's own")
 
-    def plan() -> Operation[None]:
-        yield Effect(Future, native=native)
+    async def plan() -> None:
+        await Effect(Future, native=native)
 
     with pytest.raises(TimeoutError, match="the call's own"):
         _arun(plan(), timeout)
@@ -133,9 +132,9 @@ def test_a_timeout_error_of_a_coroutine_is_its_own(timeout: float | None):
 def test_a_call_that_outlives_the_deadline_raises_in_the_plan(drive: Driver, pool: WorkerPool, gate: threading.Event):
     caught: list[Exception] = []
 
-    def plan() -> Operation[str]:
+    async def plan() -> str:
         try:
-            yield from pool.call(gate.wait, LATE)
+            await pool.call(gate.wait, LATE)
         except DeadlineExceeded as error:
             caught.append(error)
         return "went on"
@@ -157,8 +156,8 @@ class LateFuture(Future[str]):
 
 
 def test_a_call_that_finishes_at_the_deadline_has_its_result():
-    def plan() -> Operation[str]:
-        return (yield Effect(LateFuture))
+    async def plan() -> str:
+        return await Effect(LateFuture)
 
     assert run(plan(), LATE) == "finished"
 
@@ -166,10 +165,10 @@ def test_a_call_that_finishes_at_the_deadline_has_its_result():
 def test_after_the_deadline_every_effect_raises(drive: Driver, pool: WorkerPool, gate: threading.Event):
     ran: list[int] = []
 
-    def plan() -> Operation[None]:
+    async def plan() -> None:
         with pytest.raises(DeadlineExceeded):
-            yield from pool.call(gate.wait)
-        yield from pool.call(ran.append, 1)
+            await pool.call(gate.wait)
+        await pool.call(ran.append, 1)
 
     with pytest.raises(DeadlineExceeded, match="deadline passed"):
         drive(plan(), SOON)
@@ -180,22 +179,22 @@ def test_after_the_deadline_every_effect_raises(drive: Driver, pool: WorkerPool,
 def test_an_effect_may_have_a_shorter_deadline_of_its_own(
     drive: Driver, pool: WorkerPool, gate: threading.Event, timeout: float | None
 ):
-    def plan() -> Operation[str]:
+    async def plan() -> str:
         with pytest.raises(DeadlineExceeded):
-            yield Effect(lambda: pool.submit(gate.wait), timeout=SOON)
-        return (yield from pool.call(str, 5))
+            await Effect(lambda: pool.submit(gate.wait), timeout=SOON)
+        return await pool.call(str, 5)
 
     assert drive(plan(), timeout) == "5"
 
 
 def test_a_part_of_a_plan_may_have_a_limit_of_its_own(drive: Driver, pool: WorkerPool, gate: threading.Event):
-    def plan() -> Operation[list[float]]:
-        before = yield from within(LATE, _divide(pool, 2))
+    async def plan() -> list[float]:
+        before = await within(LATE, _divide(pool, 2))
         with pytest.raises(DeadlineExceeded):
-            yield from within(SOON, pool.call(gate.wait))
+            await within(SOON, pool.call(gate.wait))
         with pytest.raises(ZeroDivisionError):
-            yield from within(LATE, _divide(pool, 0))
-        return [before, (yield from _divide(pool, 3))]
+            await within(LATE, _divide(pool, 0))
+        return [before, await _divide(pool, 3)]
 
     assert drive(plan(), None) == [3, 2]
 
@@ -237,8 +236,8 @@ def test_an_async_caller_awaits_what_is_native():
         await asyncio.sleep(0)
         return "native"
 
-    def plan() -> Operation[str]:
-        return (yield Effect(Future, inline=lambda: "inline", native=native))
+    async def plan() -> str:
+        return await Effect(Future, inline=lambda: "inline", native=native)
 
     assert _arun(plan()) == "native"
     assert run(plan()) == "inline"
@@ -254,8 +253,8 @@ def test_a_native_call_is_bounded_by_the_deadline():
             cancelled.append(True)
             raise
 
-    def plan() -> Operation[None]:
-        yield Effect(Future, native=native)
+    async def plan() -> None:
+        await Effect(Future, native=native)
 
     with pytest.raises(DeadlineExceeded, match="within its deadline"):
         _arun(plan(), SOON)
@@ -265,8 +264,8 @@ def test_a_native_call_is_bounded_by_the_deadline():
 def test_a_worker_goes_on_after_its_caller_has_left(gate: threading.Event):
     workers = WorkerPool(1, "alone")
 
-    def plan() -> Operation[None]:
-        yield Effect(lambda: workers.submit(gate.wait))
+    async def plan() -> None:
+        await Effect(lambda: workers.submit(gate.wait))
 
     with pytest.raises(DeadlineExceeded):
         run(plan(), SOON)
@@ -284,9 +283,9 @@ async def test_cancellation_of_a_task_reaches_the_plan_and_the_caller(pool: Work
         loop.call_soon_threadsafe(begun.set)
         gate.wait()
 
-    def plan() -> Operation[None]:
+    async def plan() -> None:
         try:
-            yield from pool.call(call)
+            await pool.call(call)
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise
@@ -312,8 +311,8 @@ async def test_cancellation_of_a_task_reaches_the_coroutine_it_awaits():
             seen.append("cancelled")
             raise
 
-    def plan() -> Operation[None]:
-        yield Effect(Future, native=native)
+    async def plan() -> None:
+        await Effect(Future, native=native)
 
     task = asyncio.create_task(arun(plan()))
     await begun.wait()
@@ -364,8 +363,8 @@ def test_a_deadline_is_no_hang(pool: WorkerPool, gate: threading.Event):
 async def test_results_that_come_together_reach_each_who_waits():
     futures: list[Future[int]] = [Future() for _ in range(100)]
 
-    def plan(future: Future[int]) -> Operation[int]:
-        return (yield Effect(lambda: future))
+    async def plan(future: Future[int]) -> int:
+        return await Effect(lambda: future)
 
     tasks = [asyncio.create_task(arun(plan(future), LATE)) for future in futures]
     await asyncio.sleep(0)
@@ -589,9 +588,9 @@ def test_a_call_that_was_dropped_counts_as_no_answer(pool: WorkerPool, gate: thr
 
 
 def test_calls_use_up_patience_together(drive: Driver, pool: WorkerPool, gate: threading.Event):
-    def plan() -> Operation[str]:
-        yield from pool.call(lambda: gate.wait(2 * SOON))
-        yield from pool.call(lambda: gate.wait(2 * SOON))
+    async def plan() -> str:
+        await pool.call(lambda: gate.wait(2 * SOON))
+        await pool.call(lambda: gate.wait(2 * SOON))
         return "done"
 
     assert drive(patiently(LATE, plan()), None) == "done"
@@ -605,9 +604,9 @@ def test_what_has_a_limit_of_its_own_is_not_waited_for_longer(drive: Driver, gat
     for _ in range(40):
         pool.submit(lambda: gate.wait(SOON / 2))
 
-    def plan() -> Operation[str]:
+    async def plan() -> str:
         try:
-            yield from within(SOON, pool.call(lambda: "vectors"))
+            await within(SOON, pool.call(lambda: "vectors"))
         except DeadlineExceeded:
             return "words"
         return "vectors"
@@ -622,9 +621,9 @@ def test_a_busy_event_loop_uses_up_no_patience(pool: WorkerPool):
     async def busy() -> str:
         loop = asyncio.get_running_loop()
 
-        def plan() -> Operation[str]:
-            yield from pool.call(lambda: loop.call_soon_threadsafe(time.sleep, 4 * SOON))
-            return (yield from pool.call(lambda: "answered"))
+        async def plan() -> str:
+            await pool.call(lambda: loop.call_soon_threadsafe(time.sleep, 4 * SOON))
+            return await pool.call(lambda: "answered")
 
         return await arun(patiently(2 * SOON, plan()))
 

@@ -147,10 +147,9 @@ class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
     def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
         """The request to send, and changes to the state that are made together with the model's answer."""
 
-    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+    async def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Update:
         """What to do after a call of the model, which ``said`` these messages; returns changes to the state."""
         del request, said
-        yield from ()
         return {}
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> Update | None:

@@ -32,7 +32,7 @@ from inference_core.agents.provenance import (
     outside_update,
     told_by_agent,
 )
-from inference_core.effects import Operation, arun, run
+from inference_core.effects import arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Worker, checked_extractor
@@ -135,9 +135,8 @@ class CaptureMiddleware(OperationMiddleware):
         """Its name in the agent's graph."""
         return "MemoryCapture"
 
-    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update | None]:
+    async def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Update | None:
         """Notes for whom the messages of this run are captured."""
-        yield from ()  # an operation without effects
         try:
             user = self._binding.user(runtime)
         except (IdentityError, InvalidInput) as error:
@@ -156,7 +155,7 @@ class CaptureMiddleware(OperationMiddleware):
         shared: Update = {"memory_outside": True, "memory_others": before[-1].id} if captured and before else {}
         return {"captured": _up_to(before, user, is_shared=True), **shared, **asked}
 
-    def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
+    async def before_call(self, request: ModelRequest[Any]) -> tuple[ModelRequest[Any], Update | None]:
         """Captures messages older than the last exchange, because they may leave the conversation before the next call.
 
         Even the user's last message may: it stays in this package's `Window`, but other middleware summarizes it.
@@ -166,16 +165,15 @@ class CaptureMiddleware(OperationMiddleware):
         end = len(messages) - len(Window(messages, count_tokens).units[-1].messages) if new else 0
         update: Update = {}
         if any(at < end for at in new):
-            update = (yield from self._captured(request.state, request.runtime, end)) or {}
+            update = await self._captured(request.state, request.runtime, end) or {}
         user: str | None = None
         with suppress(IdentityError, InvalidInput):
             user = self._binding.user(request.runtime)
         return request, {**update, **outside_update(request.state, user, self._binding.is_trusted)}
 
-    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+    async def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Update:
         """Records what the model said."""
         del request
-        yield from ()
         return heard_update(said)
 
     def after_agent(self, state: CaptureState, runtime: Runtime[Any]) -> Update | None:
@@ -200,9 +198,7 @@ class CaptureMiddleware(OperationMiddleware):
             if worker:
                 worker.close()
 
-    def _captured(
-        self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None
-    ) -> Operation[Update | None]:
+    async def _captured(self, state: Mapping[str, Any], runtime: Runtime[Any], end: int | None = None) -> Update | None:
         """Puts new messages before ``end`` into the outbox; returns the change to the state."""
         scope = self._binding.scope_of(runtime)
         pipeline, _ = self._pipeline(scope)
@@ -216,7 +212,7 @@ class CaptureMiddleware(OperationMiddleware):
             thread, told = thread_of(), told_by_agent()
             if thread is not None:
                 note = scope.engine, scope.clock, user, thread
-                was_there = yield from noted_outside(*note, is_outside=first is not None)
+                was_there = await noted_outside(*note, is_outside=first is not None)
                 first = -1 if was_there else first
             now, after = scope.clock.now(), len(messages) if first is None else first
             # Without a checkpointer the caller passes the whole history each time, with new ids: then the position of a
@@ -239,7 +235,7 @@ class CaptureMiddleware(OperationMiddleware):
                 )
                 new.append(message)
             partition = Partition.of(user, scope.namespaces)
-            count = yield from pipeline.outbox.put(partition, new, str(scope.zone))
+            count = await pipeline.outbox.put(partition, new, str(scope.zone))
         except (IdentityError, InvalidInput) as error:
             _log_closed(error)
             return None
@@ -248,7 +244,7 @@ class CaptureMiddleware(OperationMiddleware):
             return None
         if self._dispatch and count:
             with only_warned(_LOG, "No worker was called: %s"):  # the messages are in the outbox
-                yield from scope.engine.pool.call(self._dispatch, partition)
+                await scope.engine.pool.call(self._dispatch, partition)
         is_shared = captured is not None and "known" in captured
         return {"captured": _up_to(messages[:end], user, is_shared=is_shared)}
 

@@ -58,7 +58,7 @@ from inference_core.agents.provenance import (
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer, Pruning
 from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
 from inference_core.context.render import COMPACT, FORMATS, XML, fenced
-from inference_core.effects import Operation, patiently, within
+from inference_core.effects import patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.memory.namespaces import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
@@ -262,9 +262,7 @@ class MemoryMiddleware(OperationMiddleware):
         }
         return cls(memory_service, **chosen | options)
 
-    def at_start(
-        self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False
-    ) -> Operation[Update]:
+    async def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any], *, is_resumed: bool = False) -> Update:
         """Recalls for the user of this run.
 
         Raises ConfigurationError for a developer's mistake; with ``require_user`` also IdentityError and InvalidId.
@@ -297,7 +295,7 @@ class MemoryMiddleware(OperationMiddleware):
             waits = time_to_wait(seconds, self._recall_timeout)
             options = replace(self._options, wait_seconds=waits, cold_seconds=waits)
             recall = observed(agent, build_turn_context, scope, user, query, options, frozen)
-            turn = yield from patiently(seconds, recall)
+            turn = await patiently(seconds, recall)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")
             reason = str(error) if isinstance(error, InferenceCoreError) else f"{type(error).__name__}: {error}"
@@ -313,16 +311,16 @@ class MemoryMiddleware(OperationMiddleware):
             update["memory_outside"] = True
         return update | {"memory_profile": kept}
 
-    def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update | None]]:
+    async def before_call(self, request: ModelRequest[Any]) -> tuple[ModelRequest[Any], Update | None]:
         """Adds memories and instructions to the request, and records a receipt."""
         update: Update | None = None
         if request.state.get("memory_status") is None:  # a resumed run has lost what was recalled for it
-            update = yield from self.at_start(request.state, request.runtime, is_resumed=True)
+            update = await self.at_start(request.state, request.runtime, is_resumed=True)
         state: Mapping[str, Any] = update or request.state
         recalled: PromptMemory | None = state.get("memory_context")
         seen = {**request.state, "memory_context": recalled}
         is_unseen = unseen_in(request.messages, request.state)
-        if noted := (yield from self._noted(seen, request.runtime, is_outside=is_unseen)):
+        if noted := await self._noted(seen, request.runtime, is_outside=is_unseen):
             update = {**(update or {}), **noted}
         profile, block = told_in(state)
         context = fenced(block) if block else ""
@@ -368,15 +366,15 @@ class MemoryMiddleware(OperationMiddleware):
             user = self._binding.user(cast("Any", request.runtime))
         return delegating(request.state, request.runtime.config, user, self._binding.is_trusted)
 
-    def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Operation[Update]:
+    async def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Update:
         """Records what the model said, and whether something in it is from outside, such as what a provider found."""
         heard = heard_update(said)
         state = {**request.state, **heard, "memory_context": None, "messages": [*request.state["messages"], *said]}
-        return {**heard, **(yield from self._noted(state, request.runtime, len(said)))}
+        return {**heard, **await self._noted(state, request.runtime, len(said))}
 
-    def _noted(
+    async def _noted(
         self, state: Mapping[str, Any], runtime: Runtime[Any], last: int = 1, *, is_outside: bool = False
-    ) -> Operation[Update]:
+    ) -> Update:
         """The change to the state if text from outside is new in it, or ``is_outside``; the store keeps the mark, too.
 
         ``last``: how many messages the model's last answer has.
@@ -391,7 +389,7 @@ class MemoryMiddleware(OperationMiddleware):
             scope = self._binding.scope_of(runtime)
             with only_warned(_LOG, "That the session holds text from outside was not noted in the store: %s"):
                 kept = noted_outside(scope.engine, scope.clock, user, session, is_outside=True)
-                yield from within(self._recall_timeout, kept)
+                await within(self._recall_timeout, kept)
         return update
 
     def _warn(self, problem: str) -> None:

@@ -26,7 +26,7 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import Update
-from inference_core.effects import Operation, arun, run
+from inference_core.effects import arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import is_owner, owner_mark
 from inference_core.memory.record import PendingMemory
@@ -134,7 +134,7 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
                 question = question | {"problem": str(error)}
         return None
 
-    def _waiting(self, state: ReviewState, runtime: Runtime[Any]) -> Operation[tuple[str, list[PendingMemory]]]:
+    async def _waiting(self, state: ReviewState, runtime: Runtime[Any]) -> tuple[str, list[PendingMemory]]:
         """The user and this thread's pending memories that were not asked about yet; none if the run is another's.
 
         LangGraph runs this again when the run is resumed, so it also decides who may answer.
@@ -144,16 +144,16 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
             return "", []
         try:
             user = self._binding.user(runtime, noted["owner"])
-            found = yield from list_pending(self._binding.scope_of(runtime), user, session_id=thread)
+            found = await list_pending(self._binding.scope_of(runtime), user, session_id=thread)
         except InferenceCoreError as error:
             _LOG.warning("Nobody is asked about memories that wait for confirmation: %s", error)
             return "", []
         until = moment_field(noted, "until")
         return user, [one for one in found if until is None or one.proposed_at > until]
 
-    def _decided(
+    async def _decided(
         self, state: ReviewState, runtime: Runtime[Any], user: str, pending: Sequence[PendingMemory], answer: Any
-    ) -> Operation[Update]:
+    ) -> Update:
         try:
             decisions = _DECISIONS.validate_python(field_of(answer, "decisions"))
         except ValidationError as error:
@@ -170,9 +170,9 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
         scope, noted = self._binding.scope_of(runtime), state.get("memory_review") or {}
         for one in decisions:
             if one.type == "reject":
-                yield from reject_pending(scope, user, one.id, one.message, by=user)
+                await reject_pending(scope, user, one.id, one.message, by=user)
             else:
-                yield from approve_pending(scope, user, one.id, one.content, by=user)
+                await approve_pending(scope, user, one.id, one.content, by=user)
         asked: datetime = max(one.proposed_at for one in pending)
         return {"memory_review": {**noted, "until": asked.isoformat()}}
 

@@ -28,7 +28,7 @@ from inference_core.agents.middleware.calls import (
     with_system_text,
 )
 from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
-from inference_core.effects import Operation, patiently
+from inference_core.effects import patiently
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import is_owner, owner_mark
 from inference_core.memory.record import MemoryStoreDocument
@@ -128,7 +128,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         """Its name in the agent's graph."""
         return "ShortTermMemory"
 
-    def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[Update]:
+    async def at_start(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Update:
         """Notes whose run it is, and recalls for the system prompt; a thread belongs to its first user."""
         self._scope(runtime)
         try:
@@ -139,31 +139,31 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         mark = owner_mark(user)
         owner = state.get("short_term_owner") or ("" if is_unknown else mark)
         begun = {"short_term_owner": owner, "short_term_user": mark}
-        recalled = yield from self._for_prompt({**state, **begun}, runtime)
+        recalled = await self._for_prompt({**state, **begun}, runtime)
         return {**begun, "short_term_recalled": recalled}
 
-    def _for_prompt(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> Operation[str]:
+    async def _for_prompt(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> str:
         """What to append to the system prompt; "" for nothing."""
         blocks = self._policy.blocks
         if not self._policy.into_system_prompt:
             return ""
         if any(one.asks_model for one in blocks):
-            return render_blocks((yield from self._recalled(state, runtime)))
+            return render_blocks(await self._recalled(state, runtime))
         # Without a block that asks a model, a reply waits no longer for memory than with MemoryMiddleware.
         engines = {block.scope(self._scope(runtime)).engine for block in blocks}
         seconds = max((one.patience(RECALL_TIMEOUT_S, COLD_TIMEOUT_S) for one in engines), default=RECALL_TIMEOUT_S)
         recall = self._recalled(state, runtime, time_to_wait(seconds, RECALL_TIMEOUT_S))
-        return render_blocks((yield from patiently(seconds, recall)))
+        return render_blocks(await patiently(seconds, recall))
 
-    def _recalled(
+    async def _recalled(
         self, state: Mapping[str, Any], runtime: Runtime[Any], cold_seconds: float | None = None
-    ) -> Operation[dict[str, list[MemoryStoreDocument]]]:
+    ) -> dict[str, list[MemoryStoreDocument]]:
         """What the blocks recall for the user's message, by section; nothing if the memory fails."""
         try:
             conversation = self._conversation(state, runtime)
             asked = last_of_user(state.get("messages") or [])
             scope = self._scope(runtime)
-            found, notices = yield from recalled_for(self._policy.blocks, scope, conversation, asked, cold_seconds)
+            found, notices = await recalled_for(self._policy.blocks, scope, conversation, asked, cold_seconds)
         except ConfigurationError:
             raise
         except InferenceCoreError as error:
@@ -174,12 +174,12 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         there = contents_in("\n".join(told_in(state)))
         return {name: [one for one in own if neutral_line(one.content) not in there] for name, own in found.items()}
 
-    def before_call(self, request: ModelRequest[Any]) -> Operation[tuple[ModelRequest[Any], Update]]:
+    async def before_call(self, request: ModelRequest[Any]) -> tuple[ModelRequest[Any], Update]:
         """Sends the model the messages that fit; evicted ones leave the state together with the model's answer."""
         recalled = request.state.get("short_term_recalled")
         update: Update = {}
         if recalled is None:
-            recalled = yield from self._for_prompt(request.state, request.runtime)
+            recalled = await self._for_prompt(request.state, request.runtime)
             update = {"short_term_recalled": recalled}
         given = request
         if recalled:
@@ -202,7 +202,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
                 problem=problem,
                 thread=thread_of(),
             )
-            result = yield from self._policy.handle(window, eviction)
+            result = await self._policy.handle(window, eviction)
         shown = view(Window(result.messages, self._policy.counter) if result.evicted else window, room)
         if result.evicted or result.notice:
             self._tell(request.runtime, window, result, shown)
@@ -215,7 +215,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
             # Do the blocks' memories reach the prompts of this run, by this middleware or by MemoryMiddleware?
             if self._policy.blocks and (self._policy.into_system_prompt or is_recalled):
                 # What was recalled when the run began lacks what has just left, which the model would not see at all.
-                found = yield from self._recalled(request.state, request.runtime)
+                found = await self._recalled(request.state, request.runtime)
                 used = self._policy.counter(shown) if shown else 0
                 update["short_term_recalled"], request = self._fitting(given, found, used)
         # A summary in the system's role goes behind the system prompt: models accept one system message.

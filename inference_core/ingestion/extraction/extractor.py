@@ -28,7 +28,6 @@ from pydantic import BaseModel, ValidationError
 from inference_core.asking import MODEL_TIMEOUT_S, ask, check_model
 from inference_core.clock import in_zone
 from inference_core.context.render import neutral_line
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion.consolidation import judged
 from inference_core.ingestion.extraction.schema import (
@@ -118,7 +117,7 @@ class Asking:
     input_tokens: int = 0
     output_tokens: int = 0
 
-    def answered(self, request: Sequence[BaseMessage], read: Read[T], what: str) -> Operation[T]:
+    async def answered(self, request: Sequence[BaseMessage], read: Read[T], what: str) -> T:
         """The result of the first usable answer. Raises ModelError, which names ``what``, if there is none."""
         may_repair = True
         for model in self.models:
@@ -126,7 +125,7 @@ class Asking:
             while True:
                 self.model_calls += 1
                 try:
-                    given: Any = yield from ask(model, messages, self.timeout)
+                    given: Any = await ask(model, messages, self.timeout)
                 except ModelError as error:
                     self.problems.append(str(error))
                     break
@@ -503,7 +502,7 @@ class ModelExtractor:
         self.timeout = timeout
         self.max_memories = max_memories
 
-    def extract(
+    async def extract(
         self,
         messages: Sequence[ConversationMessage],
         offered: Sequence[KnownMemory],
@@ -511,7 +510,7 @@ class ModelExtractor:
         zone: tzinfo = UTC,
         *,
         earlier: Sequence[ConversationMessage] = (),
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         """The memories that ``messages`` suggest. ``offered`` are those that may be reinforced or superseded.
 
         All messages go in one call. The first answer that is unusable or was cut off is sent back once for repair;
@@ -534,7 +533,7 @@ class ModelExtractor:
             return reading, problem
 
         try:
-            reading = yield from asking.answered(request, read, "memories")
+            reading = await asking.answered(request, read, "memories")
         except ModelError:
             reading = max(refused, key=lambda one: one.understood, default=ParsedAnswer())
             # Several messages are then tried one by one, for which a shorter answer will do. Nor is an incomplete

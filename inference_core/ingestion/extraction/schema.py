@@ -32,7 +32,6 @@ from pydantic import (
 )
 
 from inference_core.clock import in_zone
-from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import canonical_text
@@ -557,7 +556,7 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Kno
 class RuleExtractor:
     """An extractor without a model: finds plain statements in English and German."""
 
-    def extract(
+    async def extract(
         self,
         messages: Sequence[ConversationMessage],
         offered: Sequence[KnownMemory],
@@ -565,7 +564,6 @@ class RuleExtractor:
         zone: tzinfo,
         *,
         earlier: Sequence[ConversationMessage] = (),
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         """The candidates of ``messages``; days are those of ``zone``. ``earlier`` messages give none."""
-        yield from ()
         return extract_by_rules(messages, offered, in_zone(now, zone), is_marked=any_outside(earlier))

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from inference_core.asking import MODEL_TIMEOUT_S
 from inference_core.context.render import neutral_line
-from inference_core.effects import Operation
 from inference_core.errors import InvalidMemory, ModelError
 from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.extraction.extractor import PROMPTS, Asking, answer_of, shown, speaker, stamp, structured
@@ -164,15 +163,15 @@ def derived_record(
     )
 
 
-def write_derived(
+async def write_derived(
     scope: MemoryScope, changes: MemoryChanges, record: MemoryRecord, replaced: Sequence[MemoryRecord]
-) -> Operation[None]:
+) -> None:
     """Adds ``record`` and ends those ``replaced`` in its favour, or has it wait. Raises InvalidMemory, StoreError."""
     put_of(record)  # raises now for what cannot be written, while the caller can note the problem
     if has_to_wait(record, scope.confirm):
-        yield from changes.propose(scope, record, replaced)
+        await changes.propose(scope, record, replaced)
         return
-    (row,) = yield from scope.engine.get([(record.namespace, record.id)])
+    (row,) = await scope.engine.get([(record.namespace, record.id)])
     successor = record if row is None else record_of(row)  # else an earlier attempt of this job wrote it
     ended = [one for one in replaced if one.id != successor.id]
     supersedes = dict.fromkeys([*successor.supersedes, *(one.id for one in ended)])
@@ -289,7 +288,7 @@ class ModelInsights:
         """Whether there is a model to ask."""
         return bool(self._models)
 
-    def draw(self, groups: Sequence[Group], now: datetime, zone: tzinfo) -> Operation[Extraction]:
+    async def draw(self, groups: Sequence[Group], now: datetime, zone: tzinfo) -> Extraction:
         """At most one candidate per group, its topic the group's name.
 
         The result's ``notes`` hold the fingerprints of the answered groups. Raises ModelError if no group was answered;
@@ -304,7 +303,7 @@ class ModelInsights:
             lines = [shown_source(f"k{at}", source, zone, MAX_CONTENT) for at, source in enumerate(sources, 1)]
             request = request_for(lines, "memories", instructions, now, zone)
             try:
-                text, cited = yield from asking.answered(request, partial(read_insight, lines), "a higher-level memory")
+                text, cited = await asking.answered(request, partial(read_insight, lines), "a higher-level memory")
             except ModelError:
                 if not answered:
                     raise
@@ -371,19 +370,19 @@ class InsightWork:
         self._writer = writer
         self._every = timedelta(seconds=every_s)
 
-    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+    async def extracted(self, scope: MemoryScope, claim: Claim) -> Extraction:
         """What a model draws from the groups that changed, at most MAX_GROUPS. Raises ModelError, StoreError."""
-        found = yield from beliefs(scope, claim.partition.user_id)
-        answered = yield from groups_answered(self._outbox, claim.partition)
+        found = await beliefs(scope, claim.partition.user_id)
+        answered = await groups_answered(self._outbox, claim.partition)
         groups = changed_groups(found, answered) if self._writer.has_model else []
         if not groups:
             return Extraction(())
-        return (yield from self._writer.draw(groups[:MAX_GROUPS], scope.clock.now(), scope.zone))
+        return await self._writer.draw(groups[:MAX_GROUPS], scope.clock.now(), scope.zone)
 
-    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
+    async def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> MemoryChanges:
         """Adds new ones, each of which supersedes those of its group; ends orphans. Raises StoreError."""
         changes = MemoryChanges(claim.job_id)
-        found = yield from beliefs(scope, claim.partition.user_id)
+        found = await beliefs(scope, claim.partition.user_id)
         for candidate in extraction.candidates:
             said = found.said_by(candidate.cites)
             if not said:
@@ -403,7 +402,7 @@ class InsightWork:
                     for one in group
                 )
                 if not is_known:
-                    yield from write_derived(scope, changes, record, [one for one in group if not one.pinned])
+                    await write_derived(scope, changes, record, [one for one in group if not one.pinned])
             except InvalidMemory as error:
                 changes.problems.append(mended(str(error)))
         now = scope.clock.now()
@@ -412,10 +411,10 @@ class InsightWork:
                 changes.set(replace(orphan, valid_to=now, updated_at=now))
         return changes
 
-    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    async def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> list[Write]:
         """The writes that complete the work; it is scheduled again if anything is left to check. Raises StoreError."""
-        found = yield from beliefs(scope, claim.partition.user_id)
-        asked = yield from groups_answered(self._outbox, claim.partition)
+        found = await beliefs(scope, claim.partition.user_id)
+        asked = await groups_answered(self._outbox, claim.partition)
         names = {group.name for group in found.groups}
         answered = {**asked, **mapping_field(extraction.notes, _ANSWERED)}
         kept = {name: fingerprint for name, fingerprint in answered.items() if name in names}
@@ -427,20 +426,20 @@ class InsightWork:
         return [*self._outbox.completion_writes(claim, again), note]
 
 
-def groups_answered(outbox: Outbox, partition: Partition) -> Operation[Mapping[str, Any]]:
+async def groups_answered(outbox: Outbox, partition: Partition) -> Mapping[str, Any]:
     """The fingerprints of the groups that a model has answered for, by name. Raises StoreError."""
-    (row,) = yield from outbox.engine.get([(partition.state, _ANSWERED)])
+    (row,) = await outbox.engine.get([(partition.state, _ANSWERED)])
     return {} if row is None else row.value
 
 
-def beliefs(scope: MemoryScope, user_id: UserId) -> Operation[Beliefs]:
+async def beliefs(scope: MemoryScope, user_id: UserId) -> Beliefs:
     """The newest semantic memories of the user that hold, and older ones that insights cite. Raises StoreError."""
     scopes = scope.namespaces.read_scopes(user_id, MemoryCategory.SEMANTIC)
     now = scope.clock.now()
-    records = [record_of(row) for row in (yield from newest(scope, scopes, None, MAX_MEMORIES, now))]
+    records = [record_of(row) for row in await newest(scope, scopes, None, MAX_MEMORIES, now)]
     insights = [one for one in records if one.source.tool == INSIGHT]
     missing = {key for one in insights for key in one.cites} - {one.id for one in records}
-    older = yield from scope.engine.get([(scopes[0], key) for key in sorted(missing)])
+    older = await scope.engine.get([(scopes[0], key) for key in sorted(missing)])
     records += [record_of(row) for row in older if row and why_invalid(row.value, now) is None]
     return Beliefs({one.id: one for one in records if one.source.tool != INSIGHT}, insights)
 

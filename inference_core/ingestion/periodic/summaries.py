@@ -109,21 +109,21 @@ class SessionWork:
         self._outbox = outbox
         self._summarizer = summarizer
 
-    def extracted(self, scope: MemoryScope, claim: Claim) -> Operation[Extraction]:
+    async def extracted(self, scope: MemoryScope, claim: Claim) -> Extraction:
         """The summary; nothing if nothing is new since the last one. Raises ModelError, StoreError."""
-        said = yield from self._said(claim)
-        records = yield from session_records(scope, claim.partition.user_id, _session(claim))
+        said = await self._said(claim)
+        records = await session_records(scope, claim.partition.user_id, _session(claim))
         now = scope.clock.now()
         content = content_of(records, said, now)
         if not content.new_count:
             return Extraction(())
-        found = yield from self._summarizer.summarize(content, now, scope.zone)
+        found = await self._summarizer.summarize(content, now, scope.zone)
         return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
 
-    def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
+    async def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> MemoryChanges:
         """The new summary; the earlier one ends unless it is pinned. Raises StoreError."""
         changes = MemoryChanges(claim.job_id)
-        records = yield from session_records(scope, claim.partition.user_id, _session(claim))
+        records = await session_records(scope, claim.partition.user_id, _session(claim))
         earlier = sorted(
             (one for one in records if is_summary(one) and one.extra_metadata.get(JOB) != claim.job_id),
             key=generation_of,
@@ -131,20 +131,20 @@ class SessionWork:
         for candidate in extraction.candidates:
             try:
                 record = _record(scope, claim, candidate, extraction, earlier[-1] if earlier else None)
-                yield from write_derived(scope, changes, record, [one for one in earlier if not one.pinned])
+                await write_derived(scope, changes, record, [one for one in earlier if not one.pinned])
             except InvalidMemory as error:
                 changes.problems.append(mended(str(error)))
         return changes
 
-    def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[list[Write]]:
+    async def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> list[Write]:
         """The writes that complete the work and remove the messages that were kept for it. Raises StoreError."""
         del scope, extraction
-        said = yield from self._said(claim)
+        said = await self._said(claim)
         gone = [Remove(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
         return [*self._outbox.completion_writes(claim), *gone]
 
-    def _said(self, claim: Claim) -> Operation[list[Waiting]]:
-        found = yield from all_said(self._outbox, claim.partition)
+    async def _said(self, claim: Claim) -> list[Waiting]:
+        found = await all_said(self._outbox, claim.partition)
         return [one for one in found if one.message.session_id == session_name(_session(claim))]
 
 
@@ -180,20 +180,20 @@ def _record(
     )
 
 
-def all_said(outbox: Outbox, partition: Partition) -> Operation[list[Waiting]]:
+async def all_said(outbox: Outbox, partition: Partition) -> list[Waiting]:
     """The messages that became memories and that no summary covers yet, oldest first. Raises StoreError."""
-    rows = yield from outbox.engine.scan([partition.said])
+    rows = await outbox.engine.scan([partition.said])
     return [Waiting.of(row) for row in reversed(rows)]
 
 
-def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str) -> Operation[list[UnsummarizedSession]]:
+async def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str) -> list[UnsummarizedSession]:
     """The user's sessions with something new since their last summary, the oldest first. Raises StoreError."""
     now = scope.clock.now()
     by_session: dict[str, tuple[list[MemoryRecord], list[Waiting]]] = {}
-    for record in (yield from all_of(scope.engine, scope.namespaces.read_scopes(user_id))):
+    for record in await all_of(scope.engine, scope.namespaces.read_scopes(user_id)):
         if record.session_id and why_invalid(record.to_value(), now) is None:
             by_session.setdefault(record.session_id, ([], []))[0].append(record)
-    for one in (yield from all_said(outbox, Partition.of(user_id, scope.namespaces))):
+    for one in await all_said(outbox, Partition.of(user_id, scope.namespaces)):
         by_session.setdefault(one.message.session_id or "", ([], []))[1].append(one)
     found = [
         UnsummarizedSession(name, content.new_count, max(one.at for one in content.sources))
@@ -203,7 +203,7 @@ def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str) -> O
     return sorted(found, key=lambda one: (one.last, one.session_id))
 
 
-def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Operation[list[MemoryRecord]]:
+async def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> list[MemoryRecord]:
     """The memories of the session that currently hold, newest first. Raises StoreError."""
     name = optional_text(session_name(session_id), what="session_id")
     now = scope.clock.now()
@@ -211,7 +211,7 @@ def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> Ope
     def accepts(row: Row) -> bool:
         return text_field(row.value, "session_id") == name and why_invalid(row.value, now) is None
 
-    return records_of((yield from scope.engine.scan(scope.namespaces.read_scopes(user_id), accepts=accepts)))
+    return records_of(await scope.engine.scan(scope.namespaces.read_scopes(user_id), accepts=accepts))
 
 
 def is_summary(record: MemoryRecord) -> bool:
@@ -363,7 +363,7 @@ class ModelSummarizer:
         self.timeout = timeout
         self.window_tokens = window_tokens
 
-    def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Operation[Extraction]:
+    async def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Extraction:
         """The summary of ``content``, which cites sources of it. Raises ModelError if no model gave one."""
         asking = Asking(self._models, self.timeout, PROMPTS["summary"]["repair"])
         named = enumerate(content.sources, 1)
@@ -374,18 +374,18 @@ class ModelSummarizer:
         while len(portions) > 1:
             parts: list[Shown] = []
             for number, portion in enumerate(portions, 1):
-                part = yield from self._summary(asking, portion, now, zone)
+                part = await self._summary(asking, portion, now, zone)
                 line = f'<part id="p{number}">{neutral_line(part.text)}</part>'
                 parts.append(Shown(f"p{number}", line, part.cited))
             portions = _portions(parts, self.window_tokens)
-        summary = yield from self._summary(asking, portions[0], now, zone)
+        summary = await self._summary(asking, portions[0], now, zone)
         problems = [f"The oldest {left_out} sources were left out"] if left_out else []
         return asking.extraction([candidate_of(content, summary)], problems)
 
-    def _summary(self, asking: Asking, lines: Sequence[Shown], now: datetime, zone: tzinfo) -> Operation[SummaryDraft]:
+    async def _summary(self, asking: Asking, lines: Sequence[Shown], now: datetime, zone: tzinfo) -> SummaryDraft:
         instructions = f"{self.prompt}\n\n{PROMPTS['summary']['rules']}"
         request = request_for(lines, "sources", instructions, now, zone)
-        return (yield from asking.answered(request, partial(read_summary, lines, now, zone), "a summary"))
+        return await asking.answered(request, partial(read_summary, lines, now, zone), "a summary")
 
 
 def _portions(lines: Sequence[Shown], room: int) -> list[list[Shown]]:
@@ -413,10 +413,9 @@ class ExtractiveSummarizer:
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self.max_characters = max_characters
 
-    def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Operation[Extraction]:
+    async def summarize(self, content: SessionContent, now: datetime, zone: tzinfo) -> Extraction:
         """The summary; none if the session has no sentence."""
         del now, zone
-        yield from ()
         given = [(text.strip(), source) for source in content.sources for text in _END.split(mended(source.text))]
         short = [(text[:MAX_SENTENCE].rstrip(), source) for text, source in given[-MAX_SENTENCES:] if text]
         found = [(text, source, Counter(analyze(text))) for text, source in short]

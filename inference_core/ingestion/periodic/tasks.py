@@ -60,7 +60,7 @@ class PeriodicWork:
             found[INSIGHTS] = InsightWork(outbox, self.insights, self.every_s)
         return found
 
-    def following(self, scope: MemoryScope, outbox: Outbox, claim: Claim) -> Operation[list[Write]]:
+    async def following(self, scope: MemoryScope, outbox: Outbox, claim: Claim) -> list[Write]:
         """The outbox writes that schedule this work once the claimed messages are memories. Raises StoreError."""
         writes: list[Write] = []
         session, zone = claim.batch[0].message.session_id, claim.batch[0].zone
@@ -70,12 +70,10 @@ class PeriodicWork:
                 message = replace(one.message, at=one.message.at or now)
                 writes.append(replace(one, message=message).put(claim.partition.said, now + at * _TICK))
             due = now + timedelta(seconds=self.quiet_s)
-            writes += yield from outbox.schedule_writes(
-                *session_work(claim.partition, session), due, zone, puts_off=True
-            )
+            writes += await outbox.schedule_writes(*session_work(claim.partition, session), due, zone, puts_off=True)
         if self.insights:
             due = now + timedelta(seconds=self.every_s)
-            writes += yield from outbox.schedule_writes(*insight_work(claim.partition.user_id), due, zone)
+            writes += await outbox.schedule_writes(*insight_work(claim.partition.user_id), due, zone)
         return writes
 
 

@@ -122,16 +122,16 @@ class Portions:
     def __init__(self, engine: StoreEngine, clock: Clock) -> None:
         self._engine, self._clock = engine, clock
 
-    def take_in(self, user: str, job: StoredJob, number: int, portion: Sequence[object]) -> Operation[None]:
+    async def take_in(self, user: str, job: StoredJob, number: int, portion: Sequence[object]) -> None:
         """Stores a portion of the job's input, also where an interrupted attempt of the same request has stored it.
 
         Raises VersionConflict if another request has stored it, or the job is under way.
         """
         value = {"given": portion, "request": job.digest}
-        (known,) = yield from self._engine.get([(_portions(user, job.id), str(number))])
+        (known,) = await self._engine.get([(_portions(user, job.id), str(number))])
         if known and known.value.get("request") != job.digest:
             raise VersionConflict("Another request has been given this key")
-        yield from self.put(user, job.id, number, value, expected=known.version if known else 0)
+        await self.put(user, job.id, number, value, expected=known.version if known else 0)
 
     def put(
         self,
@@ -155,13 +155,13 @@ class Portions:
         )
         return self._engine.write([put, *fence])
 
-    def fence(self, user: str, job: StoredJob) -> Operation[list[Check]]:
+    async def fence(self, user: str, job: StoredJob) -> list[Check]:
         """The checks that refuse what a portion writes if the user is erased after this, before it reads anything.
 
         Raises UserErased if that has happened already: an erasure removes the row of the job.
         """
-        checks = yield from self._engine.fenced([encode_label(user)])
-        (row,) = yield from self._engine.get([(job.place, job.id)])
+        checks = await self._engine.fenced([encode_label(user)])
+        (row,) = await self._engine.get([(job.place, job.id)])
         if row is None:
             raise UserErased
         return checks
@@ -170,9 +170,9 @@ class Portions:
         """How many portions of a job there are."""
         return self._engine.count([_portions(user, job_id)])
 
-    def get(self, user: str, job_id: str, number: int) -> Operation[dict[str, Any]]:
+    async def get(self, user: str, job_id: str, number: int) -> dict[str, Any]:
         """A portion of a job. Raises InvalidInput if it is gone, or else the rest would pass for the whole."""
-        (row,) = yield from self._engine.get([(_portions(user, job_id), str(number))])
+        (row,) = await self._engine.get([(_portions(user, job_id), str(number))])
         if row is None:
             raise InvalidInput("The input or output of this job is no longer kept; start a new one")
         return row.value
@@ -394,11 +394,11 @@ class Jobs:
     def _export(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         number, done, after = 0, 0, None
 
-        def copied() -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
-            fence = yield from self.portions.fence(user, job)
-            page, total = yield from list_memories(scope, user, limit=PORTION, after=after)
+        async def copied() -> tuple[MemoryPage[MemoryStoreDocument], int]:
+            fence = await self.portions.fence(user, job)
+            page, total = await list_memories(scope, user, limit=PORTION, after=after)
             lines = [Memory.of(one).model_dump(mode="json") for one in page]
-            yield from self.portions.put(user, job.id, number, {"lines": lines}, fence)
+            await self.portions.put(user, job.id, number, {"lines": lines}, fence)
             return page, total
 
         while number == 0 or after is not None:
@@ -416,14 +416,14 @@ class Jobs:
     def _save(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         done, stored = 0, 0
 
-        def saved(number: int) -> Operation[list[dict[str, Any]]]:
-            fence = yield from self.portions.fence(user, job)
-            portion = yield from self.portions.get(user, job.id, number)
+        async def saved(number: int) -> list[dict[str, Any]]:
+            fence = await self.portions.fence(user, job)
+            portion = await self.portions.get(user, job.id, number)
             if "given" in portion:  # else it was done before a server ended
                 given = list(map(NewMemory.model_validate, portion["given"]))
                 results = asyncio.run(save_each(replace(scope, beside=tuple(fence)), user, given, None))
                 portion = {"lines": [one.model_dump(mode="json", exclude_none=True) for one in results]}
-                yield from self.portions.put(user, job.id, number, portion, fence)
+                await self.portions.put(user, job.id, number, portion, fence)
             return portion.get("lines", [])
 
         for number in range(job.portions):
@@ -443,7 +443,7 @@ async def save_each(
     scope: MemoryScope,
     user: str,
     memories: Sequence[NewMemory],
-    timeout: float | None,  # noqa: ASYNC109 - of each
+    timeout: float | None,
 ) -> list[Saved]:
     """Saves memories together; each succeeds or fails alone."""
 

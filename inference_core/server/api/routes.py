@@ -216,9 +216,9 @@ async def get_readiness(request: Request) -> wire.Status:
     service: AgentMemoryStoreService = request.app.state.service
     engine = service.scope.engine
 
-    def look() -> Operation[None]:
-        yield from engine.get([(KEYS, "ready")])
-        yield from engine.check_writer()
+    async def look() -> None:
+        await engine.get([(KEYS, "ready")])
+        await engine.check_writer()
 
     try:
         await arun(look(), READY_S)

@@ -31,7 +31,7 @@ from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 from inference_core.clock import Clock
-from inference_core.effects import Operation, arun
+from inference_core.effects import arun
 from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import Namespace, encode_label
@@ -116,14 +116,14 @@ class ApiKey:
         }
 
 
-def create_key(
+async def create_key(
     engine: StoreEngine,
     clock: Clock,
     *,
     user: str | None,
     permissions: Collection[Permission],
     days: float | None = None,
-) -> Operation[tuple[ApiKey, str]]:
+) -> tuple[ApiKey, str]:
     """Stores a new key; returns it and its text, which nobody can read again. Raises InvalidInput, StoreUnavailable."""
     if user is not None:
         encode_label(user)
@@ -134,7 +134,7 @@ def create_key(
     if days is not None and not 0 < days <= _MAX_DAYS:
         raise InvalidInput(f"days must be more than 0 and at most {_MAX_DAYS:g}, not {days}")
     now, key_id, secret = clock.now(), token_hex(4), token_urlsafe(32)
-    pepper = yield from engine.content_key()
+    pepper = await engine.content_key()
     made = ApiKey(
         id=key_id,
         user=user,
@@ -145,20 +145,20 @@ def create_key(
     )
     value = encode_json(made.to_json() | {"digest": made.digest}, what="key")
     put = Put(namespace=KEYS, key=key_id, value=value, created_at=now, updated_at=now, expected=0)
-    yield from engine.write([put], is_clean=True)
+    await engine.write([put], is_clean=True)
     return made, f"ic_{key_id}_{secret}"
 
 
-def list_keys(engine: StoreEngine) -> Operation[list[ApiKey]]:
+async def list_keys(engine: StoreEngine) -> list[ApiKey]:
     """All keys, the newest first. Raises StoreUnavailable."""
-    return [ApiKey.of(row) for row in (yield from engine.scan([KEYS]))]
+    return [ApiKey.of(row) for row in await engine.scan([KEYS])]
 
 
-def revoke_key(engine: StoreEngine, key_id: str) -> Operation[bool]:
+async def revoke_key(engine: StoreEngine, key_id: str) -> bool:
     """Deletes a key; False if there is none. Raises StoreUnavailable."""
-    (row,) = yield from engine.get([(KEYS, key_id)])
+    (row,) = await engine.get([(KEYS, key_id)])
     if row:
-        yield from engine.write([Remove(namespace=KEYS, key=key_id)])
+        await engine.write([Remove(namespace=KEYS, key=key_id)])
     return row is not None
 
 

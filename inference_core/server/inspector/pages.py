@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from starlette.responses import RedirectResponse
 
 from inference_core.clock import in_zone
-from inference_core.effects import Operation, arun
+from inference_core.effects import arun
 from inference_core.errors import MemoryNotFound
 from inference_core.ingestion.analytics import statistics
 from inference_core.lifecycle.archive import forgotten_page, restore
@@ -516,11 +516,11 @@ async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
     }
 
 
-def _counted(look: Look) -> Operation[list[Tally]]:
+async def _counted(look: Look) -> list[Tally]:
     """How many rows of the user each namespace has. Raises Held if the user has legal holds, StoreError."""
     engine, label = look.scope.engine, encode_label(look.owner)
-    yield from engine.check_holds(label)
-    return (yield from engine.tally((yield from engine.namespaces((label,)))))
+    await engine.check_holds(label)
+    return await engine.tally(await engine.namespaces((label,)))
 
 
 @action(f"{OF_USER}/erase", Permission.ADMIN)

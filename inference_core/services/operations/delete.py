@@ -52,7 +52,7 @@ _NOTE: Final = "_forgotten"
 _EARLIER: Final = "earlier"
 
 
-def delete(
+async def delete(
     scope: MemoryScope,
     user_id: UserId,
     memory_id: str,
@@ -60,7 +60,7 @@ def delete(
     *,
     expected_version: int | None = None,
     erase: bool = False,
-) -> Operation[bool]:
+) -> bool:
     """Deletes a memory; it can be restored for the service's ``deleted_days``. Returns False if there is none.
 
     ``erase`` deletes it permanently, with its earlier texts, even if it was deleted before. A forgotten memory is
@@ -69,46 +69,46 @@ def delete(
     StoreUnavailable, WriteUnknown, VersionConflict if it is at another version, and Held under a legal hold.
     """
     now, until = scope.clock.now(), None if erase else scope.kept_until
-    while (row := (yield from find_row(scope, user_id, memory_id, category))) is not None:
+    while (row := await find_row(scope, user_id, memory_id, category)) is not None:
         check_version(row.key, row.version, expected_version)
         removal: list[Write] = [Remove(namespace=row.namespace, key=row.key, expected=expected_version)]
         if erase:  # it may have been moved from another category
             homes = scope.namespaces.read_scopes(user_id)
             removal += [Remove(namespace=place, key=row.key) for place in _beside(homes, VERSIONS)]
         if until is not None:
-            (usage,) = yield from scope.engine.get([(sidecar_namespace(row.namespace, USAGE), row.key)])
+            (usage,) = await scope.engine.get([(sidecar_namespace(row.namespace, USAGE), row.key)])
             removal = archive_writes(row, usage, now, DELETED, until=until)
         with suppress(VersionConflict):  # the next look tells which version is there now
-            yield from _write(scope, removal, "erase" if erase else "delete", erase=erase)
+            await _write(scope, removal, "erase" if erase else "delete", erase=erase)
             if not scope.engine.backend.capabilities.change_feed:  # such a store does not remove what has ended
                 places = [sidecar_namespace(row.namespace, place) for place in (FORGOTTEN, VERSIONS)]
-                over = yield from scope.engine.scan(places, accepts=lambda one: is_over(one, now))
-                yield from scope.engine.remove_later(over)
+                over = await scope.engine.scan(places, accepts=lambda one: is_over(one, now))
+                await scope.engine.remove_later(over)
             return True
     if expected_version is not None:
         return False
     key, homes = canonical_id(memory_id), scope.namespaces.read_scopes(user_id, category)
     archives = archive_keys(homes, key)
-    archived = [row for row in (yield from scope.engine.get(archives)) if row]
+    archived = [row for row in await scope.engine.get(archives) if row]
     forgotten = [row for row in archived if erase or forgotten_of(row).until is None]
     if forgotten:
         earlier = [Remove(namespace=place, key=key) for place in _beside(homes, VERSIONS)]
         gone = [Remove(namespace=row.namespace, key=row.key) for row in forgotten]
-        yield from _write(scope, [*gone, *earlier], "erase", erase=True)
+        await _write(scope, [*gone, *earlier], "erase", erase=True)
         return True
     places = {*((home, key) for home in homes), *archives} - {(row.namespace, row.key) for row in archived}
     try:  # a row that cannot be read is found by reading all of the user's, so first ask whether anything is there
-        yield from scope.engine.write([Check(namespace=place, key=key, expected=0) for place, _ in places])
+        await scope.engine.write([Check(namespace=place, key=key, expected=0) for place, _ in places])
     except VersionConflict:
         cause = Cause(at=now, operation="delete", actor=scope.actor)
         label = encode_label(user_id)
-        return (yield from scope.engine.discard(label, lambda one: (one.namespace, one.key) in places, cause)) > 0
+        return await scope.engine.discard(label, lambda one: (one.namespace, one.key) in places, cause) > 0
     return False
 
 
-def delete_all(
+async def delete_all(
     scope: MemoryScope, user_id: UserId, memory_type: str | None = None, category: str | None = None
-) -> Operation[int]:
+) -> int:
     """Deletes all memories of the user that this agent reads, of one type or category if given; returns how many.
 
     They cannot be restored. Forgotten and deleted memories are deleted permanently too, and not counted. Other agents'
@@ -117,16 +117,16 @@ def delete_all(
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     scopes = scope.namespaces.read_scopes(user_id, category)
-    yield from scope.engine.check_holds(encode_label(user_id))
+    await scope.engine.check_holds(encode_label(user_id))
     cause = Cause(at=scope.clock.now(), operation="delete all", actor=scope.actor)
-    removed = yield from empty(scope.engine, scopes, kinds, cause)
+    removed = await empty(scope.engine, scopes, kinds, cause)
     archives = [*_beside(scopes, FORGOTTEN), *_beside(scopes, PENDING)]
-    yield from empty(scope.engine, archives, kinds, cause)
+    await empty(scope.engine, archives, kinds, cause)
     if kinds is None:
-        yield from empty(scope.engine, _beside(scopes, VERSIONS))
+        await empty(scope.engine, _beside(scopes, VERSIONS))
         wanted = {*scopes, *archives}
         label = encode_label(user_id)
-        removed += yield from scope.engine.discard(label, lambda one: one.namespace in wanted, cause)
+        removed += await scope.engine.discard(label, lambda one: one.namespace in wanted, cause)
     return removed
 
 
@@ -140,19 +140,19 @@ def _beside(homes: Sequence[Namespace], place: str) -> list[Namespace]:
     return [sidecar_namespace(home, place) for home in homes]
 
 
-def empty(
+async def empty(
     engine: StoreEngine,
     scopes: Sequence[Namespace],
     kinds: frozenset[str] | None = None,
     cause: Cause | None = None,
-) -> Operation[int]:
+) -> int:
     """Removes all rows of exactly ``scopes`` (of ``kinds``) that are there now, in portions; returns how many.
 
     It does not come back for what others write meanwhile: beside callers who save all the time, it would never end.
     """
     removed, after = 0, None
-    while rows := (yield from engine.scan(scopes, kinds=kinds, limit=PORTION, after=after)):
-        yield from engine.write([Remove(namespace=row.namespace, key=row.key) for row in rows], cause)
+    while rows := await engine.scan(scopes, kinds=kinds, limit=PORTION, after=after):
+        await engine.write([Remove(namespace=row.namespace, key=row.key) for row in rows], cause)
         removed, after = removed + len(rows), Cursor.of(rows[-1])
     return removed
 
@@ -246,17 +246,15 @@ def restore_writes(row: Row, document: Document | None, now: datetime) -> list[W
     return [put, usage, Remove(namespace=row.namespace, key=row.key, expected=row.version)]
 
 
-def earlier_texts(
+async def earlier_texts(
     scope: MemoryScope, homes: Iterable[Namespace], memory_id: str, latest: MemoryRecord | None = None
-) -> Operation[list[MemoryStoreDocument]]:
+) -> list[MemoryStoreDocument]:
     """The earlier texts of a memory that was kept in ``homes``, the oldest first; ``latest`` is what it says now.
 
     Successive states with the same text count once.
     """
     places = [(home, memory_id) for home in homes]
-    rows = yield from scope.engine.get(
-        [*map(versions_key, places), *archive_keys((home for home, _ in places), memory_id)]
-    )
+    rows = await scope.engine.get([*map(versions_key, places), *archive_keys((home for home, _ in places), memory_id)])
     now, found = scope.clock.now(), list[MemoryRecord]()
     for place, row, archived in zip(places, rows, rows[len(places) :], strict=False):
         states = [state for state in states_in(row, now) if not state.place]

@@ -13,7 +13,6 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
-from inference_core.effects import Operation
 from inference_core.errors import Held, InvalidInput, MemoryNotFound
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import AUDIT, HELD, HOLDS, SALT, encode_label, holds_forgotten, holds_memories
@@ -40,7 +39,7 @@ class HeldCopy:
     replaced_at: datetime
 
 
-def hold(
+async def hold(
     scope: MemoryScope,
     user_id: UserId,
     reason: str,
@@ -48,7 +47,7 @@ def hold(
     memory_id: str | None = None,
     session_id: str | None = None,
     until: datetime | None = None,
-) -> Operation[Hold]:
+) -> Hold:
     """Places a legal hold: until it ends, no operation, tool or command can remove what it covers.
 
     It covers everything of the user, or with ``memory_id`` or ``session_id`` that memory or session alone. Deletions
@@ -65,9 +64,9 @@ def hold(
         raise InvalidInput("Hold a memory or a session, not both; without either, all of the user is held")
     wanted = None if memory_id is None else canonical_id(memory_id)
     if wanted is not None:
-        names = yield from scope.engine.namespaces((label,))
+        names = await scope.engine.namespaces((label,))
         homes = [name for name in names if holds_memories(name) or holds_forgotten(name)]
-        if not any((yield from scope.engine.get([(name, wanted) for name in homes]))):
+        if not any(await scope.engine.get([(name, wanted) for name in homes])):
             raise MemoryNotFound(wanted)
     made = Hold(
         id=token_hex(8),
@@ -86,45 +85,45 @@ def hold(
         expiry=Expiry(end, end - now) if end else None,
         is_new=True,
     )
-    yield from retried(partial(_changed, scope, label, put, "hold"))
+    await retried(partial(_changed, scope, label, put, "hold"))
     return made
 
 
-def list_holds(scope: MemoryScope, user_id: UserId) -> Operation[list[Hold]]:
+async def list_holds(scope: MemoryScope, user_id: UserId) -> list[Hold]:
     """The user's legal holds that have not ended, the newest first. Raises InvalidInput, StoreUnavailable."""
-    return (yield from scope.engine.pool.call(scope.engine.holds.holds_of, encode_label(user_id)))
+    return await scope.engine.pool.call(scope.engine.holds.holds_of, encode_label(user_id))
 
 
-def list_held_copies(scope: MemoryScope, user_id: UserId) -> Operation[list[HeldCopy]]:
+async def list_held_copies(scope: MemoryScope, user_id: UserId) -> list[HeldCopy]:
     """The copies of what was replaced under the user's holds, or removed because agents could not go on otherwise.
 
     They come newest first. Raises StoreUnavailable.
     """
-    rows = yield from scope.engine.scan([(encode_label(user_id), HELD)])
+    rows = await scope.engine.scan([(encode_label(user_id), HELD)])
     told = [(row.value, row.updated_at) for row in rows]
     return [HeldCopy("/".join(one["place"]), one["key"], one["value"], one["version"], at) for one, at in told]
 
 
-def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> Operation[bool]:
+async def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> bool:
     """Ends a legal hold, and with the user's last one removes the copies. Returns False if no hold has this id.
 
     Raises InvalidInput, StoreUnavailable.
     """
     label = encode_label(user_id)
-    if not any(one.id == hold_id for one in (yield from list_holds(scope, user_id))):
+    if not any(one.id == hold_id for one in await list_holds(scope, user_id)):
         return False
     gone = Remove(namespace=(label, HOLDS), key=hold_id)
-    yield from retried(partial(_changed, scope, label, gone, "release hold"))
-    if not (yield from list_holds(scope, user_id)):
+    await retried(partial(_changed, scope, label, gone, "release hold"))
+    if not await list_holds(scope, user_id):
         with suppress(Held):  # another one has just begun
-            yield from empty(scope.engine, [(label, HELD)])
+            await empty(scope.engine, [(label, HELD)])
     return True
 
 
-def _changed(scope: MemoryScope, label: str, write: Put | Remove, operation: str) -> Operation[list[int]]:
+async def _changed(scope: MemoryScope, label: str, write: Put | Remove, operation: str) -> list[int]:
     """Begins or ends a hold and rewrites the user's marker, so that whoever read it before notices the change."""
     namespace, key = marker_of(label)
-    (row,) = yield from scope.engine.get([(namespace, key)])
+    (row,) = await scope.engine.get([(namespace, key)])
     marker = Put(
         namespace=namespace,
         key=key,
@@ -132,10 +131,10 @@ def _changed(scope: MemoryScope, label: str, write: Put | Remove, operation: str
         updated_at=scope.clock.now(),
         expected=row.version if row else 0,
     )
-    return (yield from replace(scope, deleted_days=0.0).write([write, marker], operation))
+    return await replace(scope, deleted_days=0.0).write([write, marker], operation)
 
 
-def audit(  # noqa: D417 - callers of the service pass no scope
+async def audit(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     *,
@@ -145,7 +144,7 @@ def audit(  # noqa: D417 - callers of the service pass no scope
     since: datetime | None = None,
     until: datetime | None = None,
     limit: int | None = 100,
-) -> Operation[list[AuditEvent]]:
+) -> list[AuditEvent]:
     """Returns the events of who changed the user's memories, of all agents, the newest first and without any content.
 
     Args:
@@ -176,13 +175,13 @@ def audit(  # noqa: D417 - callers of the service pass no scope
             and (key is None or any(change.key == key for change in event.changes))
         )
 
-    events = yield from events_of(scope.engine, user_id, is_wanted)
+    events = await events_of(scope.engine, user_id, is_wanted)
     return events[::-1][:limit]
 
 
-def audit_page(
+async def audit_page(
     scope: MemoryScope, user_id: UserId, *, memory_id: str | None = None, limit: int = 50, after: str | None = None
-) -> Operation[MemoryPage[AuditEvent]]:
+) -> MemoryPage[AuditEvent]:
     """A page of the events that `audit` gives, of one memory if given. ``after`` is the previous ``next_cursor``.
 
     Raises InvalidInput, StoreUnavailable.
@@ -195,31 +194,31 @@ def audit_page(
         return event is not None and (key is None or any(change.key == key for change in event.changes))
 
     place = (encode_label(user_id), AUDIT)
-    rows = yield from scope.engine.scan([place], accepts=is_wanted, limit=limit + 1, after=cursor)
+    rows = await scope.engine.scan([place], accepts=is_wanted, limit=limit + 1, after=cursor)
     following = Cursor.of(rows[limit - 1]).encode() if rows[limit:] else None
     return MemoryPage(filter(None, map(event_of, rows[:limit])), following)
 
 
-def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -> Operation[TrailCheck]:
+async def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -> TrailCheck:
     """Checks that no event of the user's audit trail was changed, removed or added, as far as the trail is sealed.
 
     Whoever has the database and its key can forge the whole trail. To detect that, keep the returned ``head`` elsewhere
     and pass it to a later call. Raises InvalidInput, StoreUnavailable.
     """
-    return (yield from scope.engine.pool.call(check_trail, scope.engine.journal, encode_label(user_id), head))
+    return await scope.engine.pool.call(check_trail, scope.engine.journal, encode_label(user_id), head)
 
 
-def events_of(
+async def events_of(
     engine: StoreEngine, user_id: UserId, is_wanted: Callable[[AuditEvent], bool] = lambda _: True
-) -> Operation[list[AuditEvent]]:
+) -> list[AuditEvent]:
     """The user's events that are wanted, in the order in which they were written, without damaged ones."""
-    rows = yield from engine.scan([(encode_label(user_id), AUDIT)], accepts=lambda row: row.key != SALT)
+    rows = await engine.scan([(encode_label(user_id), AUDIT)], accepts=lambda row: row.key != SALT)
 
     def parsed() -> list[AuditEvent]:
         found = (event_of(row) for row in sorted(rows, key=lambda row: (row.seq, row.key)))
         return [event for event in found if event and is_wanted(event)]
 
-    return (yield from engine.pool.call(parsed))
+    return await engine.pool.call(parsed)
 
 
 def event_of(row: Row) -> AuditEvent | None:

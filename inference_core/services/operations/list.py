@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final, TypeVar
 from unicodedata import normalize
 
-from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryPage, MemoryRecord, MemoryStoreDocument
@@ -45,48 +44,48 @@ class MemoryPageRequest:
     after: str | None = None
 
 
-def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryStoreDocument | None]:
+async def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> MemoryStoreDocument | None:
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
-    record = yield from find(scope, user_id, memory_id, (yield from readable(scope, user_id)))
+    record = await find(scope, user_id, memory_id, await readable(scope, user_id))
     scope.engine.extend_later([record] if record else [])
     return record and MemoryStoreDocument.of(record)
 
 
-def get_of_any_agent(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[MemoryStoreDocument | None]:
+async def get_of_any_agent(scope: MemoryScope, user_id: UserId, memory_id: str) -> MemoryStoreDocument | None:
     """Like `get`, but finds the user's own memories only, whichever agent wrote them.
 
     Raises InvalidInput, StoreUnavailable.
     """
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
+    names = await scope.engine.namespaces((encode_label(user_id),))
     homes = [name for name in names if holds_memories(name)]
-    record = (yield from find(scope, user_id, memory_id, homes)) if homes else None
+    record = await find(scope, user_id, memory_id, homes) if homes else None
     return record and MemoryStoreDocument.of(record)
 
 
-def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> Operation[list[MemoryStoreDocument]]:
+async def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> list[MemoryStoreDocument]:
     """The memory, all that it superseded and all that superseded it, the oldest first; empty if it does not exist.
 
     The earlier texts of a memory come before it, under its id, for the service's ``deleted_days``. Covers only memories
     in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
-    scopes = yield from readable(scope, user_id)
+    scopes = await readable(scope, user_id)
     waiting = [memory_id]
     while waiting:
         one = waiting.pop()
-        record = None if one in found else (yield from find(scope, user_id, one, scopes))
+        record = None if one in found else await find(scope, user_id, one, scopes)
         if record is not None:
             found[one] = record
             waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
     ordered = sorted(found.values(), key=lambda record: (record.happened_at, record.created_at))
     homes, versions = scope.namespaces.read_scopes(user_id), list[MemoryStoreDocument]()
     for record in ordered:
-        versions += yield from earlier_texts(scope, homes, record.id, record)
+        versions += await earlier_texts(scope, homes, record.id, record)
         versions.append(MemoryStoreDocument.of(record))
     return versions
 
 
-def list_memories(  # noqa: D417 - callers of the service pass no scope
+async def list_memories(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     *,
@@ -100,7 +99,7 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     tags: Sequence[str] = (),
     created_after: datetime | None = None,
     created_before: datetime | None = None,
-) -> Operation[tuple[MemoryPage[MemoryStoreDocument], int]]:
+) -> tuple[MemoryPage[MemoryStoreDocument], int]:
     """Returns a page of the memories that the agent reads, the newest first, and the total number that match.
 
     Memories of spaces are not among a user's: pass the `Space` as ``user_id`` to list them.
@@ -135,31 +134,31 @@ def list_memories(  # noqa: D417 - callers of the service pass no scope
     def document(row: Row) -> MemoryStoreDocument:
         return MemoryStoreDocument.of(record_of(row))
 
-    return (yield from page_of(scope.engine, scope.namespaces.read_scopes(user_id, category), document, request))
+    return await page_of(scope.engine, scope.namespaces.read_scopes(user_id, category), document, request)
 
 
-def list_all(
+async def list_all(
     scope: MemoryScope, user_id: UserId, *, category: str | None = None, memory_type: str | None = None
-) -> Operation[list[MemoryStoreDocument]]:
+) -> list[MemoryStoreDocument]:
     """All memories that the agent reads, the newest first, of one category or type if given.
 
     `list_memories` returns them in pages. Raises InvalidInput, StoreUnavailable.
     """
-    found, _ = yield from list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
+    found, _ = await list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
     return list(found)
 
 
-def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> Operation[dict[str, MemoryStoreDocument]]:
+async def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> dict[str, MemoryStoreDocument]:
     """The existing memories among ``ids``, by id. Unlike `get`, it does not renew their time to live.
 
     Raises StoreUnavailable.
     """
-    scopes = yield from readable(scope, user_id)
-    rows = yield from scope.engine.get([(namespace, key) for key in dict.fromkeys(ids) for namespace in scopes])
+    scopes = await readable(scope, user_id)
+    rows = await scope.engine.get([(namespace, key) for key in dict.fromkeys(ids) for namespace in scopes])
     return {record.id: MemoryStoreDocument.of(record) for record in records_of(rows)}
 
 
-def browse(
+async def browse(
     scope: MemoryScope,
     user_id: UserId,
     *,
@@ -167,18 +166,18 @@ def browse(
     origin: str | None = None,
     limit: int = 50,
     after: str | None = None,
-) -> Operation[MemoryPage[MemoryStoreDocument]]:
+) -> MemoryPage[MemoryStoreDocument]:
     """A page of memories of a type and an `Origin`, the newest first, at a bounded cost however rare these are.
 
     It looks through about `MOST_BROWSED` memories at most, so a page may hold fewer than ``limit`` though more follow.
     Raises InvalidInput, StoreUnavailable.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    scopes, cursor = (yield from readable(scope, user_id)), None if after is None else Cursor.decode(after)
+    scopes, cursor = await readable(scope, user_id), None if after is None else Cursor.decode(after)
     found, looked, is_last = list[Row](), 0, False
     while len(found) <= limit and looked < MOST_BROWSED and not is_last:
         size = limit + 1 if origin is None else _BROWSED
-        rows = yield from scope.engine.scan(scopes, kinds=kinds, accepts=is_known, limit=size, after=cursor)
+        rows = await scope.engine.scan(scopes, kinds=kinds, accepts=is_known, limit=size, after=cursor)
         found += [row for row in rows if origin in (None, record_of(row).source.origin.value)]
         looked, is_last = looked + len(rows), len(rows) < size
         cursor = Cursor.of(rows[-1]) if rows else cursor
@@ -188,18 +187,18 @@ def browse(
     return MemoryPage(page, None if is_last or cursor is None else cursor.encode())
 
 
-def count_types(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:
+async def count_types(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     """How many memories there are of each type that has any. Raises InvalidId, StoreUnavailable."""
-    scopes, counts = (yield from readable(scope, user_id)), dict[str, int]()
+    scopes, counts = await readable(scope, user_id), dict[str, int]()
     for kind in MEMORY_TYPES:
-        counts[kind] = yield from scope.engine.count(scopes, kinds=frozenset({kind}))
+        counts[kind] = await scope.engine.count(scopes, kinds=frozenset({kind}))
     return {kind: number for kind, number in counts.items() if number}
 
 
-def count(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, int]]:
+async def count(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
     scopes = scope.namespaces.read_scopes(user_id)
-    return by_category((one.namespace, one.rows) for one in (yield from scope.engine.tally(scopes)))
+    return by_category((one.namespace, one.rows) for one in await scope.engine.tally(scopes))
 
 
 def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
@@ -210,15 +209,15 @@ def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
     return counts | {"total": sum(counts.values())}
 
 
-def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> Operation[list[MemoryRecord]]:
+async def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> list[MemoryRecord]:
     """All memories in exactly ``scopes``, the newest first."""
-    rows = yield from engine.scan(scopes)
-    return (yield from engine.pool.call(records_of, rows))
+    rows = await engine.scan(scopes)
+    return await engine.pool.call(records_of, rows)
 
 
-def page_of(
+async def page_of(
     engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: MemoryPageRequest
-) -> Operation[tuple[MemoryPage[T], int]]:
+) -> tuple[MemoryPage[T], int]:
     """A page of ``make(row)`` for the rows of exactly ``scopes``, the newest first, and how many rows match in all."""
     limit, offset, wanted = request.limit, request.offset, request.matches
     if offset < 0 or (limit is not None and limit < 0):
@@ -228,14 +227,14 @@ def page_of(
     cursor = None if request.after is None else Cursor.decode(request.after)
     kinds = None if request.memory_type is None else frozenset({validate_memory_type(request.memory_type)})
     if not request.search and wanted is None:
-        total = yield from engine.count(scopes, kinds=kinds)
+        total = await engine.count(scopes, kinds=kinds)
         if offset:  # the database passes over them, which is quicker than to read them
-            passed = yield from engine.page(scopes, kinds=kinds, limit=1, offset=offset - 1)
+            passed = await engine.page(scopes, kinds=kinds, limit=1, offset=offset - 1)
             if not passed:
                 return MemoryPage(), total
             cursor = Cursor.of(passed[0])
         end = None if limit is None else limit + 1  # one more tells whether there is another page
-        rows = yield from engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor)
+        rows = await engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor)
     else:
         needle = normalize("NFC", request.search or "").casefold()  # as stored texts are
 
@@ -245,10 +244,10 @@ def page_of(
             searched = f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()
             return needle in searched and is_known(row)
 
-        found = yield from engine.scan(scopes, kinds=kinds, accepts=matches)
+        found = await engine.scan(scopes, kinds=kinds, accepts=matches)
         total = len(found)
         rows = [row for row in found if cursor is None or place_of(row) > cursor.place][offset:]
     page = rows[:limit]
     following = Cursor.of(page[-1]).encode() if page and len(rows) > len(page) else None
     # On a worker, as all memories of a user with many would keep an event loop busy for half a second.
-    return MemoryPage((yield from engine.pool.call(lambda: list(map(make, page)))), following), total
+    return MemoryPage(await engine.pool.call(lambda: list(map(make, page))), following), total

@@ -17,7 +17,6 @@ from langchain_core.messages import (
 )
 
 from inference_core.clock import aware
-from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import new_id
@@ -44,13 +43,13 @@ MAX_KEPT: Final = 100
 _ROLES: Final = {HumanMessage: Role.USER, AIMessage: Role.ASSISTANT, ToolMessage: Role.TOOL}
 
 
-def add_messages(  # noqa: D417 - callers of the service pass no scope
+async def add_messages(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     messages: Sequence[MessageLikeRepresentation],
     *,
     session_id: str | None = None,
-) -> Operation[int]:
+) -> int:
     """Puts messages into the outbox, durably, in one commit; a worker extracts memories from them.
 
     The user's newest 100 messages with this agent are also kept word for word, without secrets, so that
@@ -98,13 +97,13 @@ def add_messages(  # noqa: D417 - callers of the service pass no scope
         if role and one.text.strip():
             new.append(message)
     # What brought text from outside may have no text itself, so all that came with it is marked.
-    was_outside = yield from noted_outside(scope.engine, scope.clock, user_id, session, is_outside)
+    was_outside = await noted_outside(scope.engine, scope.clock, user_id, session, is_outside)
     new = [replace(one, is_marked=is_outside or was_outside) for one in new]
     partition = Partition.of(user_id, scope.namespaces)
-    count = yield from Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
-    old = yield from scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
+    count = await Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
+    old = await scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
     if old:
-        yield from scope.engine.write([Remove(namespace=row.namespace, key=row.key) for row in old])
+        await scope.engine.write([Remove(namespace=row.namespace, key=row.key) for row in old])
     return count
 
 
@@ -125,43 +124,43 @@ def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[Base
         yield one, None if is_frameworks else role, is_plain(one) and not has_calls(one)
 
 
-def add_messages_once(
+async def add_messages_once(
     scope: MemoryScope,
     user_id: UserId,
     request_key: str,
     messages: Sequence[BaseMessage],
     *,
     session_id: str | None = None,
-) -> Operation[int]:
+) -> int:
     """Like `add_messages`, but once for each ``request_key`` of the user, even for messages without an id.
 
     Raises InvalidInput if the key was used for other messages.
     """
     told = {"messages": [one.model_dump_json() for one in messages], "session_id": session_id}
-    request = yield from request_of(scope, user_id, request_key, told)
+    request = await request_of(scope, user_id, request_key, told)
     try:
-        yield from scope.engine.write([request.mark], is_clean=True)
+        await scope.engine.write([request.mark], is_clean=True)
     except VersionConflict:
-        yield from check_same(scope, request)
+        await check_same(scope, request)
     # The mark alone does not prove that the messages are in: the process may have died in between. So they are put in
     # again, under ids that follow from the key, which adds none twice.
     named = [one.model_copy(update={"id": one.id or f"{request_key}-{at}"}) for at, one in enumerate(messages)]
-    return (yield from add_messages(scope, user_id, named, session_id=session_id))
+    return await add_messages(scope, user_id, named, session_id=session_id)
 
 
-def add_completion(
+async def add_completion(
     scope: MemoryScope, user_id: UserId, completion: str | AIMessage, *, session_id: str | None = None
-) -> Operation[int]:
+) -> int:
     """Like `add_messages`, for one answer of the model, a message or text. Returns 1 if it was new, else 0."""
     message = AIMessage(completion) if isinstance(completion, str) else completion
     if not isinstance(message, AIMessage):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise InvalidInput(f"completion must be a text or an AIMessage, not {type(completion).__name__}")
-    return (yield from add_messages(scope, user_id, [message], session_id=session_id))
+    return await add_messages(scope, user_id, [message], session_id=session_id)
 
 
-def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> Operation[list[BaseMessage]]:
+async def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> list[BaseMessage]:
     """The newest ``limit`` messages that `add_messages` kept, in their order, with their times. Raises StoreError."""
-    rows = yield from scope.engine.page([Partition.of(user_id, scope.namespaces).kept], limit=limit)
+    rows = await scope.engine.page([Partition.of(user_id, scope.namespaces).kept], limit=limit)
     found: list[BaseMessage] = []
     for message in (Waiting.of(row).message for row in reversed(rows)):
         said = {TIMESTAMP: message.at.isoformat()} if message.at else {}

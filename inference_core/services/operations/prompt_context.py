@@ -33,7 +33,6 @@ from inference_core.context.profile import (
     standing_first,
 )
 from inference_core.context.render import XML, fenced
-from inference_core.effects import Operation
 from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, why_invalid
@@ -127,19 +126,19 @@ class TurnContext:
     form: str
 
 
-def build_turn_context(
+async def build_turn_context(
     scope: MemoryScope,
     user_id: UserId,
     query: str | None,
     options: TurnOptions,
     frozen: Sequence[ProfileMark] | None = None,
-) -> Operation[TurnContext]:
+) -> TurnContext:
     """What a turn about ``query`` shows; ``frozen`` are the marks of the previous turn's profile in this thread.
 
     Everything is decided on one snapshot of the memories. Raises InvalidInput, StoreUnavailable.
     """
-    turn = _Turn(scope, user_id, query, options, (yield from roles_of(scope, user_id)))
-    context = yield from scope.engine.read(
+    turn = _Turn(scope, user_id, query, options, await roles_of(scope, user_id))
+    context = await scope.engine.read(
         list(dict.fromkeys(turn.scopes)),
         partial(turn.build, frozen),
         text=turn.query,
@@ -150,7 +149,7 @@ def build_turn_context(
     return context
 
 
-def format_context(
+async def format_context(
     scope: MemoryScope,
     user_id: UserId,
     query: str | None = None,
@@ -159,7 +158,7 @@ def format_context(
     include_categories: Sequence[str | MemoryCategory] | None = None,
     *,
     max_tokens: int = DEFAULT_MAX_TOKENS,
-) -> Operation[str]:
+) -> str:
     """A prompt block with memories relevant to ``query``, rules and preferences; "" if there are none.
 
     Without a query, it shows the newest memories. ``include_types`` and ``include_categories`` filter them.
@@ -177,7 +176,7 @@ def format_context(
         has_profile=False,
         cold_seconds=scope.cold_seconds,
     )
-    return (yield from build_turn_context(scope, user_id, query, options)).block
+    return (await build_turn_context(scope, user_id, query, options)).block
 
 
 class _Turn:

@@ -41,17 +41,17 @@ TUNABLE: Final = frozenset(
 TUNED_META: Final = "tuned_"
 
 
-def tuned(engine: StoreEngine, settings: MemorySettings) -> Operation[MemorySettings]:
+async def tuned(engine: StoreEngine, settings: MemorySettings) -> MemorySettings:
     """``settings`` with the changes that the store keeps. Raises StoreUnavailable."""
 
     def read(backend: Backend) -> dict[str, Any]:
         kept = {name: backend.get_meta(TUNED_META + name) for name in TUNABLE}
         return {name: json.loads(text) for name, text in kept.items() if text}
 
-    return settings.model_copy(update=(yield from engine.ask(read)))
+    return settings.model_copy(update=await engine.ask(read))
 
 
-def tune(engine: StoreEngine, changes: Mapping[str, object]) -> Operation[None]:
+async def tune(engine: StoreEngine, changes: Mapping[str, object]) -> None:
     """Stores ``changes`` of `TUNABLE` settings for all processes, from now on; None: back to the environment's value.
 
     The caller checks that the names are in `TUNABLE`. Raises InvalidInput if a value is invalid, and then changes
@@ -70,7 +70,7 @@ def tune(engine: StoreEngine, changes: Mapping[str, object]) -> Operation[None]:
         for name, value in changes.items():
             backend.set_meta(TUNED_META + name, "" if value is None else json.dumps(value))
 
-    yield from engine.ask(write)
+    await engine.ask(write)
 
 
 MAX_RESULTS: Final = 1_000
@@ -80,7 +80,7 @@ _FILTERED: Final = "filtered"
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def recall(  # noqa: D417 - callers of the service pass no scope
+async def recall(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     query: str,
@@ -102,7 +102,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     min_relevance: float = 0.0,
-) -> Operation[RecalledMemories]:
+) -> RecalledMemories:
     """Finds the memories that answer ``query`` best, the best first.
 
     Filters are applied before the best memories are chosen, ``min_relevance`` afterwards, so fewer than ``k`` may come
@@ -151,11 +151,11 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         raise InvalidInput(f"min_relevance must be from 0 to 1, not {min_relevance}")
     matches = row_filter(tags, session_id, created_after, created_before)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    scopes = yield from readable(scope, user_id, category)
+    scopes = await readable(scope, user_id, category)
     now = scope.clock.now()
     then = checked_moment(as_of, "as_of")
     if not asks(query):
-        rows = yield from newest(scope, scopes, kinds, limit, now, then, matches)
+        rows = await newest(scope, scopes, kinds, limit, now, then, matches)
         scope.note_recalled(records_of(() if ignore_session else rows), now)
         return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
 
@@ -180,7 +180,7 @@ def recall(  # noqa: D417 - callers of the service pass no scope
         cold_seconds=scope.cold_seconds,
         now=in_zone(now, scope.zone),
     )
-    result = yield from scope.engine.search(search)
+    result = await scope.engine.search(search)
     hits = [found for found in result.groups[0] if (found.relevance or 0.0) >= min_relevance]
     if not ignore_session:
         scope.note_recalled(records_of(found.row for found in hits), now)
@@ -214,20 +214,20 @@ def recall_by_category(
     return recall(scope, user_id, query, k, memory_type, category=category)
 
 
-def user_context(
+async def user_context(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
-) -> Operation[dict[str, list[str]]]:
+) -> dict[str, list[str]]:
     """The contents of the user's newest memories by type, at most ``max_per_type`` each; empty types are left out.
 
     The default ``memory_types`` are preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
     """
-    documents = yield from user_context_with_timestamps(scope, user_id, memory_types, max_per_type)
+    documents = await user_context_with_timestamps(scope, user_id, memory_types, max_per_type)
     return {kind: [document.content for document in found] for kind, found in documents.items()}
 
 
-def user_context_with_timestamps(
+async def user_context_with_timestamps(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
-) -> Operation[dict[str, list[MemoryStoreDocument]]]:
+) -> dict[str, list[MemoryStoreDocument]]:
     """Like `get_user_context`, as documents, with their times; at most ``max_per_type`` of each type.
 
     Raises InvalidInput for an unknown type or a ``max_per_type`` that is not from 1 to 1,000, and StoreUnavailable.
@@ -237,15 +237,15 @@ def user_context_with_timestamps(
     context: dict[str, list[MemoryStoreDocument]] = {}
     for kind in memory_types or DEFAULT_CONTEXT_TYPES:
         name = validate_memory_type(kind)
-        scopes = yield from readable(scope, user_id)
-        rows = yield from newest(scope, scopes, frozenset({name}), limit, now)
+        scopes = await readable(scope, user_id)
+        rows = await newest(scope, scopes, frozenset({name}), limit, now)
         scope.note_recalled(records_of(rows), now)
         if rows:
             context[name] = [MemoryStoreDocument.of(record_of(row)) for row in rows]
     return context
 
 
-def newest(
+async def newest(
     scope: MemoryScope,
     scopes: Sequence[Namespace],
     kinds: frozenset[str] | None,
@@ -253,7 +253,7 @@ def newest(
     now: datetime,
     as_of: datetime | None = None,
     matches: Callable[[Row], bool] | None = None,
-) -> Operation[list[Row]]:
+) -> list[Row]:
     """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``.
 
     ``matches`` narrows them down.
@@ -262,7 +262,7 @@ def newest(
     def holds(row: Row) -> bool:
         return (matches is None or matches(row)) and why_invalid(row.value, now, as_of) is None
 
-    return (yield from scope.engine.scan(scopes, kinds=kinds, accepts=holds, limit=limit))
+    return await scope.engine.scan(scopes, kinds=kinds, accepts=holds, limit=limit)
 
 
 def asks(query: object) -> bool:

@@ -103,44 +103,44 @@ def list_receipts(
     return _page(scope, user_id, limit, after, thread_id=thread_id)
 
 
-def get_receipt(scope: MemoryScope, user_id: UserId, receipt_id: str) -> Operation[Receipt | None]:
+async def get_receipt(scope: MemoryScope, user_id: UserId, receipt_id: str) -> Receipt | None:
     """The user's receipt with this id; None if there is none or its time is over. Raises StoreUnavailable."""
-    yield from scope.engine.flush_later()
-    (row,) = yield from scope.engine.get([(_namespace(user_id), canonical_id(receipt_id))])
+    await scope.engine.flush_later()
+    (row,) = await scope.engine.get([(_namespace(user_id), canonical_id(receipt_id))])
     receipt = _read(row) if row else None
     return receipt if receipt and receipt.until > scope.clock.now() else None
 
 
-def why(
+async def why(
     scope: MemoryScope, user_id: UserId, memory_id: str, *, limit: int | None = 50, after: str | None = None
-) -> Operation[Why]:
+) -> Why:
     """Where the memory comes from, and the newest receipts of model calls that included it. Raises InvalidInput.
 
     Returns at most ``limit`` receipts (None: all). ``after`` is the ``next_cursor`` of the previous call. Only the
     admins of a space see what was deleted or replaced in it.
     """
-    homes = yield from readable(scope, user_id)
-    record = yield from find(scope, user_id, memory_id, homes)
-    receipts = yield from _page(scope, user_id, limit, after, memory_id=memory_id)
+    homes = await readable(scope, user_id)
+    record = await find(scope, user_id, memory_id, homes)
+    receipts = await _page(scope, user_id, limit, after, memory_id=memory_id)
     now = scope.clock.now()
     key = canonical_id(memory_id)
-    past = yield from readable(scope, user_id, role=SpaceRole.ADMIN)
-    archived = [row for row in (yield from scope.engine.get(archive_keys(past, key))) if row]
+    past = await readable(scope, user_id, role=SpaceRole.ADMIN)
+    archived = [row for row in await scope.engine.get(archive_keys(past, key)) if row]
     removed = next((forgotten_of(row) for row in archived if not record and is_archived(row, now)), None)
     latest = record or next((record_of(row) for row in archived if removed), None)
-    earlier = yield from earlier_texts(scope, past, key, latest)
+    earlier = await earlier_texts(scope, past, key, latest)
     return Why(record and MemoryStoreDocument.of(record), receipts, removed, earlier)
 
 
-def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Operation[Rebuilt]:
+async def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Rebuilt:
     """Renders the texts of ``receipt`` again from the stored memories, and compares them.
 
     Returns the `Rebuilt` texts. They are empty, with a ``problem``, if the block was rendered by the application's own
     function. Raises InvalidId, StoreUnavailable, and ConfigurationError if this computer does not know the time zone.
     """
-    scopes = yield from readable(scope, user_id)
+    scopes = await readable(scope, user_id)
     ids = dict.fromkeys(line.id for line in receipt.lines)
-    rows = yield from scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
+    rows = await scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
     there = {record.id: record for record in records_of(rows)}
     gone = [line.id for line in receipt.lines if line.id not in there or there[line.id].version != line.version]
     if receipt.form not in FORMATS:
@@ -177,7 +177,7 @@ def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Op
     return Rebuilt(profile, block, is_same=is_same, gone=gone)
 
 
-def _page(
+async def _page(
     scope: MemoryScope,
     user_id: UserId,
     limit: int | None,
@@ -185,18 +185,18 @@ def _page(
     *,
     thread_id: str | None = None,
     memory_id: str | None = None,
-) -> Operation[MemoryPage[Receipt]]:
+) -> MemoryPage[Receipt]:
     """A page of the user's receipts, of one thread or memory if given, the newest first. Flushes queued ones first."""
     if limit is not None and limit < 0:
         raise InvalidInput(f"limit must not be negative, not {limit}")
     cursor = None if after is None else Cursor.decode(after)
-    yield from scope.engine.flush_later()
+    await scope.engine.flush_later()
     now, namespace = scope.clock.now(), _namespace(user_id)
     is_own = scope.engine.backend.capabilities.change_feed
     if not is_own:  # such a store does not remove expired rows, and a page reads all of them anyway
-        rows = yield from scope.engine.scan([namespace])
+        rows = await scope.engine.scan([namespace])
         over = [row for row in rows if (receipt := _read(row)) and receipt.until <= now]
-        yield from scope.engine.remove_later(over)
+        await scope.engine.remove_later(over)
     kinds = frozenset({_KIND, _kind(thread_id)}) if thread_id is not None and is_own else None
 
     def is_wanted(row: Row) -> bool:
@@ -207,7 +207,7 @@ def _page(
         return (receipt := _read(row)) is not None and receipt.until > now
 
     end = None if limit is None else limit + 1  # one more tells whether there is another page
-    found = yield from scope.engine.scan([namespace], kinds=kinds, accepts=is_wanted, limit=end, after=cursor)
+    found = await scope.engine.scan([namespace], kinds=kinds, accepts=is_wanted, limit=end, after=cursor)
     page = found[:limit]
     following = Cursor.of(page[-1]).encode() if page and len(found) > len(page) else None
     return MemoryPage(filter(None, map(_read, page)), following)

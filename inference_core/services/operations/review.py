@@ -55,12 +55,12 @@ _NAMES: Final = 4
 """How many names a text can get: the next one each time that a memory of it was approved and has ended since."""
 
 
-def check_rejected(scope: MemoryScope, record: MemoryRecord) -> Operation[None]:
+async def check_rejected(scope: MemoryScope, record: MemoryRecord) -> None:
     """Raises UntrustedWrite if ``record`` repeats rejected words that the user has not stated since; StoreError."""
     if record.source.trust is Trust.STATED:
         return
     owner = owner_in(record.namespace)
-    if (yield from scope.engine.ask(partial(is_rejected_on, owner, record.content))):
+    if await scope.engine.ask(partial(is_rejected_on, owner, record.content)):
         reviewer = "the user" if space_in(record.namespace) is None else "an admin of the space"
         raise UntrustedWrite(f"Not saved: {reviewer} has rejected these words before. Do not retry")
 
@@ -93,12 +93,12 @@ MOST_PENDING: Final = 200
 _ENDS: Final = "ends"
 
 
-def proposal(
+async def proposal(
     scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()
-) -> Operation[tuple[Decision, str, list[Write]]]:
+) -> tuple[Decision, str, list[Write]]:
     """Like `proposed_on`, in the namespaces that this agent reads. Raises StoreError."""
     homes = scope.namespaces.read_scopes(owner_in(record.namespace))
-    return (yield from scope.engine.ask(partial(proposed_on, record, homes, scope.clock.now(), ends)))
+    return await scope.engine.ask(partial(proposed_on, record, homes, scope.clock.now(), ends))
 
 
 def proposed_on(
@@ -150,19 +150,19 @@ def proposed_on(
     return Decision.PENDING, name, [put]
 
 
-def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> Operation[str]:
+async def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> str:
     """Returns the id of the approved memory that says the same as ``record``, or else has ``record`` wait for the user.
 
     Raises ConfirmationNeeded if it waits now; UntrustedWrite if the user has rejected it or too many wait; StoreError.
     """
 
-    def proposed() -> Operation[tuple[Decision, str]]:
-        decision, name, writes = yield from proposal(scope, record, ends)
+    async def proposed() -> tuple[Decision, str]:
+        decision, name, writes = await proposal(scope, record, ends)
         if writes:
-            yield from scope.write(writes, "propose", source=record.source)
+            await scope.write(writes, "propose", source=record.source)
         return decision, name
 
-    decision, name = yield from retried(proposed)
+    decision, name = await retried(proposed)
     why, is_own = why_it_waits(record.source, record.category), space_in(record.namespace) is None
     reviewer = "the user" if is_own else "an admin of the space"
     if decision is Decision.PENDING:
@@ -175,28 +175,26 @@ def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecor
     return name
 
 
-def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> Operation[None]:
+async def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> None:
     """Removes pending memories with the words of ``content``, since the user has stated them. Raises StoreError."""
     text = scope.engine.guard.text(canonical_text(content, max_bytes=scope.max_content_bytes))
-    names = list(names_of((yield from scope.engine.content_key()), user_id, text))
-    rows = [row for row in (yield from pending_rows(scope, user_id)) if row.key in names]
+    names = list(names_of(await scope.engine.content_key(), user_id, text))
+    rows = [row for row in await pending_rows(scope, user_id) if row.key in names]
     if rows:
         with suppress(VersionConflict):  # somebody has just decided
             gone = [Remove(namespace=row.namespace, key=row.key, expected=row.version) for row in rows]
-            yield from scope.write(gone, "withdraw")
+            await scope.write(gone, "withdraw")
 
 
-def list_pending(
-    scope: MemoryScope, user_id: UserId, *, session_id: str | None = None
-) -> Operation[list[PendingMemory]]:
+async def list_pending(scope: MemoryScope, user_id: UserId, *, session_id: str | None = None) -> list[PendingMemory]:
     """The memories of all agents that wait for the user's confirmation, the newest first; of one session, if given.
 
     Nothing else shows them: no recall, list, count, prompt or export. Decide with `approve_pending` or
     `reject_pending`; undecided ones are gone after 30 days. Raises InvalidInput, StoreUnavailable.
     """
-    rows = yield from pending_rows(scope, user_id, session_id=session_id)
+    rows = await pending_rows(scope, user_id, session_id=session_id)
     places = [_ends(row) for row in rows]
-    found = yield from scope.engine.get([place for keys in places for place in keys])
+    found = await scope.engine.get([place for keys in places for place in keys])
     there = {(one.namespace, one.key): one for one in found if one and is_known(one)}
     waiting: list[PendingMemory] = []
     for row, keys in zip(rows, places, strict=True):
@@ -212,7 +210,7 @@ def list_pending(
     return waiting
 
 
-def approve_pending(  # noqa: D417 - callers of the service pass no scope
+async def approve_pending(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     pending_id: str | None = None,
@@ -220,7 +218,7 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
     *,
     session_id: str | None = None,
     by: str | None = None,
-) -> Operation[list[str]]:
+) -> list[str]:
     """Turns a pending memory, or all of a session, into memories that the user has stated; returns the approved ids.
 
     The memory keeps its id. In the same transaction it supersedes what it replaces, and is pinned if that was. You can
@@ -243,19 +241,19 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
         if pending_id is None:
             raise InvalidInput("edit is the text of one memory: give its pending_id")
         edit = canonical_text(edit, max_bytes=scope.max_content_bytes)
-        yield from scope.engine.redacting(partial(scope.engine.guard.refuse, {"content": edit}))
-        edit = yield from scope.engine.redacting(partial(scope.engine.guard.text, edit))
+        await scope.engine.redacting(partial(scope.engine.guard.refuse, {"content": edit}))
+        edit = await scope.engine.redacting(partial(scope.engine.guard.text, edit))
     reviewing = _reviewing(scope, user_id, by)
 
-    def approve(key: str) -> Operation[bool]:
+    async def approve(key: str) -> bool:
         """Makes it a memory, or finds that it is one already. Raises VersionConflict if somebody else decides first."""
         now = scope.clock.now()
-        rows = yield from _beside(reviewing, user_id, key, now)
+        rows = await _beside(reviewing, user_id, key, now)
         if any(map(is_rejected, rows)):
             return False
         writes, over = list[Write](), set[Key]()
         for row, waiting in zip(rows, map(_record, rows), strict=True):  # several if several agents have offered it
-            targets = yield from scope.engine.get([key for key in _ends(row) if key not in over])
+            targets = await scope.engine.get([key for key in _ends(row) if key not in over])
             old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
             # What is approved in a space does not become the words of each of its members.
             origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
@@ -276,20 +274,20 @@ def approve_pending(  # noqa: D417 - callers of the service pass no scope
         if rows:  # in one transaction, or somebody could reject one of them in between
             # The thread is the proposal's: undoing that session takes back what was made of it.
             acting = replace(reviewing, actor=replace(reviewing.actor, thread_id=_record(rows[0]).source.thread_id))
-            yield from acting.write(writes, "approve")
+            await acting.write(writes, "approve")
             return True
-        names = yield from scope.engine.namespaces((encode_label(user_id),))
-        there = yield from scope.engine.get([(name, key) for name in names if holds_memories(name)])
+        names = await scope.engine.namespaces((encode_label(user_id),))
+        there = await scope.engine.get([(name, key) for name in names if holds_memories(name)])
         known = [record for record in map(record_of, filter(None, there)) if record.source.approved_by]
         if edit is not None:
             return any(one.content == edit for one in known)
-        secret = yield from scope.engine.content_key()
+        secret = await scope.engine.content_key()
         return any(key in names_of(secret, user_id, one.content) for one in known)
 
-    return (yield from _decided(scope, user_id, pending_id, session_id, approve))
+    return await _decided(scope, user_id, pending_id, session_id, approve)
 
 
-def reject_pending(  # noqa: D417 - callers of the service pass no scope
+async def reject_pending(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     pending_id: str | None = None,
@@ -297,7 +295,7 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
     *,
     session_id: str | None = None,
     by: str | None = None,
-) -> Operation[list[str]]:
+) -> list[str]:
     """Removes a pending memory, or all of a session, and keeps a mark of each; returns the rejected ids.
 
     From then on, the same words are refused if they come from an agent. The mark does not contain the words, but an
@@ -321,20 +319,20 @@ def reject_pending(  # noqa: D417 - callers of the service pass no scope
     note = {"rejected": now.isoformat(), "by": reviewing.actor.id, "why": reason}
     value = encode_json({NOTE: note}, what="memory")
 
-    def reject(key: str) -> Operation[bool]:
-        rows = yield from _beside(scope, user_id, key, now)
+    async def reject(key: str) -> bool:
+        rows = await _beside(scope, user_id, key, now)
         waiting = [(row.namespace, row.version) for row in rows if not is_rejected(row)]
         if waiting:
             marks = [Put(namespace=one, key=key, value=value, updated_at=now, expected=at) for one, at in waiting]
-            yield from reviewing.write(marks, "reject")
+            await reviewing.write(marks, "reject")
         return bool(rows)
 
-    return (yield from _decided(scope, user_id, pending_id, session_id, reject))
+    return await _decided(scope, user_id, pending_id, session_id, reject)
 
 
-def pending_rows(
+async def pending_rows(
     scope: MemoryScope, user_id: UserId, *, session_id: str | None = None, job_id: str | None = None
-) -> Operation[list[Row]]:
+) -> list[Row]:
     """The rows of what waits for the user, the newest first: of one session or one job, if given. Raises StoreError."""
     now = scope.clock.now()
     sessions = {session_name(session_id), session_label(session_id), session_id}
@@ -346,16 +344,16 @@ def pending_rows(
         named = {text_field(row.value, "session_id"), text_field(source, "thread_id")}
         return (session_id is None or bool(named & sessions)) and job_id in (None, text_field(metadata, JOB))
 
-    return (yield from scope.engine.scan((yield from _places(scope, user_id)), accepts=is_wanted))
+    return await scope.engine.scan(await _places(scope, user_id), accepts=is_wanted)
 
 
-def _decided(
+async def _decided(
     scope: MemoryScope,
     user_id: UserId,
     pending_id: str | None,
     session_id: str | None,
     decide: Callable[[str], Operation[bool]],
-) -> Operation[list[str]]:
+) -> list[str]:
     """Those of the chosen ids for which ``decide`` returns True; it is `retried` after a VersionConflict.
 
     Raises InvalidInput unless exactly one of ``pending_id`` and ``session_id`` is given.
@@ -365,10 +363,10 @@ def _decided(
     if pending_id is not None:
         keys = [canonical_id(pending_id)]
     else:
-        keys = [row.key for row in (yield from pending_rows(scope, user_id, session_id=session_id))]
+        keys = [row.key for row in await pending_rows(scope, user_id, session_id=session_id)]
     done: list[str] = []
     for key in keys:
-        done += [key] if (yield from retried(partial(decide, key))) else []
+        done += [key] if await retried(partial(decide, key)) else []
     return done
 
 
@@ -384,14 +382,14 @@ def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemorySco
     return replace(scope, actor=Actor(kind=kind, id=name))
 
 
-def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> Operation[list[Row]]:
+async def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> list[Row]:
     """The rows of what waits, or was rejected, under the id ``key``."""
-    rows = yield from scope.engine.get([(place, key) for place in (yield from _places(scope, user_id))])
+    rows = await scope.engine.get([(place, key) for place in await _places(scope, user_id)])
     return [row for row in rows if row and (is_rejected(row) or _waits(row, now))]
 
 
-def _places(scope: MemoryScope, user_id: UserId) -> Operation[list[Namespace]]:
-    names = yield from scope.engine.namespaces((encode_label(user_id),))
+async def _places(scope: MemoryScope, user_id: UserId) -> list[Namespace]:
+    names = await scope.engine.namespaces((encode_label(user_id),))
     return [name for name in names if holds_pending(name)]
 
 

@@ -17,7 +17,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, Self
 
-from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
@@ -118,7 +117,7 @@ class SavedId(str):
         return made
 
 
-def save(  # noqa: D417 - callers of the service pass no scope
+async def save(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     content: str,
@@ -136,7 +135,7 @@ def save(  # noqa: D417 - callers of the service pass no scope
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
     expected_version: int | None = None,
-) -> Operation[SavedId]:
+) -> SavedId:
     """Stores a memory; it is durable when this returns.
 
     Without a ``memory_id``, no second memory is stored if a current one has the same words, type, agent and time. The
@@ -206,31 +205,31 @@ def save(  # noqa: D417 - callers of the service pass no scope
     guard = scope.engine.guard
     if kinds := guard.kinds(record.id):
         raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
-    clean, kinds = yield from scope.engine.redacting(partial(_without_secrets, guard, record))
+    clean, kinds = await scope.engine.redacting(partial(_without_secrets, guard, record))
     scope.spend(user_id)
     if has_to_wait(clean, scope.confirm):
-        old = (yield from find(scope, user_id, record.id)) if record.id else None
+        old = await find(scope, user_id, record.id) if record.id else None
         _check_expected(record.id, old, expected_version)
-        saved = SavedId((yield from propose(scope, clean, [old] if old else [])), was_stored=True)
+        saved = SavedId(await propose(scope, clean, [old] if old else []), was_stored=True)
     else:
-        yield from check_rejected(scope, clean)
-        saved = yield from _saved(scope, user_id, clean, expected_version)
+        await check_rejected(scope, clean)
+        saved = await _saved(scope, user_id, clean, expected_version)
     return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
 
 
-def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> Operation[SavedId]:
+async def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> SavedId:
     """Saves a ``memory``, the arguments of `save` without an id, once for each ``request_key`` of the user.
 
     Repeat the call as often as you like, even after a failure: for a day, repetitions return the id with ``was_stored``
     set and store nothing, even if the memory was deleted meanwhile. Raises InvalidInput if the key was used for another
     memory, else what `save` raises.
     """
-    request = yield from request_of(scope, user_id, request_key, memory)
+    request = await request_of(scope, user_id, request_key, memory)
     once = replace(scope, beside=(request.mark,))  # in one transaction: no memory without its mark
     try:
-        return (yield from save(once, user_id, memory_id=request.id, expected_version=0, **memory))
+        return await save(once, user_id, memory_id=request.id, expected_version=0, **memory)
     except VersionConflict:
-        yield from check_same(scope, request)
+        await check_same(scope, request)
         return SavedId(request.id, was_stored=True)
 
 
@@ -242,28 +241,26 @@ def _without_secrets(guard: Guard, record: MemoryRecord) -> tuple[MemoryRecord, 
     return clean, guard.kinds(*told) if clean is not record else ()
 
 
-def _saved(
-    scope: MemoryScope, user_id: UserId, record: MemoryRecord, expected_version: int | None
-) -> Operation[SavedId]:
+async def _saved(scope: MemoryScope, user_id: UserId, record: MemoryRecord, expected_version: int | None) -> SavedId:
     """Stores ``record`` under its id or, if it has none, under an id derived from what it says."""
     others = [namespace for namespace in scope.namespaces.read_scopes(user_id) if namespace != record.namespace]
     if not record.id:
-        return (yield from _stored_once(scope, record, others))
-    old = yield from find(scope, user_id, record.id)
+        return await _stored_once(scope, record, others)
+    old = await find(scope, user_id, record.id)
     kept = record if old is None else replace(record, created_at=old.created_at)
     operation = "replace" if old else "save"
     if expected_version is None:
         # Afterwards it is the only memory with this id, whatever others write under the id at the same time.
         removed = [Remove(namespace=one, key=kept.id) for one in others]
         put = replace(put_of(kept), above=old.version if old else 0)  # else version numbers would repeat
-        yield from scope.write([*removed, put], operation, source=record.source, is_clean=True)
+        await scope.write([*removed, put], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
     _check_expected(record.id, old, expected_version)
     at = {old.namespace: old.version} if old else {}
     writes: list[Write] = [Check(namespace=one, key=kept.id, expected=0) for one in others if one not in at]
     writes += [Remove(namespace=one, key=kept.id, expected=at[one]) for one in others if one in at]
     writes.append(replace(put_of(kept, expected=at.get(kept.namespace, 0)), above=old.version if old else 0))
-    yield from scope.write(writes, operation, source=record.source, is_clean=True)
+    await scope.write(writes, operation, source=record.source, is_clean=True)
     return SavedId(record.id)
 
 
@@ -274,13 +271,13 @@ def _check_expected(memory_id: str, old: MemoryRecord | None, expected: int | No
     check_version(memory_id, old.version if old else 0, expected or None)
 
 
-def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> Operation[SavedId]:
+async def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> SavedId:
     """Stores ``record`` under an id derived from what it says, or finds it there.
 
     So the write itself detects a repetition, without a read before it, even if two callers save at once. If the memory
     with that id has ended, was changed, or was moved to one of the ``others``, the next derived id is tried.
     """
-    key = yield from scope.engine.content_key()  # without it, an id reveals nothing about the content
+    key = await scope.engine.content_key()  # without it, an id reveals nothing about the content
     session = record.session_id if record.category is MemoryCategory.EPISODIC else None  # else the same fact
     moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
     facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments]
@@ -289,23 +286,23 @@ def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Name
         named = replace(record, id=hmac.new(key, told, "sha256").hexdigest()[:32])
         try:
             absent = [Check(namespace=one, key=named.id, expected=0) for one in others]
-            yield from scope.write([*absent, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
+            await scope.write([*absent, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
         except VersionConflict:
-            if (yield from retried(partial(_added_to, scope, named))):
+            if await retried(partial(_added_to, scope, named)):
                 return SavedId(named.id, was_stored=True)
         else:
             return SavedId(named.id)
     named = replace(record, id=new_id())
-    yield from scope.write([put_of(named, expected=0)], "save", source=record.source, is_clean=True)
+    await scope.write([put_of(named, expected=0)], "save", source=record.source, is_clean=True)
     return SavedId(named.id)
 
 
-def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
+async def _added_to(scope: MemoryScope, new: MemoryRecord) -> bool:
     """Adds what ``new`` knows to the memory with its id; False if that memory says something else or has ended.
 
     Raises VersionConflict if another caller writes it meanwhile.
     """
-    (row,) = yield from scope.engine.get([(new.namespace, new.id)])
+    (row,) = await scope.engine.get([(new.namespace, new.id)])
     if row is None or why_invalid(row.value, new.created_at):
         return False
     old = record_of(row)
@@ -330,11 +327,11 @@ def _added_to(scope: MemoryScope, new: MemoryRecord) -> Operation[bool]:
     )
     if merged != old:
         put = put_of(replace(merged, updated_at=new.updated_at), expected=old.version)
-        yield from scope.write([put], "save", source=new.source)
+        await scope.write([put], "save", source=new.source)
     return True
 
 
-def update(  # noqa: D417 - callers of the service pass no scope
+async def update(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
     memory_id: str,
@@ -350,7 +347,7 @@ def update(  # noqa: D417 - callers of the service pass no scope
     tags: Sequence[str] | None = None,
     importance: float | None = None,
     expires_at: datetime | Literal["never"] | None = None,
-) -> Operation[bool]:
+) -> bool:
     """Changes the given fields of a memory; returns False if the agent reads no memory with this id.
 
     No concurrent change is lost: if another caller writes first, the change is applied to the new version.
@@ -390,24 +387,22 @@ def update(  # noqa: D417 - callers of the service pass no scope
         )
     change = _Change(*changes, source)
     guard = scope.engine.guard
-    yield from scope.engine.redacting(
-        partial(guard.refuse, {"content": content, "topic": topic}, labels, extra_metadata)
-    )
+    await scope.engine.redacting(partial(guard.refuse, {"content": content, "topic": topic}, labels, extra_metadata))
     scope.spend(user_id)
     attempt = 1
-    while (old := (yield from find(scope, user_id, memory_id))) is not None:
+    while (old := await find(scope, user_id, memory_id)) is not None:
         check_version(old.id, old.version, expected_version)
         applied, waits = change.applied(scope, user_id, old)
-        new = yield from scope.engine.redacting(partial(guard.record, applied))
+        new = await scope.engine.redacting(partial(guard.record, applied))
         if waits:
-            known = yield from propose(scope, new, [old])
+            known = await propose(scope, new, [old])
             raise InvalidInput(
                 f"Not changed: the user has approved the memory {quoted(known)}, which says this already"
             )
         if source is not None and content is not None:
-            yield from check_rejected(scope, replace(new, source=source))
+            await check_rejected(scope, replace(new, source=source))
         try:
-            yield from scope.write((yield from _writes(scope, old, new)), "update", source=source)
+            await scope.write(await _writes(scope, old, new), "update", source=source)
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
@@ -417,11 +412,11 @@ def update(  # noqa: D417 - callers of the service pass no scope
     return False
 
 
-def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operation[list[Write]]:
+async def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> list[Write]:
     """The writes that put ``new`` in the place of ``old``. Raises InvalidInput if the id is taken."""
     writes: list[Write] = [put_of(new, expected=old.version)]
     if new.namespace != old.namespace:
-        rows = yield from scope.engine.get([(new.namespace, new.id)])
+        rows = await scope.engine.get([(new.namespace, new.id)])
         if rows[0] is not None:
             raise InvalidInput(
                 f"Another memory with id {quoted(new.id)} is {new.category.value} already; delete one of them first"
@@ -429,7 +424,7 @@ def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> Operati
         put = replace(put_of(new, expected=0), above=old.version)  # else version numbers would repeat
         writes = [Remove(namespace=old.namespace, key=old.id, expected=old.version), put]
     elif new.content != old.content:
-        (archived,) = yield from scope.engine.get(archive_keys([old.namespace], old.id))
+        (archived,) = await scope.engine.get(archive_keys([old.namespace], old.id))
         if archived and is_archived(
             archived, scope.clock.now()
         ):  # a deleted one, which becomes an earlier text of this

@@ -118,30 +118,30 @@ class MemoryScope:
             self.engine.accesses.note([(record.namespace, record.id) for record in records], at)
 
 
-def find(
+async def find(
     scope: MemoryScope, user_id: UserId, memory_id: str, scopes: Sequence[Namespace] | None = None
-) -> Operation[MemoryRecord | None]:
+) -> MemoryRecord | None:
     """The memory with this id in ``scopes``, by default the user's own that the agent reads; None if there is none.
 
     Raises UnsupportedSchema if a newer version of this package wrote it.
     """
-    row = yield from find_row(scope, user_id, memory_id, scopes=scopes)
+    row = await find_row(scope, user_id, memory_id, scopes=scopes)
     return record_of(row) if row else None
 
 
-def find_row(
+async def find_row(
     scope: MemoryScope,
     user_id: UserId,
     memory_id: str,
     category: str | None = None,
     scopes: Sequence[Namespace] | None = None,
-) -> Operation[Row | None]:
+) -> Row | None:
     """Like `find`, but returns the row, whichever version of the package wrote it.
 
     ``category`` narrows down the default scopes.
     """
     key, homes = canonical_id(memory_id), scopes or scope.namespaces.read_scopes(user_id, category)
-    rows = yield from scope.engine.get([(namespace, key) for namespace in homes])
+    rows = await scope.engine.get([(namespace, key) for namespace in homes])
     return next((row for row in rows if row), None)
 
 
@@ -162,17 +162,17 @@ def check_version(memory_id: str, version: int, expected: int | None) -> None:
         raise VersionConflict(f"The memory {quoted(memory_id)} is at version {version}, not {expected}; read it again")
 
 
-def retried(attempt: Callable[[], Operation[T]]) -> Operation[T]:
+async def retried(attempt: Callable[[], Operation[T]]) -> T:
     """Runs ``attempt`` up to `ATTEMPTS` times, until it raises no VersionConflict; returns its result.
 
     Raises the last VersionConflict if others keep changing what it writes.
     """
     for _ in range(ATTEMPTS - 1):
         try:
-            return (yield from attempt())
+            return await attempt()
         except VersionConflict:
             continue
-    return (yield from attempt())
+    return await attempt()
 
 
 def records_of(rows: Iterable[Row | None]) -> list[MemoryRecord]:
@@ -324,11 +324,11 @@ class Request:
     digest: str
 
 
-def request_of(scope: MemoryScope, user_id: UserId, request_key: str, told: Mapping[str, Any]) -> Operation[Request]:
+async def request_of(scope: MemoryScope, user_id: UserId, request_key: str, told: Mapping[str, Any]) -> Request:
     """The request with this key and the fields ``told``. Raises InvalidMemory for an invalid key."""
     name = canonical_text(request_key, what="idempotency key", max_bytes=MAX_REQUEST_KEY_BYTES)
     body = encode_json({field: str(value) for field, value in told.items()}, what="request")
-    secret = yield from scope.engine.content_key()  # without it, what is kept says nothing about the memory
+    secret = await scope.engine.content_key()  # without it, what is kept says nothing about the memory
     key, digest, request_id = (
         hmac.new(secret, text.encode(), "sha256").hexdigest() for text in (name, body, f"{name}\n{body}")
     )
@@ -344,8 +344,8 @@ def request_of(scope: MemoryScope, user_id: UserId, request_key: str, told: Mapp
     return Request(mark, request_id[:32], digest)
 
 
-def check_same(scope: MemoryScope, request: Request) -> Operation[None]:
+async def check_same(scope: MemoryScope, request: Request) -> None:
     """Raises InvalidInput if the key of ``request`` was used for one that says something else."""
-    (row,) = yield from scope.engine.get([(request.mark.namespace, request.mark.key)])
+    (row,) = await scope.engine.get([(request.mark.namespace, request.mark.key)])
     if row and row.value.get("digest") != request.digest:
         raise InvalidInput("This idempotency key was used for another request; choose a new one")

@@ -59,7 +59,7 @@ _OF_REVIEWERS: Final = frozenset({"approve_pending", "reject_pending"})
 _OF_USERS: Final = frozenset({"add_messages", "add_messages_once", "add_completion"})
 
 
-def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRole]]:
+async def roles_of(scope: MemoryScope, user_id: UserId) -> dict[str, SpaceRole]:
     """The spaces that the user may read, by name, with the user's role in each; empty if spaces are off."""
     if scope.spaces is None or isinstance(user_id, Space):
         return {}
@@ -68,9 +68,9 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
     if known is not None:
         return known
     roles: dict[str, SpaceRole] = {}
-    find = partial(scope.spaces.homes, (yield from scope.engine.content_key()), user)
-    homes: list[Namespace] = find() if scope.spaces.groups_of is None else (yield in_thread(find))
-    rows = yield from scope.engine.scan(homes)
+    find = partial(scope.spaces.homes, await scope.engine.content_key(), user)
+    homes: list[Namespace] = find() if scope.spaces.groups_of is None else await in_thread(find)
+    rows = await scope.engine.scan(homes)
     for row in rows:
         role = SpaceRole(row.value["role"])
         name = decode_label(row.key)
@@ -79,34 +79,34 @@ def roles_of(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, SpaceRo
     return roles
 
 
-def readable(
+async def readable(
     scope: MemoryScope,
     user_id: UserId,
     category: MemoryCategory | str | None = None,
     *,
     role: SpaceRole = SpaceRole.READ,
-) -> Operation[list[Namespace]]:
+) -> list[Namespace]:
     """The namespaces that the agent reads for the user: the user's, and those of spaces where the user has ``role``."""
     own = scope.namespaces.read_scopes(user_id, category)
-    roles = yield from roles_of(scope, user_id)
+    roles = await roles_of(scope, user_id)
     for name in sorted(name for name, has in roles.items() if has >= role):
         own += scope.namespaces.read_scopes(Space(name), category)
     return own
 
 
-def in_space(
+async def in_space(
     scope: MemoryScope,
     operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
     *args: P.args,
     **kwargs: P.kwargs,
-) -> Operation[T]:
+) -> T:
     """Runs ``operation``; for a `Space` with a member, only as far as that member's role allows.
 
     Raises SpaceNotFound if the role does not allow it, and UntrustedWrite if a member who is not an admin would change
     or delete a memory that guides agents; one that such a member would add waits for an admin.
     """
     if not any(isinstance(one, Space) for one in chain(args[:1], kwargs.values())):
-        return (yield from observed(scope.namespaces.agent_name, operation, scope, *args, **kwargs))
+        return await observed(scope.namespaces.agent_name, operation, scope, *args, **kwargs)
     given = signature(operation).bind(scope, *args, **kwargs)
     first = list(given.arguments)[1]
     space: Any = given.arguments[first]
@@ -114,11 +114,11 @@ def in_space(
         raise InvalidInput("Conversations belong to a user, not to a space; save what the space should know")
     if isinstance(space, Space) and space.member is not None:
         needed = NEEDED.get(operation.__name__, SpaceRole.ADMIN)
-        role = (yield from roles_of(scope, space.member)).get(space.name)
+        role = (await roles_of(scope, space.member)).get(space.name)
         if role is None or role < needed:
             raise SpaceNotFound(space.name, needed.name.lower())
         # A pseudonym, so that nothing in the space names the member once that user is erased.
-        member = pseudonym((yield from scope.engine.content_key()), str(space.member))
+        member = pseudonym(await scope.engine.content_key(), str(space.member))
         given.arguments[first] = Space(space.name)
         # For the same reason without the thread: `thread_label` begins with the user.
         by = Actor(kind=Origin.USER.value, id=member, agent=scope.actor.agent, tool=scope.actor.tool)
@@ -129,21 +129,19 @@ def in_space(
             creates = needed is SpaceRole.PROPOSE
             acting = replace(acting, spares_pins=role < SpaceRole.ADMIN)
             named = str(space.member), encode_label(space.member)
-            if (yield from _limit(scope, Space(space.name), member, named, role, given, creates=creates)):
+            if await _limit(scope, Space(space.name), member, named, role, given, creates=creates):
                 acting = replace(acting, confirm=MEMORY_CATEGORIES)
         given.arguments["scope"] = acting
-    return (yield from observed(scope.namespaces.agent_name, operation, *given.args, **given.kwargs))
+    return await observed(scope.namespaces.agent_name, operation, *given.args, **given.kwargs)
 
 
-def grant(
-    scope: MemoryScope, space: Space, role: str, user: str | None = None, group: str | None = None
-) -> Operation[None]:
+async def grant(scope: MemoryScope, space: Space, role: str, user: str | None = None, group: str | None = None) -> None:
     """Gives a user or a group a role in the space, in place of the one that they have there.
 
     Give ``user`` or ``group``, not both. ``role`` is "read", "propose", "write" or "admin"; each includes those before
     it. Raises InvalidInput, InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is not an admin.
     """
-    home, now = home_of((yield from scope.engine.content_key()), user, group), scope.clock.now()
+    home, now = home_of(await scope.engine.content_key(), user, group), scope.clock.now()
     if role.upper() not in SpaceRole.__members__:
         raise InvalidInput(
             f"role must be one of {', '.join(one.name.lower() for one in SpaceRole)}, not {quoted(role)}"
@@ -154,28 +152,28 @@ def grant(
         "user" if group is None else "group": str(user or group),
     }
     put = Put(namespace=home, key=_key(space), value=encode_json(value, what="grant"), updated_at=now)
-    told = f"{role.lower()}: {yield from _shown(scope, user, group)}"
-    yield from _changed(scope, space, put, "grant", told)
+    told = f"{role.lower()}: {await _shown(scope, user, group)}"
+    await _changed(scope, space, put, "grant", told)
 
 
-def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str | None = None) -> Operation[bool]:
+async def revoke(scope: MemoryScope, space: Space, user: str | None = None, group: str | None = None) -> bool:
     """Takes the role in the space away from a user or a group; returns False if they have none. Name one of the two.
 
     Other processes notice it within the ``refresh_seconds`` of their `Spaces`, five by default. Raises InvalidInput,
     InvalidId, StoreUnavailable; SpaceNotFound if ``space`` names a member who is not an admin.
     """
-    key = (home_of((yield from scope.engine.content_key()), user, group), _key(space))
-    if (yield from scope.engine.get([key]))[0] is None:
+    key = (home_of(await scope.engine.content_key(), user, group), _key(space))
+    if (await scope.engine.get([key]))[0] is None:
         return False
-    told = yield from _shown(scope, user, group)
-    yield from _changed(scope, space, Remove(namespace=key[0], key=key[1]), "revoke", told)
+    told = await _shown(scope, user, group)
+    await _changed(scope, space, Remove(namespace=key[0], key=key[1]), "revoke", told)
     return True
 
 
-def list_grants(scope: MemoryScope, space: Space) -> Operation[dict[str, str]]:
+async def list_grants(scope: MemoryScope, space: Space) -> dict[str, str]:
     """The roles in the space, by "user:ID" or "group:NAME". Raises StoreUnavailable, SpaceNotFound."""
-    key, homes = _key(space), (yield from scope.engine.namespaces((GRANTS,)))
-    rows: list[Row | None] = yield from scope.engine.get([(home, key) for home in homes])
+    key, homes = _key(space), await scope.engine.namespaces((GRANTS,))
+    rows: list[Row | None] = await scope.engine.get([(home, key) for home in homes])
     values = [row.value for row in rows if row]
     return {
         f"{kind}:{value[kind]}": SpaceRole(value["role"]).name.lower()
@@ -185,10 +183,10 @@ def list_grants(scope: MemoryScope, space: Space) -> Operation[dict[str, str]]:
     }
 
 
-def get_spaces(scope: MemoryScope, user_id: UserId) -> Operation[dict[str, str]]:
+async def get_spaces(scope: MemoryScope, user_id: UserId) -> dict[str, str]:
     """The spaces that the user may read, by name, with the user's role. Raises StoreUnavailable."""
     encode_label(user_id)
-    roles = yield from roles_of(scope, user_id)
+    roles = await roles_of(scope, user_id)
     return {name: roles[name].name.lower() for name in sorted(roles)}
 
 
@@ -199,24 +197,24 @@ def _key(space: Space) -> str:
     return encode_label(space.name)
 
 
-def _shown(scope: MemoryScope, user: str | None, group: str | None) -> Operation[str]:
+async def _shown(scope: MemoryScope, user: str | None, group: str | None) -> str:
     """The user, by pseudonym, or the group, as the audit events of a space name them."""
-    return f"user {pseudonym((yield from scope.engine.content_key()), str(user))}" if user else f"group {group}"
+    return f"user {pseudonym(await scope.engine.content_key(), str(user))}" if user else f"group {group}"
 
 
-def _changed(scope: MemoryScope, space: Space, write: Put | Remove, operation: str, told: str) -> Operation[None]:
+async def _changed(scope: MemoryScope, space: Space, write: Put | Remove, operation: str, told: str) -> None:
     """Changes a role and records an event in the audit trail of the space.
 
     The role's row is not in the space, so a check that always holds makes the batch touch the space for the event.
     """
     cause = Cause(at=scope.clock.now(), operation=operation, actor=scope.actor, reason=told, is_told=True)
     place = scope.namespaces.namespace_for(space, MemoryCategory.SEMANTIC)
-    yield from scope.engine.write([write, Check(namespace=place, key=_NOTHING, expected=0)], cause)
+    await scope.engine.write([write, Check(namespace=place, key=_NOTHING, expected=0)], cause)
     if scope.spaces is not None:
         scope.spaces.forget()
 
 
-def _limit(
+async def _limit(
     scope: MemoryScope,
     space: Space,
     member: str,
@@ -225,7 +223,7 @@ def _limit(
     given: BoundArguments,
     *,
     creates: bool,
-) -> Operation[bool]:
+) -> bool:
     """Changes the arguments ``given`` to a write so that it counts as the member's, never as another user's words.
 
     A session id that contains one of the member's names (``named``) is left out, as the memory outlives an erasure of
@@ -236,11 +234,11 @@ def _limit(
         arguments["session_id"] = None
     old, there = None, list[MemoryRecord]()
     if memory_id := arguments.get("memory_id"):
-        old = yield from find(scope, space, memory_id)
+        old = await find(scope, space, memory_id)
         there += [old] if old else []
         if role is SpaceRole.WRITE:  # what was deleted or forgotten comes back, unless somebody erases or replaces it
             keys = archive_keys(scope.namespaces.read_scopes(space), canonical_id(memory_id))
-            there += [record_of(row) for row in (yield from scope.engine.get(keys)) if row]
+            there += [record_of(row) for row in await scope.engine.get(keys) if row]
     kind, category = arguments.get("memory_type"), arguments.get("category")
     is_guide = any(guides(one.memory_type.value, one.category.value) or one.pinned for one in there)
     is_guide |= guides(kind and validate_memory_type(kind), category) or bool(arguments.get("pinned"))

@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 
 from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.context.render import neutral_line
-from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_invalid
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
@@ -118,13 +117,13 @@ class ExtractiveMemory(Block):
         self.asks_model = retrieval_prompt is not None
         self.model_timeout = model_timeout
 
-    def recall(
+    async def recall(
         self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
-    ) -> Operation[list[MemoryStoreDocument]]:
+    ) -> list[MemoryStoreDocument]:
         """The user's facts relevant to ``message``, then the newest; or those that the model chooses."""
         question = text_of(message)
         is_chosen = self.retrieval_prompt is not None and bool(question.strip())
-        found = yield from recall(
+        found = await recall(
             scope,
             conversation.user_id,
             question,
@@ -140,7 +139,7 @@ class ExtractiveMemory(Block):
         request = [SystemMessage(self.retrieval_prompt or ""), HumanMessage(asked)]
         chosen: Sequence[MemoryStoreDocument] = found
         try:
-            answer = yield from ask(self._chooser, request, self.model_timeout)
+            answer = await ask(self._chooser, request, self.model_timeout)
         except ModelError as error:
             _LOG.warning("The block %r chose its facts without a model: %s", self.name, error)
         else:
@@ -150,7 +149,7 @@ class ExtractiveMemory(Block):
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return [one for one, end in zip(chosen, ends, strict=False) if end <= budget]
 
-    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
+    async def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> None:
         """Asks the model for facts in new messages, and stores them with marks of these messages."""
         marks = marks_of(conversation.user_id)
         said: dict[str, AnyMessage] = {}
@@ -160,9 +159,9 @@ class ExtractiveMemory(Block):
                 what = clean(passage(one, conversation).text)
                 key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
                 said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
-        fresh = yield from unmarked(scope.engine, marks, said)
+        fresh = await unmarked(scope.engine, marks, said)
         on_worker = scope.engine.pool.call
-        words = yield from on_worker(Said, (yield from passages(scope, conversation, messages)))
+        words = await on_worker(Said, await passages(scope, conversation, messages))
         portions: list[dict[str, AnyMessage]] = []  # one for each request: nearly always one
         size = 0
         for key in fresh:
@@ -175,33 +174,33 @@ class ExtractiveMemory(Block):
             for portion in portions:
                 text = get_buffer_string(list(portion.values()), format="xml")
                 request = [SystemMessage(self.extraction_prompt), HumanMessage(text)]
-                answer = yield from ask(self._extractor, request, self.model_timeout)
+                answer = await ask(self._extractor, request, self.model_timeout)
                 if not isinstance(answer, ExtractedFacts):
                     raise ModelError("The chat model did not give facts in the required form")
-                made = yield from on_worker(self._records, scope, conversation, answer.facts[:MAX_FACTS], words)
-                yield from self._store(scope, conversation, made, list(portion))
+                made = await on_worker(self._records, scope, conversation, answer.facts[:MAX_FACTS], words)
+                await self._store(scope, conversation, made, list(portion))
         finally:  # the portions before one that fails are stored, too
             scope.engine.embed_later()
 
-    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
+    async def forget(self, scope: MemoryScope, conversation: UserSession) -> None:
         """Removes the facts that come from this session alone; agents' own memories stay."""
-        yield from forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
+        await forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
 
-    def _store(
+    async def _store(
         self, scope: MemoryScope, conversation: UserSession, records: Mapping[str, MemoryRecord], keys: Sequence[str]
-    ) -> Operation[None]:
+    ) -> None:
         marks = marks_of(conversation.user_id)
 
-        def attempt() -> Operation[None]:
-            left = yield from unmarked(scope.engine, marks, keys)
+        async def attempt() -> None:
+            left = await unmarked(scope.engine, marks, keys)
             if not left:  # another process was faster
                 return
             writes: list[Write] = []
             waiting: dict[str, list[Write]] = {}
-            for record, row in (yield from _placed(scope, list(records.values()))):
+            for record, row in await _placed(scope, list(records.values())):
                 if row is None:
                     if has_to_wait(record, scope.confirm):  # two of the same words wait once
-                        _, name, offered = yield from proposal(scope, record)
+                        _, name, offered = await proposal(scope, record)
                         waiting.setdefault(name, offered)
                     else:
                         writes.append(put_of(record, expected=0))
@@ -213,9 +212,9 @@ class ExtractiveMemory(Block):
                     writes.append(put_of(known_now, expected=known.version))
             writes += chain.from_iterable(waiting.values())
             writes += [mark(marks, key, scope.clock) for key in left]
-            yield from scope.write(writes, "block", embeds=False)
+            await scope.write(writes, "block", embeds=False)
 
-        yield from retried(attempt)
+        await retried(attempt)
 
     def _records(
         self, scope: MemoryScope, conversation: UserSession, facts: Sequence[ExtractedFact], words: Said
@@ -259,7 +258,7 @@ class ExtractiveMemory(Block):
         )
 
 
-def _placed(scope: MemoryScope, records: Sequence[MemoryRecord]) -> Operation[list[tuple[MemoryRecord, Row | None]]]:
+async def _placed(scope: MemoryScope, records: Sequence[MemoryRecord]) -> list[tuple[MemoryRecord, Row | None]]:
     """``records``, each with the memory that says the same and holds, or None and a free id.
 
     A memory that has ended or was given another text says it no more. It stays, so the fact gets another id.
@@ -271,7 +270,7 @@ def _placed(scope: MemoryScope, records: Sequence[MemoryRecord]) -> Operation[li
         return is_same and why_invalid(row.value, now) is None
 
     while True:
-        rows = yield from scope.engine.get([(record.namespace, record.id) for record in records])
+        rows = await scope.engine.get([(record.namespace, record.id) for record in records])
         found = list(zip(records, rows, strict=True))
         if all(row is None or says(row, record) for record, row in found):
             return found

@@ -86,9 +86,9 @@ def passage(
     )
 
 
-def passages(
+async def passages(
     scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]
-) -> Operation[list[ConversationMessage]]:
+) -> list[ConversationMessage]:
     """``messages`` as messages to ingest, in order, marked if text from outside is or was in the session.
 
     The answers of memory tools are left out: what they tell is in memory.
@@ -97,7 +97,7 @@ def passages(
     agent = scope.namespaces.agent_name
     said = list(traced(passage(message, conversation, at, agent) for at, message in told))
     note = scope.engine, scope.clock, conversation.user_id, conversation.session_id
-    was_there = yield from noted_outside(*note, is_outside=any_outside(said))
+    was_there = await noted_outside(*note, is_outside=any_outside(said))
     return [replace(one, is_marked=True) for one in said] if was_there else said
 
 
@@ -148,9 +148,7 @@ def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> 
     return replace(record, extra_metadata={**record.extra_metadata, **block_metadata(block, sessions)})
 
 
-def forget_session(
-    scope: MemoryScope, conversation: UserSession, block: str, category: MemoryCategory
-) -> Operation[None]:
+async def forget_session(scope: MemoryScope, conversation: UserSession, block: str, category: MemoryCategory) -> None:
     """Removes the memories of ``block`` that come from this session alone; others only lose the session.
 
     Those that wait for the user, or were deleted and can be restored, also go if they come from this session alone.
@@ -168,18 +166,18 @@ def forget_session(
                 found.append((row, [one for one in sessions if one != conversation.session_id]))
         return found
 
-    def attempt() -> Operation[None]:
+    async def attempt() -> None:
         writes: list[Write] = []
-        rows = yield from scope.engine.scan(scopes)
-        for row, others in (yield from scope.engine.pool.call(other_sessions, rows)):
+        rows = await scope.engine.scan(scopes)
+        for row, others in await scope.engine.pool.call(other_sessions, rows):
             if not others:
                 writes.append(Remove(namespace=row.namespace, key=row.key, expected=row.version))
             elif holds_memories(row.namespace):
                 writes.append(put_of(with_sessions(record_of(row), block, others), expected=row.version))
         for at in range(0, len(writes), PORTION):
-            yield from scope.write(writes[at : at + PORTION], "block")
+            await scope.write(writes[at : at + PORTION], "block")
 
-    yield from retried(attempt)
+    await retried(attempt)
 
 
 P = ParamSpec("P")
@@ -393,14 +391,14 @@ def text_of(message: BaseMessage | None) -> str:
     return "" if message is None else message.text
 
 
-def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+async def called(block: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls ``function`` for ``block`` as `in_thread` does, and returns its result. Raises BlockFailed if it fails."""
 
     def failure(error: Exception) -> BlockFailed:
         return BlockFailed(f"The block {quoted(block)} failed: {type(error).__name__}: {told_error(error)}")
 
     with raised_as(failure, but=InferenceCoreError):
-        result: T = yield in_thread(partial(function, *args, **kwargs))
+        result: T = await in_thread(partial(function, *args, **kwargs))
         return result
 
 
@@ -415,12 +413,12 @@ class CustomBlock(Block):
         super().__init__()
         self._memory = memory
 
-    def recall(
+    async def recall(
         self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
-    ) -> Operation[list[MemoryStoreDocument]]:
+    ) -> list[MemoryStoreDocument]:
         """What the block returns for ``message``. Raises BlockFailed."""
         del scope
-        found = yield from called(self.name, self._memory.get, conversation.session_id, message)
+        found = await called(self.name, self._memory.get, conversation.session_id, message)
         documents: list[MemoryStoreDocument] = []
         is_many = isinstance(found, Iterable) and not isinstance(found, str)
         for at, item in enumerate(cast("Iterable[Any]", found) if is_many else [found]):
@@ -432,19 +430,19 @@ class CustomBlock(Block):
                 documents.append(MemoryStoreDocument(id=str(at), value={"content": content}, metadata={}))
         return documents
 
-    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
+    async def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> None:
         """Gives the block each message that is not marked as taken in, and marks it. Raises BlockFailed, StoreError."""
         marks = marks_of(conversation.user_id)
         for message in messages:
             key = digest_of([self.name, conversation.session_id, message.id, scope.engine.guard.text(message.text)])
-            if (yield from unmarked(scope.engine, marks, [key])):
-                yield from called(self.name, self._memory.update, conversation.session_id, message)
-                yield from scope.engine.write([mark(marks, key, scope.clock)])
+            if await unmarked(scope.engine, marks, [key]):
+                await called(self.name, self._memory.update, conversation.session_id, message)
+                await scope.engine.write([mark(marks, key, scope.clock)])
 
-    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
+    async def forget(self, scope: MemoryScope, conversation: UserSession) -> None:
         """Has the block delete the session. Raises BlockFailed."""
         del scope
-        yield from called(self.name, self._memory.delete, conversation.session_id)
+        await called(self.name, self._memory.delete, conversation.session_id)
 
 
 def as_block(memory: Memory | Block) -> Block:

@@ -99,14 +99,14 @@ class StaticMemory(Block):
 
     load, aload = synchronous(_load), asynchronous(_load)
 
-    def recall(
+    async def recall(
         self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
-    ) -> Operation[list[MemoryStoreDocument]]:
+    ) -> list[MemoryStoreDocument]:
         """The facts; they are the same for all conversations."""
         del conversation
         if self._facts is not None and scope.engine not in self._loaded:
-            yield from self._store(scope)
-        records = yield from self._records(scope)
+            await self._store(scope)
+        records = await self._records(scope)
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         if sum(len(record.content) for record in records) <= budget:
             return list(map(MemoryStoreDocument.of, records))
@@ -119,7 +119,7 @@ class StaticMemory(Block):
             cold_seconds=scope.cold_seconds,
             now=in_zone(scope.clock.now(), scope.zone),
         )
-        result = yield from scope.engine.search(search)
+        result = await scope.engine.search(search)
         return [
             MemoryStoreDocument.of(record, found.score)
             for found in result.groups[0]
@@ -136,14 +136,14 @@ class StaticMemory(Block):
         del scope, conversation
         raise ReadOnlyMemory("Static memory does not support delete operation")
 
-    def _records(self, scope: MemoryScope) -> Operation[list[MemoryRecord]]:
-        return sorted((yield from all_of(scope.engine, [self._namespace])), key=_position)
+    async def _records(self, scope: MemoryScope) -> list[MemoryRecord]:
+        return sorted(await all_of(scope.engine, [self._namespace]), key=_position)
 
-    def _store(self, scope: MemoryScope) -> Operation[None]:
+    async def _store(self, scope: MemoryScope) -> None:
         facts = self._facts or {}
 
-        def attempt() -> Operation[None]:
-            known = {record.id: record for record in (yield from self._records(scope))}
+        async def attempt() -> None:
+            known = {record.id: record for record in await self._records(scope)}
             writes: list[Write] = [
                 Remove(namespace=self._namespace, key=record.id, expected=record.version)
                 for record in known.values()
@@ -165,9 +165,9 @@ class StaticMemory(Block):
                         extra_metadata={_POSITION: position},
                     )
                     writes.append(put_of(record, expected=old.version if old else 0))
-            yield from scope.write(writes, "block")
+            await scope.write(writes, "block")
 
-        yield from retried(attempt)
+        await retried(attempt)
         self._loaded.add(scope.engine)
 
 
@@ -267,9 +267,9 @@ class VectorMemory(Block):
         self.min_relevance = min_relevance
         self._search_filter = search_filter
 
-    def recall(
+    async def recall(
         self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
-    ) -> Operation[list[MemoryStoreDocument]]:
+    ) -> list[MemoryStoreDocument]:
         """The user's passages relevant to ``message``, from all conversations; with a vector store, none without one.
 
         Alternates between passages relevant by themselves and passages relevant together with their neighbours. Raises
@@ -279,8 +279,8 @@ class VectorMemory(Block):
         if self.vector_store is None:
             asked = scope, user, question, self.max_results, MemoryType.INTERACTION.value
             least = self.min_relevance or 0.0
-            alone = yield from recall(*asked, ignore_session=True, min_relevance=least)
-            around = yield from recall(*asked, min_relevance=least)
+            alone = await recall(*asked, ignore_session=True, min_relevance=least)
+            around = await recall(*asked, min_relevance=least)
             taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
             chosen = list(taken.values())[: self.max_results]
             # Without a question, passages have no relevance, and the newest are as good as any.
@@ -288,28 +288,28 @@ class VectorMemory(Block):
             if self.min_relevance is None and best < _MIN_BEST:
                 chosen = []
         elif question.strip():
-            chosen = yield from called(self.name, self._searched, self.vector_store, user, question)
+            chosen = await called(self.name, self._searched, self.vector_store, user, question)
         else:
             chosen = []
         ends = accumulate(len(one.content) for one in chosen)
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return [one for one, end in zip(chosen, ends, strict=True) if one is chosen[0] or end <= budget]
 
-    def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> Operation[None]:
+    async def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> None:
         """Stores each message once, with a mark that outlives its deletion."""
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
-        said = yield from passages(scope, conversation, messages)
+        said = await passages(scope, conversation, messages)
         # On a worker, as a long conversation that overflows for the first time takes seconds.
-        made = yield from scope.engine.pool.call(lambda: [draft for one in said if (draft := drafts.of(one))])
+        made = await scope.engine.pool.call(lambda: [draft for one in said if (draft := drafts.of(one))])
         vector_store = self.vector_store
         if vector_store:  # a mark tells what is in this block's vector store, not in the store or in another block's
             made = [replace(draft, key=digest_of([self.name, draft.key])) for draft in made]
 
-        def add(vector_store: VectorStore, batch: Sequence[Draft]) -> Operation[None]:
+        async def add(vector_store: VectorStore, batch: Sequence[Draft]) -> None:
             """Adds those without a mark. After a crash before the mark, they are added again under the same ids."""
             marks, known = marks_of(conversation.user_id), {draft.key: draft for draft in batch}
-            left = yield from unmarked(scope.engine, marks, known)
-            fresh, records, waiting = yield from drafts.stored_or_offered([known[key] for key in left])
+            left = await unmarked(scope.engine, marks, known)
+            fresh, records, waiting = await drafts.stored_or_offered([known[key] for key in left])
             if not fresh:
                 return
             frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
@@ -318,33 +318,33 @@ class VectorMemory(Block):
                 fields = {"created_at": one.created_at.isoformat(), "origin": one.source.origin.value}
                 documents.append(Document(one.content, id=one.id, metadata=frame | fields))
             if documents:
-                yield from called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
+                await called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
             namespace, now = self._listing(conversation), scope.clock.now()
             writes: list[Write] = [*waiting, *(mark(marks, key, scope.clock) for key in fresh)]
             ids = {one.id for one in records}
             for key in fresh:
                 listed = encode_json({"ids": [one.id for one in known[key].records if one.id in ids]}, what="ids")
                 writes.append(Put(namespace=namespace, key=key, value=listed, updated_at=now))
-            yield from scope.engine.write(writes)
+            await scope.engine.write(writes)
 
         write = drafts.write if vector_store is None else partial(add, vector_store)
         try:
             for at in range(0, len(made), _MESSAGES_AT_ONCE):
-                yield from retried(partial(write, made[at : at + _MESSAGES_AT_ONCE]))
+                await retried(partial(write, made[at : at + _MESSAGES_AT_ONCE]))
         finally:  # the portions before one that fails are stored, too
             scope.engine.embed_later()
 
-    def forget(self, scope: MemoryScope, conversation: UserSession) -> Operation[None]:
+    async def forget(self, scope: MemoryScope, conversation: UserSession) -> None:
         """Removes the passages of this session. Raises BlockFailed if a vector store fails."""
         # Even with a vector store, passages that wait for the user are here, and become memories when approved.
-        yield from forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
+        await forget_session(scope, conversation, self.name, MemoryCategory.EPISODIC)
         if self.vector_store is None:
             return
         namespace = self._listing(conversation)
-        while rows := (yield from scope.engine.page([namespace], limit=PORTION)):
+        while rows := await scope.engine.page([namespace], limit=PORTION):
             ids = [str(one) for row in rows for one in row.value["ids"]]
-            yield from called(self.name, self.vector_store.delete, ids)
-            yield from scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
+            await called(self.name, self.vector_store.delete, ids)
+            await scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
 
     def _listing(self, conversation: UserSession) -> Namespace:
         session = encode_label(conversation.session_id, what="session_id")

@@ -402,13 +402,13 @@ class Journal:
         self.wake: Callable[[], None] | None = None
         """Called when ``unsealed`` gets one more."""
 
-    def recorded(
+    async def recorded(
         self,
         batch: Sequence[Write],
         cause: Cause,
         read: Callable[..., Operation[Any]],
         write: Callable[[Sequence[Write], Callable[[], None]], Operation[list[int]]],
-    ) -> Operation[list[int]]:
+    ) -> list[int]:
         """What ``write`` returns for ``batch`` together with its records; ``read`` calls a function of the backend.
 
         ``write`` must call its second argument once the batch is there.
@@ -422,8 +422,8 @@ class Journal:
         is_strict: bool = True
         while True:
             while (salted := self._known_keys(users)) is None:
-                yield from read(self._load, users)
-            rows = (yield from read(self.backend.get, keys)) if keys else ()
+                await read(self._load, users)
+            rows = await read(self.backend.get, keys) if keys else ()
             before: dict[Key, Row | None] = dict(zip(keys, rows, strict=True))
             versions = {key: row.version if row else 0 for key, row in before.items()}
             guarded = expecting(batch, versions, is_strict=is_strict) if versions else batch
@@ -431,9 +431,9 @@ class Journal:
                 raise VersionConflict("Another caller has changed a memory; read it again")
             try:
                 records = self._records(changing, before, cause, salted, is_strict=is_strict)
-                return (yield from write([*(guarded or batch), *records], partial(self._note_written, salted)))
+                return await write([*(guarded or batch), *records], partial(self._note_written, salted))
             except VersionConflict:
-                fresh: bool = (yield from read(self._load, users, anew=True)) if users else False
+                fresh: bool = await read(self._load, users, anew=True) if users else False
                 may_be_unreadable = bool(keys) or not all(key.version for key in salted.values())
                 if not fresh and not (may_be_unreadable and is_strict):
                     raise

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from inference_core.effects import Operation, WorkerPool
+from inference_core.effects import WorkerPool
 from inference_core.embeddings.embedder import (
     DocumentVectors,
     Embedder,
@@ -351,7 +351,7 @@ class Texts:
         self._pool = pool
         self._with_tokens = with_tokens
 
-    def prepared(self, batch: Sequence[Write], *, embeds: bool) -> Operation[Sequence[Write]]:
+    async def prepared(self, batch: Sequence[Write], *, embeds: bool) -> Sequence[Write]:
         """``batch`` with the terms of its texts and, if it ``embeds``, their vectors."""
 
         def analysed(writes: Sequence[Write]) -> list[Write]:
@@ -361,23 +361,21 @@ class Texts:
             ]
 
         if any(isinstance(write, Put) and write.document and not write.document.is_analysed for write in batch):
-            batch = yield from self._pool.call(analysed, batch)
+            batch = await self._pool.call(analysed, batch)
         texts = [(write.namespace, write.document.text) for write in batch if isinstance(write, Put) and write.document]
         if not texts or self._embedder is None or not embeds:
             return batch
         passages = _spoken(self._embedder, texts)
         if self._embedder.has_languages and not all(passage.language for passage in passages):
-            passages = yield from self._pool.call(_with_language_of_scope, self._backend, texts, passages)
+            passages = await self._pool.call(_with_language_of_scope, self._backend, texts, passages)
         try:
             with step(_EMBEDDINGS, {OPERATION: _EMBEDDINGS}):
-                made = yield from embed_documents(
-                    self._embedder, passages, EMBED_TIMEOUT_S, with_tokens=self._with_tokens
-                )
+                made = await embed_documents(self._embedder, passages, EMBED_TIMEOUT_S, with_tokens=self._with_tokens)
         except (EmbeddingError, StoreUnavailable):
             return batch
         if self._space and not self._space.is_recorded:
             with suppress(StoreError):  # if the database is away, the write will say so
-                yield from self._pool.call(self._space.record)
+                await self._pool.call(self._space.record)
         model, vectors = self._embedder.fingerprint, iter(made)
         embedded: list[Write] = []
         for write in batch:
@@ -389,15 +387,13 @@ class Texts:
                 embedded.append(write)
         return embedded
 
-    def question(self, text: str, wait_seconds: float | None, spaces: frozenset[int]) -> Operation[QuestionVectors]:
+    async def question(self, text: str, wait_seconds: float | None, spaces: frozenset[int]) -> QuestionVectors:
         """The vectors of a question in ``spaces``, within ``wait_seconds`` seconds; None: no limit."""
         if self._embedder is None or not text.strip():
             return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
         try:
             with step(_EMBEDDINGS, {OPERATION: _EMBEDDINGS}):
-                vectors = yield from embed_query(
-                    self._embedder, text, wait_seconds, spaces, with_tokens=self._with_tokens
-                )
+                vectors = await embed_query(self._embedder, text, wait_seconds, spaces, with_tokens=self._with_tokens)
         except (EmbeddingError, StoreUnavailable) as error:
             return QuestionVectors(problem=str(error))
         return QuestionVectors(vectors)

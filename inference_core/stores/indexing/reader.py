@@ -110,7 +110,7 @@ class StoreReader:
         """Rows of exactly ``scopes``, the newest first; `scan` goes on behind a cursor."""
         return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, offset=offset))
 
-    def scan(
+    async def scan(
         self,
         scopes: Sequence[Namespace],
         *,
@@ -118,7 +118,7 @@ class StoreReader:
         accepts: Callable[[Row], bool] = lambda _: True,
         limit: int | None = None,
         after: Cursor | None = None,
-    ) -> Operation[list[Row]]:
+    ) -> list[Row]:
         """The first ``limit`` rows, or all, behind ``after`` for which ``accepts`` is true, the newest first.
 
         They are read by pages, each behind the last row of the one before: what is not written meanwhile is found once.
@@ -135,7 +135,7 @@ class StoreReader:
         # Small at first, as many scans end early; then larger, as stores that have to sort do so for each page.
         size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
         while limit is None or len(found) < limit:
-            of_page, after = yield from self._read(accepted, size, after)
+            of_page, after = await self._read(accepted, size, after)
             found.update(of_page)
             if after is None:
                 break
@@ -158,23 +158,23 @@ class StoreReader:
         """What ``body`` returns; it is called with the backend on a worker."""
         return self._read(body, self.backend)
 
-    def content_key(self) -> Operation[bytes]:
+    async def content_key(self) -> bytes:
         """The store's own key for names that are derived from contents; made on first use."""
         if self._content_key is None:
-            self._content_key = yield from self.ask(content_key_of)
+            self._content_key = await self.ask(content_key_of)
         return self._content_key
 
-    def redacting(self, redact: Callable[[], T], size: int = 0) -> Operation[T]:
+    async def redacting(self, redact: Callable[[], T], size: int = 0) -> T:
         """What ``redact`` returns; called on a worker for many characters, and with an application's own redactor."""
         if size > _REDACTED_AT_ONCE or self.guard.redactor:
-            return (yield from self.pool.call(redact))
+            return await self.pool.call(redact)
         return redact()
 
-    def search(self, search: Search) -> Operation[SearchResult]:
+    async def search(self, search: Search) -> SearchResult:
         """The best rows for a text, by words and, if the model answers in time, by meaning."""
-        return (yield from self.search_together([search]))[0]
+        return (await self.search_together([search]))[0]
 
-    def search_together(self, searches: Sequence[Search]) -> Operation[list[SearchResult]]:
+    async def search_together(self, searches: Sequence[Search]) -> list[SearchResult]:
         """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
         first = searches[0]
         scopes = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
@@ -184,12 +184,12 @@ class StoreReader:
         def searched(ask_model: AskModel) -> list[SearchResult]:
             return self._search_each_user(searches, lambda own: self._snapshot(own, ask_model, patience, until))
 
-        yield from self._warmed([*scopes], first.text, first.cold_seconds)
-        found = yield from self._asked(searched, first.text, first.wait_seconds)
+        await self._warmed([*scopes], first.text, first.cold_seconds)
+        found = await self._asked(searched, first.text, first.wait_seconds)
         self._embed_what_was_read()
         return found
 
-    def read(
+    async def read(
         self,
         scopes: Sequence[Namespace],
         body: Callable[[Snapshot], T],
@@ -197,7 +197,7 @@ class StoreReader:
         text: str = "",
         wait_seconds: float = EMBED_TIMEOUT_S,
         cold_seconds: float = 0.0,
-    ) -> Operation[T]:
+    ) -> T:
         """What ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
 
         ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. A model
@@ -205,8 +205,8 @@ class StoreReader:
         """
         patience = max(wait_seconds, cold_seconds)
         until = time.monotonic() + patience
-        yield from self._warmed(scopes, text, cold_seconds)
-        result = yield from self._asked(
+        await self._warmed(scopes, text, cold_seconds)
+        result = await self._asked(
             lambda ask_model: body(self._snapshot(scopes, ask_model, patience, until)), text, wait_seconds
         )
         self._embed_what_was_read()
@@ -235,11 +235,11 @@ class StoreReader:
         if self.backfill and not self.backend.capabilities.change_feed:
             self.maintenance.wake(VECTORS)
 
-    def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+    async def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._reading.check()
-        return (yield from self.pool.call(self._reading.call, partial(function, *args, **kwargs)))
+        return await self.pool.call(self._reading.call, partial(function, *args, **kwargs))
 
-    def _asked(self, body: Callable[[AskModel], T], text: str, wait_seconds: float) -> Operation[T]:
+    async def _asked(self, body: Callable[[AskModel], T], text: str, wait_seconds: float) -> T:
         """What ``body`` makes of the vectors of ``text``, on a worker.
 
         A model in this process embeds on the same worker, once it is known which vectors the texts have. For any other
@@ -251,12 +251,12 @@ class StoreReader:
             def ask_model(spaces: frozenset[int]) -> QuestionVectors:
                 return run(self._texts.question(self.guard.text(text), None, spaces))
 
-            return (yield from self._read(body, ask_model))
-        clean = yield from self.redacting(partial(self.guard.text, text), len(text))
-        question = yield from self._texts.question(clean, wait_seconds, frozenset())
-        return (yield from self._read(body, lambda _: question))
+            return await self._read(body, ask_model)
+        clean = await self.redacting(partial(self.guard.text, text), len(text))
+        question = await self._texts.question(clean, wait_seconds, frozenset())
+        return await self._read(body, lambda _: question)
 
-    def _warmed(self, scopes: Sequence[Namespace], text: str, cold_seconds: float) -> Operation[None]:
+    async def _warmed(self, scopes: Sequence[Namespace], text: str, cold_seconds: float) -> None:
         """Waits at most ``cold_seconds`` until a model that is being loaded can embed ``text``.
 
         The indexes of ``scopes`` are built meanwhile.
@@ -264,7 +264,7 @@ class StoreReader:
         if cold_seconds > 0 and text.strip() and self.embedder and self.embedder.is_loading:
             if self.backend.capabilities.change_feed:
                 self._indexes.build(scopes)
-            yield from self.embedder.loaded(cold_seconds)
+            await self.embedder.loaded(cold_seconds)
 
     def _snapshot(
         self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float, until: float

@@ -12,7 +12,7 @@ import pytest
 from outbox_support import ADA, Scripted, answering, candidates, contents, pipeline_on, put, said, service_on, step
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.extraction.schema import RuleExtractor
 from inference_core.ingestion.jobs import jobs, undo
@@ -525,7 +525,7 @@ def test_a_memory_from_outside_is_offered_only_beside_text_from_outside(world: W
 class Hearing(Scripted):
     """Is given the earlier messages, too."""
 
-    def extract(
+    async def extract(
         self,
         messages: Sequence[ConversationMessage],
         offered: Sequence[KnownMemory],
@@ -533,9 +533,9 @@ class Hearing(Scripted):
         zone: tzinfo,
         *,
         earlier: Sequence[ConversationMessage] = (),
-    ) -> Operation[Extraction]:
+    ) -> Extraction:
         self.earlier = [(one.text, one.is_marked) for one in earlier]
-        return (yield from super().extract(messages, offered, now, zone))
+        return await super().extract(messages, offered, now, zone)
 
 
 def test_regression_an_extractor_hears_what_was_said_before_its_batch(world: World, clock: FrozenClock) -> None:
@@ -665,10 +665,10 @@ def test_regression_with_an_outbox_elsewhere_a_repetition_changes_nothing(world:
         write = elsewhere.engine.write
         calls = count()
 
-        def failing(batch: Sequence[Write]) -> Operation[list[int]]:
+        async def failing(batch: Sequence[Write]) -> list[int]:
             if next(calls) == SETTLING:
                 raise StoreUnavailable("down")
-            return (yield from write(batch))
+            return await write(batch)
 
         pipeline = Pipeline(world.service.scope, world.extractor, outbox=outbox)
         world.tell(Candidate(content=LISBON), Candidate(content="Has a cat"))

@@ -13,7 +13,7 @@ import pytest
 from outbox_support import Scripted, claiming, contents, pipeline_on, put, said, word_for_word
 
 from inference_core import MemoryStore
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
@@ -308,8 +308,7 @@ def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
     put(pipeline.outbox, said("hello"))
     one, looks = Worker(pipeline, interval_s=0.01), iter([run(pipeline.partitions())])
 
-    def once() -> Operation[list[tuple[Partition, int]]]:
-        yield from ()
+    async def once() -> list[tuple[Partition, int]]:
         for found in looks:
             return found
         raise StoreUnavailable("the database is away")

@@ -170,11 +170,11 @@ def test_regression_a_memory_that_is_updated_just_before_its_removal_stays(clock
         engine = service.scope.engine
         write, is_first = type(engine).write, [True]
 
-        def meanwhile(engine: Any, batch: Any, cause: Any = None, **options: Any) -> Any:
+        async def meanwhile(engine: Any, batch: Any, cause: Any = None, **options: Any) -> Any:
             if is_first and cause and cause.operation == "retention":
                 is_first.clear()
                 service.sync.update_memory("ada", "renewed", "What the user has just written")
-            return (yield from write(engine, batch, cause, **options))
+            return await write(engine, batch, cause, **options)
 
         policy = RetentionPolicy(days={"all": 30}, basis="last_used")
         with patch.object(type(engine), "write", meanwhile):

@@ -284,10 +284,9 @@ def test_a_block_without_a_store_is_a_mistake_and_a_read_only_one_is_spared(stor
 def test_who_never_wins_gives_up(store: MemoryStore, monkeypatch: pytest.MonkeyPatch):
     tries: list[int] = []
 
-    def losing(self: StoreEngine, batch: Any, **options: Any) -> Any:
+    async def losing(self: StoreEngine, batch: Any, **options: Any) -> Any:
         tries.append(len(batch))
         raise VersionConflict("changed")
-        yield
 
     monkeypatch.setattr(StoreEngine, "write", losing)
     with pytest.raises(VersionConflict):

@@ -45,7 +45,7 @@ def test_who_reads_while_it_changes_reads_it_again(scope: MemoryScope):
     messages = dialogue(3)
     first = replaced(scope, NOTHING, messages)
     reading = agent_memory.read_window(scope, SESSION)
-    listed = next(reading).start().result()
+    listed = reading.send(None).start().result()
     second = replaced(scope, first, messages[2:])
     wait = reading.send(listed)
     assert run(resumed(reading, wait)) == second

@@ -11,7 +11,7 @@ from outbox_support import Scripted, answering, said, step
 from periodic_support import DAY, QUIET, Life, citing_all, names_in, summarizer, summary
 
 from inference_core import MemorySource, MemoryStore, Origin, open_store
-from inference_core.effects import Operation, run
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
 from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import Citable
@@ -276,8 +276,7 @@ def test_a_summary_that_is_too_long_for_the_memory_is_cut_and_a_worthless_one_no
 class Worthless:
     """A summarizer of somebody else's."""
 
-    def summarize(self, content: Content, now: datetime, zone: tzinfo) -> Operation[Extraction]:
-        yield from ()
+    async def summarize(self, content: Content, now: datetime, zone: tzinfo) -> Extraction:
         return Extraction([Candidate(content=" ")])
 
 

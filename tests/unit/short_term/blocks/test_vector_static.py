@@ -102,9 +102,8 @@ def test_threads_may_load_it_at_once(store: MemoryStore):
 
 
 def test_a_writer_who_never_wins_gives_up(store: MemoryStore, monkeypatch: pytest.MonkeyPatch):
-    def losing(self: StoreEngine, batch: Any, **options: Any) -> Any:
+    async def losing(self: StoreEngine, batch: Any, **options: Any) -> Any:
         raise VersionConflict("changed")
-        yield
 
     monkeypatch.setattr(save, "ATTEMPTS", 2)
     monkeypatch.setattr(type(scope_of(store).engine), "write", losing)
