@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -60,8 +61,8 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.search import FoundRow, Search, SearchResult
 from inference_core.stores.indexing.snapshot import Snapshot
 
-Given = Operation[Sequence[ContextItem]] | Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
-"""Items, an operation that returns them, or an awaitable of them, which runs on an event loop of its own."""
+Given = Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
+"""Items, or an awaitable of them, which runs on an event loop of its own."""
 
 
 class SharedSearches:
@@ -193,6 +194,20 @@ class OwnSource:
         return awaited(found) if isawaitable(found) else items(found)
 
 
+class StoreSource(ABC):
+    """A source that reads the store: its ``fetch`` blocks."""
+
+    __slots__ = ()
+
+    def fetch(self, request: ContextRequest) -> Given:
+        """Its items for ``request``, the best first. Raises StoreError."""
+        return run(self.items(request))
+
+    @abstractmethod
+    def items(self, request: ContextRequest) -> Operation[list[ContextItem]]:
+        """The same, as an operation."""
+
+
 Accepts = Callable[[MemoryRecord], bool]
 """Whether a source returns this memory."""
 _READ: Final = 1_000
@@ -206,7 +221,7 @@ _OTHERS: Final = ("tool", Trust.EXTERNAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memories:
+class Memories(StoreSource):
     """The memories that fit the question best, ``limit`` in all.
 
     The ``categories`` take turns, the best of each first; where one has no more, the others fill up. ``types`` and
@@ -224,7 +239,7 @@ class Memories:
     judged: bool = True
     by_importance: bool = False
 
-    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
+    async def items(self, request: ContextRequest) -> list[ContextItem]:
         """The memories, the best of each category first."""
         groups, search = list[Sequence[FoundRow]](), self.question(request)
         if search is not None:
@@ -260,7 +275,7 @@ class Memories:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssociatedMemories:
+class AssociatedMemories(StoreSource):
     """Memories on the same subjects as the ``seeds`` that fit the question best, which do not fit it themselves.
 
     The relevance of an associated memory is that of the best fit, times its own to the seeds. The ``known`` best fits
@@ -273,7 +288,7 @@ class AssociatedMemories:
     seeds: int = 3
     known: int = 30
 
-    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
+    async def items(self, request: ContextRequest) -> list[ContextItem]:
         """The memories, the best first; none without a question."""
         search = self.question(request)
         best = (await request.search(self.name, search)).groups[0] if search else []
@@ -389,7 +404,7 @@ class _Entity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entities:
+class Entities(StoreSource):
     """The entities that the user's memories name, each with its relations in one line.
 
     The thousand newest memories are read; the entities that most of them name come first, the newest first among
@@ -404,7 +419,7 @@ class Entities:
     read: int = 20
     judged: bool = False
 
-    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
+    async def items(self, request: ContextRequest) -> list[ContextItem]:
         """The entities, the best first; none with ``judged`` and without a question."""
         entities: dict[tuple[str, Trust], _Entity] = {}
         if search := self.question(request):
@@ -434,7 +449,7 @@ def _list(value: Any) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecentMessages:
+class RecentMessages(StoreSource):
     """The last ``limit`` messages and answers, in their order, without the question itself.
 
     They are those of the request, or, if it has none, those that `add_messages` and `add_completion` kept in the store.
@@ -446,7 +461,7 @@ class RecentMessages:
     limit: int = 10
     speakers: Sequence[str] = SPEAKERS
 
-    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
+    async def items(self, request: ContextRequest) -> list[ContextItem]:
         """The messages with text, except system messages."""
         messages = request.messages or await kept_messages(request.scope, request.user_id, MAX_KEPT)
         said = [one for one in messages if not isinstance(one, SystemMessage) and one.text.strip()]
@@ -478,7 +493,7 @@ def _speaker(message: BaseMessage, user_id: str) -> tuple[str, Trust]:
 
 
 @dataclass(frozen=True, slots=True)
-class StaticFacts:
+class StaticFacts(StoreSource):
     """What holds for all users: ``facts``, or, without them, what the `StaticMemory` of this ``name`` has stored."""
 
     facts: Sequence[str] | None = None
@@ -486,7 +501,7 @@ class StaticFacts:
     section: str = "static_memory"
     limit: int = 50
 
-    async def fetch(self, request: ContextRequest) -> list[ContextItem]:
+    async def items(self, request: ContextRequest) -> list[ContextItem]:
         """The facts in their order. Raises StoreUnavailable."""
         if self.facts is not None:
             return [
@@ -755,9 +770,7 @@ def _fetched(source: ContextSource, request: ContextRequest) -> list[ContextItem
         return await given
 
     given: Any = source.fetch(request)
-    if isinstance(given, Generator):
-        given = run(cast("Operation[Sequence[ContextItem]]", given))
-    elif isawaitable(given):
+    if isawaitable(given):
         given = asyncio.run(awaited(cast("Awaitable[Sequence[ContextItem]]", given)))
     items: list[ContextItem] = list(given)[: source.limit]
     owners = (encode_label(request.user_id), _EVERYBODY)

@@ -26,7 +26,7 @@ from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import EXTRA, Backend, Outcome, PageRequest, Put, Remove, Row, Write
-from inference_core.stores.governance import journal
+from inference_core.stores.governance import journal as trails
 from inference_core.stores.governance.journal import EVENT_KIND, Sealer, check_trail
 
 USER = "zoe"
@@ -63,7 +63,7 @@ def seal(service: Any) -> None:
 
 def rows_of(service: Any) -> list[Row]:
     backend: Backend = service.scope.engine.backend
-    seals = journal._place(service.scope.engine.journal, USER)
+    seals = trails._place(service.scope.engine.journal, USER)
     rows = backend.page(PageRequest([(USER, AUDIT), seals], limit=1_000))
     return [row for row in rows if row.key != SALT]
 
@@ -243,7 +243,7 @@ def test_a_purge_that_was_killed_between_two_portions_took_no_event(
 ) -> None:
     history(service)
     journal = service.scope.engine.journal
-    monkeypatch.setattr(journal, "_PAGE", 5)
+    monkeypatch.setattr(trails, "_PAGE", 5)
     with monkeypatch.context() as patched:
         apply, left = journal.backend.apply, iter([True])
 
@@ -254,13 +254,13 @@ def test_a_purge_that_was_killed_between_two_portions_took_no_event(
 
         patched.setattr(journal.backend, "apply", killed)
         with pytest.raises(KeyboardInterrupt):
-            journal.end_trail(journal, USER)
+            trails.end_trail(journal, USER)
     half = check_trail(journal, USER)
     assert (half.problems, half.erased, half.events) == ((), 5, 14)
     service.sync.save_memory(USER, "goes on")
     seal(service)
     assert check_trail(journal, USER).problems == ()
-    journal.end_trail(journal, USER)
+    trails.end_trail(journal, USER)
     assert (check_trail(journal, USER).problems, check_trail(journal, USER).erased) == ((), 20)
 
 
@@ -281,7 +281,7 @@ def test_what_an_earlier_version_purged_without_a_seal_is_no_theft(
     service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(journal, "_MARK", 16)
+        patched.setattr(trails, "_MARK", 16)
         history(service, 4)
     rows = [row for row in rows_of(service) if row.namespace[1:] == (AUDIT,)]
     written(service, *removed(*rows[:1]))
@@ -343,7 +343,7 @@ def test_sealing_reads_few_seals_and_goes_on_where_clocks_were_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each sealing read all earlier seals of the user. The newest may not be the last: then its number is taken."""
-    monkeypatch.setattr(journal, "_NEWEST_SEALS", 3)
+    monkeypatch.setattr(trails, "_NEWEST_SEALS", 3)
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
         service = AgentMemoryStoreService(store, timeout=None)
         backend = store.engine.backend
@@ -371,7 +371,7 @@ def test_sealing_reads_few_seals_and_goes_on_where_clocks_were_wrong(
 
 def test_regression_events_are_read_once_however_many_seals_they_need(service: Any, monkeypatch: pytest.MonkeyPatch):
     """Each seal read all events that were not sealed yet: a user with many of them kept the sealer busy for hours."""
-    monkeypatch.setattr(journal, "_MOST_EVENTS", 3)
+    monkeypatch.setattr(trails, "_MOST_EVENTS", 3)
     for number in range(20):
         service.sync.save_memory(USER, f"fact {number}")
     backend = service.scope.engine.backend

@@ -12,14 +12,12 @@ from inference_core import (
     AgentMemoryStoreService,
     AssembledContext,
     ContextBuilder,
-    ContextItem,
     ContextRequest,
     ContextSource,
     Pruning,
     open_store,
 )
 from inference_core.context.engineer import ContextEngineer
-from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.retrieval.ranking import LazyRanking, Pool, Ranking
 from inference_core.services.context_builder import DEFAULT_SOURCES, Memories, OwnSource, SearchingSource, search_for
@@ -103,5 +101,6 @@ def test_a_store_that_is_away_is_named_for_each(service: AgentMemoryStoreService
 def test_a_source_may_be_asked_without_a_builder(service: AgentMemoryStoreService):
     scope = service.scope
     request = ContextRequest(user_id=USER, query="Berlin tulips", messages=(), scope=scope, now=scope.clock.now())
-    given: list[ContextItem] = run(Memories(limit=6).fetch(request))
+    given = Memories(limit=6).fetch(request)
+    assert isinstance(given, list)
     assert len(given) == 6

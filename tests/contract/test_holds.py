@@ -386,7 +386,11 @@ GUARDED = {
     "lifecycle/erasing.py": {"store.erase", "journal.backend.apply"},
     "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
-    "stores/governance/journal.py": {"self.backend.apply", "self.backend.discard"},
+    "stores/governance/journal.py": {
+        "self.backend.apply",
+        "self.backend.discard",
+        "backend.apply",
+    },  # the last one: seals alone
     "stores/maintenance.py": {"journal.apply"},
     "transfer/copying.py": {"journal.apply", "self._journal.apply"},
     "transfer/migrate.py": {"self._journal.apply"},
@@ -394,7 +398,6 @@ GUARDED = {
 """Who hands removals to a backend that was made by `holding`, or to a journal, which makes its own so."""
 NEEDS_NONE = {
     "stores/governance/fence.py": {"self._backend.apply"},  # fences alone
-    "stores/governance/sealer.py": {"backend.apply"},  # seals alone
     "stores/governance/quotas.py": {"self._backend.apply"},  # over one with holds
     "stores/governance/holds.py": {"self.beneath.apply", "self.beneath.erase", "self.beneath.discard"},
     "stores/encryption/sealed.py": {

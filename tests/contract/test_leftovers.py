@@ -48,11 +48,11 @@ def killed(temporary: Path, run: Callable[..., Any], *arguments: Any) -> None:
     """Ends with the copy of the store in place."""
     tempfile.tempdir = str(temporary)
     backup.Manifest.compare = die  # pyright: ignore[reportAttributeAccessIssue] - of this process alone
-    backup.digest_of = die  # pyright: ignore[reportAttributeAccessIssue]
     run(*arguments)
 
 
 def copy(url: str, folder: Path) -> None:
+    backup.digest_of = die  # pyright: ignore[reportAttributeAccessIssue] - of this process alone
     with closing(open_backend(url)) as store:
         back_up(store, folder)
 

@@ -25,7 +25,7 @@ from inference_core.effects import awake_s
 from inference_core.errors import StoreUnavailable, WriteUnknown
 from inference_core.stores.backend import Put
 from inference_core.stores.backends.sql import postgres
-from inference_core.stores.backends.sql.postgres import _LOCK, Connection, PostgresBackend
+from inference_core.stores.backends.sql.postgres import _MIGRATION_LOCK, Connection, PostgresBackend
 from inference_core.testing import ScriptedChatModel
 
 SAVERS = 3
@@ -200,7 +200,7 @@ def vacuum(url: str) -> None:
 
 LONG: dict[str, tuple[str, Callable[[str], object]]] = {
     "vacuum": ("LOCK TABLE memory_rows IN SHARE UPDATE EXCLUSIVE MODE", vacuum),
-    "migration": (f"SELECT pg_advisory_xact_lock({_LOCK})", lambda url: PostgresBackend(url).close()),
+    "migration": (f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})", lambda url: PostgresBackend(url).close()),
     "checkpoints": (
         f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})",
         lambda url: PostgresCheckpointer(url, silence_s=SILENCE_S).close(),

@@ -109,7 +109,7 @@ def test_regression_silent_clients_keep_nobody_out_for_long(url: str, capsys: Ca
     """As many connections as the server takes, on which no whole request ever came, locked everybody out for good."""
     key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
     headers = {"Authorization": f"Bearer {key}"}
-    changed = "from inference_core.server import running as r; r.HEADER_S, r._MOST_CONNECTIONS = 1.0, 6"
+    changed = "from inference_core.server import app as r; r.HEADER_S, r._MOST_CONNECTIONS = 1.0, 6"
     start = f"{changed}; from inference_core.cli import main; main(['serve', '--port', '{port}'])"
     server, begun = subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.DEVNULL), "GET /readyz HTTP/1.1"
     try:

@@ -107,11 +107,14 @@ def test_no_hostile_text_breaks_out(form: str, trust: Trust):
 @settings(max_examples=60, deadline=None)
 @given(found=st.lists(items(), max_size=10, unique_by=lambda one: one.id), data=st.data())
 def test_a_doubt_drops_nothing_that_is_not_doubted(found: list[ContextItem], data: st.DataObject):
-    """What nothing speaks against is told whatever is doubted beside it, and keeps its own line."""
+    """What nothing speaks against is told whatever is doubted beside it, and keeps its own line.
+
+    Items from outside compete for the places that these have, and a doubt moves others forward: here, all have one.
+    """
     doubts = data.draw(st.lists(st.frozensets(st.sampled_from(Doubt)), min_size=len(found), max_size=len(found)))
     plain = [replace(one, doubts=frozenset[Doubt]()) for one in found]
     doubtful = [replace(one, doubts=some) for one, some in zip(found, doubts, strict=True)]
-    engineer = ContextEngineer(pruning=Pruning(min_chance=0.03))
+    engineer = ContextEngineer(pruning=Pruning(min_chance=0.03, max_external=len(found)))
     before, after = (engineer.assemble(some, query="Where does the user live?", now=NOW) for some in (plain, doubtful))
     sure = {one.id for one in doubtful if not one.doubts}
     assert {one.id for one in before.items} & sure <= {one.id for one in after.items}
