@@ -34,6 +34,7 @@ BENCHMARKS: Final = (
         "models",
         "middleware",
         "turn",
+        "house",
         "ingest",
         "outbox",
         "listing",
