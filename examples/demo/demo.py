@@ -20,15 +20,13 @@ from sessions import FIRST, SECOND, Session
 
 from inference_core import AgentMemoryStoreService
 from inference_core.cli.app import run
+from inference_core.cli.options import LOADING_S, Target, on_store
 from inference_core.cli.output import (
-    LOADING_S,
-    Target,
     console,
     draw,
     harmless,
     is_plain,
     note,
-    on_store,
     one_line,
     print_json,
     progress_bar,

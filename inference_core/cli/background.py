@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.output import (
-    STARTING_S,
-    Opened,
-    Outboxes,
-    Target,
-    held_back,
-    note,
-    on_store,
-    one_of,
-    print_figures,
-    print_json,
-    progress_bar,
-)
+from inference_core.cli.options import STARTING_S, Opened, Outboxes, Target, held_back, on_store, one_of
+from inference_core.cli.output import note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, ModelError, only_warned

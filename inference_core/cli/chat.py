@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.output import Target, console, fail, note, on_store, one_line, print_json, wait_ready
+from inference_core.cli.options import Target, on_store, wait_ready
+from inference_core.cli.output import console, fail, note, one_line, print_json
 from inference_core.errors import InferenceCoreError
 from inference_core.memory.text import harmless
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from inference_core import __version__
-from inference_core.cli.output import LOADING_S
+from inference_core.cli.options import LOADING_S
 from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra

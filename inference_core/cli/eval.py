@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from inference_core.cli.output import Target, console, is_plain, on_store, one_of, print_json, progress_bar, wait_ready
+from inference_core.cli.options import Target, on_store, one_of, wait_ready
+from inference_core.cli.output import console, is_plain, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.evaluation import DATASETS, JUDGE_PROMPTS, MODES, STORE, SYSTEMS, WITH_MODEL, WITH_RERANKER
 

@@ -10,22 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from inference_core.cli.output import (
-    Id,
-    Outboxes,
-    Target,
-    Users,
-    counted,
-    draw,
-    note,
-    on_store,
-    one_line,
-    one_of,
-    print_json,
-    print_numbered,
-    progress_bar,
-    working,
-)
+from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of
+from inference_core.cli.output import counted, draw, note, one_line, print_json, print_numbered, progress_bar, working
 from inference_core.errors import ConfigurationError, MemoryNotFound
 
 if TYPE_CHECKING:

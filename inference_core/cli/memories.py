@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.output import (
+from inference_core.cli.options import (
     ONE_TYPE,
     TYPES,
     Category,
@@ -20,13 +20,15 @@ from inference_core.cli.output import (
     NewCategory,
     Target,
     Yes,
+    json_object,
+    on_store,
+)
+from inference_core.cli.output import (
     as_json,
     confirm,
     counted,
     draw,
-    json_object,
     note,
-    on_store,
     one_line,
     print_figures,
     print_history,

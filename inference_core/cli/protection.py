@@ -16,20 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from inference_core.cli.options import Opened, Outboxes, Target, Yes, account, on_store, one_of
 from inference_core.cli.output import (
-    Opened,
-    Outboxes,
-    Target,
-    Yes,
-    account,
     as_json,
     confirm,
     counted,
     fail,
     note,
-    on_store,
     one_line,
-    one_of,
     print_figures,
     print_json,
     print_numbered,

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from inference_core.cli.output import STARTING_S, Target, note, on_store, one_of, print_figures, print_json
+from inference_core.cli.options import STARTING_S, Target, on_store, one_of
+from inference_core.cli.output import note, print_figures, print_json
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MissingExtra
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from inference_core.cli.background import Me, Queued, Threads, ingest_conversations
-from inference_core.cli.output import Target, Users, counted, on_store, one_of, print_json, progress_bar
+from inference_core.cli.options import Target, Users, on_store, one_of
+from inference_core.cli.output import counted, print_json, progress_bar
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import FORMATS
 from inference_core.memory.text import harmless

@@ -15,7 +15,7 @@ from support import DATA
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli.background import ingest
-from inference_core.cli.output import held_back
+from inference_core.cli.options import held_back
 from inference_core.effects import Operation
 from inference_core.effects import run as run_plan
 from inference_core.errors import InferenceCoreError
