@@ -53,14 +53,18 @@ CORPORA = frozenset(
 """Much of the same: what these reach is reached by tests of single modules too, but for tests marked as traced."""
 OF_PROCESSES = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
 """With --full also through async methods, and on more stores: `faults` has the same of every database."""
-STORES = frozenset({"any_store", "own_store", "database_url"})
+STORES = frozenset({"any_store", "own_store", "database_url", "timed_store", "populated", "world", "limits", "kept"})
 """The fixtures whose parameters are kinds of stores."""
-FURTHER = frozenset({"redis", "file", "memory", "langgraph-sqlite"})
-"""Stores on which agents and commands (integration) run with --full alone: what differs among stores has contracts."""
-IN_BOTH_FACES = frozenset({"sqlite", "langgraph-memory", None})
+FURTHER = frozenset({"postgres", "redis", "file", "memory", "mongodb-mock", "langgraph-sqlite"})
+"""Stores on which all that sees only the protocol of stores runs with --full alone: what differs has contracts."""
+OF_STORES = frozenset(
+    {"test_backend_contract.py", "test_memory_store.py", "test_store_conformance.py", "test_langgraph_semantics.py"}
+    | {"test_snapshot.py", "test_pages.py", "test_cold_recall.py", "test_time_to_live.py", "test_lifetimes.py"}
+    | {"test_transfer.py", "test_earlier_versions.py", "test_sources.py", "test_other_packages.py"}
+)
+"""These contracts, and tests of faults, run on every store."""
+IN_BOTH_FACES = frozenset({"sqlite", "langgraph-memory"})
 """On the other stores, contracts run through async methods with --full alone: what differs lies below both faces."""
-OF_TEXT = frozenset({"test_hostile_content.py", "test_time_zones.py"})
-"""What they ask of a store, to give back the text and the time that it was given, its contract asks of every store."""
 FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
 """Those with the longest tests come first, so that no process is left alone with one of them."""
 TRACED = frozenset({"unit", "contract", "integration"})
@@ -69,7 +73,7 @@ TRACED = frozenset({"unit", "contract", "integration"})
 
 def pytest_configure() -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
-    gone = {*CORPORA, *UNTRACED_OF} - {path.name for path in TESTS.rglob("test_*.py")}
+    gone = {*CORPORA, *UNTRACED_OF, *OF_STORES} - {path.name for path in TESTS.rglob("test_*.py")}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
 
@@ -93,13 +97,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_for_full(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
     params: dict[str, object] = given.params if given else {}
-    stores = {params.get(name) for name in STORES}
+    stores = {value for name in STORES if isinstance(value := params.get(name), str)}
     is_async = any(isinstance(value, str) and value == "async" for value in params.values())
     is_of_processes = getattr(item, "originalname", "") in OF_PROCESSES
     return (
-        (is_of_processes and (is_async or not stores <= {"sqlite", None}))
+        (is_of_processes and (is_async or not stores <= {"sqlite"}))
         or (folder_of(item) == "contract" and is_async and not stores <= IN_BOTH_FACES)
-        or ((folder_of(item) == "integration" or item.path.name in OF_TEXT) and bool(stores & FURTHER))
+        or (folder_of(item) != "faults" and item.path.name not in OF_STORES and bool(stores & FURTHER))
         or item.get_closest_marker("full") is not None
     )
 
