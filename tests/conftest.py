@@ -10,6 +10,7 @@ from typing import Any
 
 import postgres_server
 import pytest
+from commands import quick_commands
 from coverage import Coverage
 from databases import KINDS, SHARED_KINDS, database
 from deadlines import patient
@@ -156,6 +157,13 @@ def default_deadlines() -> Iterator[Mapping[str, float]]:
     """Has tests run with deadlines that no machine misses; gives those that the package has by default, by name."""
     with patient() as defaults:
         yield defaults
+
+
+@pytest.fixture
+def quick_python() -> Iterator[str]:
+    """A Python for programs of their own that need no signal: it starts with what the package imports."""
+    with quick_commands() as folder:
+        yield f"{folder}/python"
 
 
 @pytest.fixture
