@@ -55,7 +55,7 @@ def quick_commands() -> Generator[str]:
             (folder / program).chmod(0o755)
         listener.bind(address)
         listener.listen()
-        Thread(target=_serve, args=(listener,), daemon=True).start()
+        Thread(target=_serve, args=(listener, f"{name}/python"), daemon=True).start()
         yield name
         listener.shutdown(socket.SHUT_RDWR)  # ends the wait for the next one
 
@@ -63,6 +63,22 @@ def quick_commands() -> Generator[str]:
 def started(*command: str, log: Path | None = None) -> Forked:
     """`inference-core` with this ``command`` as a process that hears signals; what it says goes to the ``log``."""
     return Forked(_run_with_log, log, ["inference-core", *command], str(Path.cwd()), dict(os.environ))
+
+
+def on_terminal(terminal: int, command: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """`inference-core` with this ``command`` on a pseudo-terminal: a process that leads a group of its own."""
+    streams = [Connection(os.dup(terminal)) for _ in range(_STREAMS)]
+    given = (streams, ["inference-core", *command], str(Path.cwd()), environment)
+    process = CONTEXT.Process(target=_lead, args=given, daemon=True)
+    process.start()
+    for stream in streams:
+        stream.close()
+    return process
+
+
+def _lead(*given: Any) -> None:
+    os.setsid()
+    _run(*given)
 
 
 def _run_with_log(log: Path | None, command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
@@ -109,19 +125,19 @@ def _python(arguments: list[str]) -> int:
     return 0
 
 
-def _serve(listener: socket.socket) -> None:
+def _serve(listener: socket.socket, python: str) -> None:
     with suppress(OSError):
         while True:
-            Thread(target=_answer, args=(listener.accept()[0],), daemon=True).start()
+            Thread(target=_answer, args=(listener.accept()[0], python), daemon=True).start()
 
 
-def _answer(asked: socket.socket) -> None:
+def _answer(asked: socket.socket, python: str) -> None:
     with closing(asked):
         _, given, *_ = socket.recv_fds(asked, 1, _STREAMS)
         streams = [Connection(stream) for stream in given]
         with asked.makefile("rb") as text:
             command = json.load(text)
-        process = CONTEXT.Process(target=_run, args=(streams, *command), daemon=True)
+        process = CONTEXT.Process(target=_run, args=(streams, *command, python), daemon=True)
         process.start()
         for stream in streams:
             stream.close()
@@ -130,7 +146,14 @@ def _answer(asked: socket.socket) -> None:
             asked.sendall(str(process.exitcode).encode())
 
 
-def _run(streams: list[Connection], command: list[str], folder: str, environment: dict[str, Any]) -> None:
+def _run(
+    streams: list[Connection],
+    command: list[str],
+    folder: str,
+    environment: dict[str, Any],
+    python: str = sys.executable,
+) -> None:
+    sys.executable = python  # for the programs that this one starts
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
     # Those of the process that this one is forked from know another file.
