@@ -6,11 +6,11 @@ import gc
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
+import coverage_support  # first: it ends the tracing of what is imported below
 import postgres_server
 import pytest
-from coverage import Coverage
+from commands import quick_commands
 from databases import KINDS, SHARED_KINDS, database
 from deadlines import patient
 from langgraph.store.base import BaseStore
@@ -35,38 +35,23 @@ UNTRACED_OF = {
     "test_user_memories.py": frozenset(ALL_STORES) - {"langgraph-memory"},
 }
 """In these modules it is only those; in the contract, they go through the code of another one."""
-CORPORA = frozenset(
-    {
-        "test_extractor_bad_answers.py",
-        "test_foreign_stores.py",
-        "test_outbox.py",
-        "test_blocks.py",
-        "test_hr_example.py",
-    }
-    | {"test_store_conformance.py", "test_render.py", "test_known_faults.py", "test_one_behaviour.py"}
-    | {"test_background_example.py", "test_search_filters.py", "test_context_benchmark.py", "test_costs.py"}
-    | {"test_migration.py", "test_migration_postgres.py", "test_migration_table.py", "test_model_wheels.py"}
-    | {"test_middleware.py", "test_short_term_middleware.py", "test_tools.py", "test_prompt.py", "test_profile.py"}
-    | {
-        "test_cold_recall.py",
-        "test_settings_effect.py",
-        "test_local.py",
-        "test_extractor_structured.py",
-        "test_consolidation.py",
-    }
-    | {"test_search_newer_first.py", "test_engineer_cases.py", "test_forgetting.py", "test_capture.py"}
-)
-"""Much of the same: what these reach is reached by tests of single modules too, but for tests marked as traced."""
+REACHED_BY_OTHERS = frozenset((TESTS / "untraced.txt").read_text("utf-8").split())
+"""Modules and tests that reach what others reach too; without them the coverage is the same. In a module of the list,
+a test marked as traced is none of them. Who doubts a line takes it out: it saves time, no more."""
 OF_PROCESSES = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
 """With --full also through async methods, and on more stores: `faults` has the same of every database."""
-STORES = frozenset({"any_store", "own_store", "database_url"})
+STORES = frozenset({"any_store", "own_store", "database_url", "timed_store", "populated", "world", "limits", "kept"})
 """The fixtures whose parameters are kinds of stores."""
-FURTHER = frozenset({"redis", "file", "memory", "langgraph-sqlite"})
-"""Stores on which agents and commands (integration) run with --full alone: what differs among stores has contracts."""
-IN_BOTH_FACES = frozenset({"sqlite", "langgraph-memory", None})
+FURTHER = frozenset({"postgres", "redis", "file", "memory", "mongodb-mock", "langgraph-sqlite"})
+"""Stores on which all that sees only the protocol of stores runs with --full alone: what differs has contracts."""
+OF_STORES = frozenset(
+    {"test_backend_contract.py", "test_memory_store.py", "test_store_conformance.py", "test_langgraph_semantics.py"}
+    | {"test_snapshot.py", "test_pages.py", "test_cold_recall.py", "test_time_to_live.py", "test_lifetimes.py"}
+    | {"test_transfer.py", "test_earlier_versions.py", "test_sources.py", "test_other_packages.py"}
+)
+"""These contracts, and tests of faults, run on every store."""
+IN_BOTH_FACES = frozenset({"sqlite", "langgraph-memory"})
 """On the other stores, contracts run through async methods with --full alone: what differs lies below both faces."""
-OF_TEXT = frozenset({"test_hostile_content.py", "test_time_zones.py"})
-"""What they ask of a store, to give back the text and the time that it was given, its contract asks of every store."""
 FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
 """Those with the longest tests come first, so that no process is left alone with one of them."""
 TRACED = frozenset({"unit", "contract", "integration"})
@@ -75,13 +60,13 @@ TRACED = frozenset({"unit", "contract", "integration"})
 
 def pytest_configure() -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
-    gone = {*CORPORA, *UNTRACED_OF} - {path.name for path in TESTS.rglob("test_*.py")}
+    gone = {*UNTRACED_OF, *OF_STORES} - {path.name for path in TESTS.rglob("test_*.py")}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The same tests on further stores, and corpora, run without the tracing, which takes twice as long."""
+    """What reaches nothing of its own runs without the tracing, which takes twice as long."""
     if not config.getoption("--full"):
         items[:] = [item for item in items if not is_for_full(item)]
     for item in items:
@@ -89,7 +74,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         values = given.params.values() if given else ()
         kinds = {value for value in values if isinstance(value, str)}
         is_further = kinds & UNTRACED_OF.get(item.path.name, UNTRACED)
-        is_same = item.path.name in CORPORA and item.get_closest_marker("traced") is None
+        test = item.nodeid.partition("[")[0].removeprefix("tests/")
+        is_same = test in REACHED_BY_OTHERS or (
+            test.partition("::")[0] in REACHED_BY_OTHERS and item.get_closest_marker("traced") is None
+        )
         if is_further or is_same or folder_of(item) not in TRACED:
             item.add_marker(pytest.mark.untraced)
     # Traced tests come after the others: turning the tracing on and off again and again takes long, too.
@@ -99,13 +87,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_for_full(item: pytest.Item) -> bool:
     given = getattr(item, "callspec", None)
     params: dict[str, object] = given.params if given else {}
-    stores = {params.get(name) for name in STORES}
+    stores = {value for name in STORES if isinstance(value := params.get(name), str)}
     is_async = any(isinstance(value, str) and value == "async" for value in params.values())
     is_of_processes = getattr(item, "originalname", "") in OF_PROCESSES
     return (
-        (is_of_processes and (is_async or not stores <= {"sqlite", None}))
+        (is_of_processes and (is_async or not stores <= {"sqlite"}))
         or (folder_of(item) == "contract" and is_async and not stores <= IN_BOTH_FACES)
-        or ((folder_of(item) == "integration" or item.path.name in OF_TEXT) and bool(stores & FURTHER))
+        or (folder_of(item) != "faults" and item.path.name not in OF_STORES and bool(stores & FURTHER))
         or item.get_closest_marker("full") is not None
     )
 
@@ -121,17 +109,16 @@ def is_traced(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Turns the tracing on or off for this test and its fixtures, where coverage is measured."""
-    plugin: Any = item.config.pluginmanager.getplugin("_cov")
-    controller = plugin and plugin.cov_controller
-    if not controller or is_traced(item) == controller.started:
-        return
-    if is_traced(item):
-        controller.resume()
-    else:
-        controller.pause()
-        # In a process of xdist pytest-cov has begun one more, whose data nobody reads.
-        while other := Coverage.current():
-            other.stop()
+    coverage_support.trace(item.config, is_traced(item))
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-cov has begun
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of several processes, the first alone measures what imports reach; the one that hands out tests, nothing."""
+    if session.config.pluginmanager.hasplugin("dsession"):
+        coverage_support.stop_tracing()
+    elif coverage_support.WORKER not in (None, "gw0"):
+        coverage_support.trace(session.config, False)
 
 
 def pytest_collection_finish() -> None:
@@ -158,6 +145,13 @@ def default_deadlines() -> Iterator[Mapping[str, float]]:
     """Has tests run with deadlines that no machine misses; gives those that the package has by default, by name."""
     with patient() as defaults:
         yield defaults
+
+
+@pytest.fixture
+def quick_python() -> Iterator[str]:
+    """A Python for programs of their own that need no signal: it starts with what the package imports."""
+    with quick_commands() as folder:
+        yield f"{folder}/python"
 
 
 @pytest.fixture

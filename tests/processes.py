@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Self
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "inference_core.agents.middleware.short_term",
         "inference_core.cli.app",
+        "inference_core.server.mcp",
+        "inference_core.server.app",
         "inference_core.services.agent_memory_service",
         "langchain.agents",
         "inference_core.agents.checkpoints",
@@ -43,6 +46,19 @@ class Forked:
     def kill(self) -> None:
         """Kill -9."""
         self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kills it, unless its end was waited for."""
+        if not self.said.closed:
+            self.kill()
+            self.end()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        os.kill(self._process.pid or 0, number)
 
     def end(self) -> tuple[int | None, list[str]]:
         """Waits for its end; the exit code, and the lines that were not read yet."""

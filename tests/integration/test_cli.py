@@ -8,9 +8,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from processes import Forked
 from support import DATA, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, __version__, open_store
@@ -233,15 +234,22 @@ def test_a_reader_that_goes_away_causes_no_traceback():
     assert "BrokenPipe" not in error
 
 
-def test_regression_closed_standard_streams_cause_no_traceback(sqlite_url: str):
+def without_streams(command: list[str]) -> None:
     """As services and cron jobs may start it; Python has None in their place."""
-    python = (sys.executable, "-m", "inference_core")
-    ada = ("--user", "ada", "--url", sqlite_url)
-    for command, code in ((("save", "Likes tea"), 0), (("save", "-"), 1), (("list",), 0)):
-        closed = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *python, *command, *ada]
-        ended = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
-        assert ended.returncode == code, ended.stderr
-        assert "Traceback" not in ended.stderr
+    os.environ["AGENT_MEMORY_EMBEDDINGS"] = "none"
+    for stream in (0, 1):
+        os.close(stream)
+    sys.stdin = sys.stdout = sys.__stdin__ = sys.__stdout__ = cast("Any", None)
+    with open(2, "w", closefd=False, encoding="utf-8") as sys.stderr:
+        sys.exit(main(command))
+
+
+def test_regression_closed_standard_streams_cause_no_traceback(sqlite_url: str):
+    ada = ["--user", "ada", "--url", sqlite_url]
+    for command, code in ((["save", "Likes tea"], 0), (["save", "-"], 1), (["list"], 0)):
+        ended, said = Forked(without_streams, [*command, *ada]).end()
+        assert ended == code, "\n".join(said)
+        assert "Traceback" not in "".join(said)
 
 
 def test_reembed_is_a_command_of_the_same_program(sqlite_url: str, capsys: pytest.CaptureFixture[str]):

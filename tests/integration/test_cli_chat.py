@@ -8,7 +8,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from chat_server import Refusal, chat_server
+from commands import on_terminal
 from langchain_core.messages import AIMessage
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -164,14 +164,8 @@ class Terminal:
     def __init__(self, *arguments: str, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
         given = {name: value for name, value in os.environ.items() if name not in LOOKS}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "inference_core", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=given | {"TERM": "xterm-256color", "AGENT_MEMORY_EMBEDDINGS": "none"} | environment,
-            start_new_session=True,
-        )
+        given |= {"TERM": "xterm-256color", "AGENT_MEMORY_EMBEDDINGS": "none"} | environment
+        self._process = on_terminal(theirs, arguments, given)
         os.close(theirs)
         self.shown = ""
         self._heard = 0
@@ -189,12 +183,13 @@ class Terminal:
         time.sleep(0.3)  # a signal between the prompt and readline's waiting for keys would be heard with the next key
         os.killpg(self._process.pid, signal.SIGINT)
 
-    def code(self) -> int:
+    def code(self) -> int | None:
         """Waits for the end of the program; its exit code."""
         while self._read():
             pass
         os.close(self._ours)
-        return self._process.wait()
+        self._process.join()
+        return self._process.exitcode
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._ours], [], [], PATIENCE_S)

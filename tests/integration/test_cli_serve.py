@@ -11,12 +11,15 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 from cli_support import Capture, answer, text
+from commands import started
 from mcp.server import MCPServer
+from processes import Forked
 from pydantic import SecretStr
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -68,10 +71,6 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys:
     """SIGTERM while two clients write: what was answered with 201 is there, and the process ends by itself."""
     key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
     log = tmp_path / "log.txt"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "inference_core", "serve", "--port", str(port)], stderr=output, stdout=output
-        )
     acknowledged = list[str]()
 
     def write(name: int) -> None:
@@ -84,7 +83,7 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys:
                 if done.status_code == 201:
                     acknowledged.append(done.json()["id"])
 
-    try:
+    with started("serve", "--port", str(port), log=log) as server:
         wait_ready(port)
         writers = [threading.Thread(target=write, args=(name,)) for name in range(2)]
         for one in writers:
@@ -92,11 +91,9 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys:
         while len(acknowledged) < 20:
             time.sleep(0.01)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
+        assert server.end()[0] == 0
         for one in writers:
             one.join()
-    finally:
-        server.kill()
     said = log.read_text()
     assert "Traceback" not in said, said
     assert key[12:] not in said
@@ -105,14 +102,20 @@ def test_a_killed_server_has_lost_nothing_that_it_acknowledged(url: str, capsys:
     assert set(acknowledged) <= kept
 
 
+def serve_few(url: str, port: int) -> None:
+    """A server that takes few connections, each of which has to say something soon."""
+    app.HEADER_S, app._MOST_CONNECTIONS = 1.0, 6
+    os.environ.update(AGENT_MEMORY_STORE_URL=url, AGENT_MEMORY_EMBEDDINGS="none")
+    sys.stdout, sys.stderr = (open(at, "w", closefd=False) for at in (1, 2))  # noqa: SIM115 - never closed
+    main(["serve", "--port", str(port)])
+
+
 def test_regression_silent_clients_keep_nobody_out_for_long(url: str, capsys: Capture):
     """As many connections as the server takes, on which no whole request ever came, locked everybody out for good."""
     key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
     headers = {"Authorization": f"Bearer {key}"}
-    changed = "from inference_core.server import app as r; r.HEADER_S, r._MOST_CONNECTIONS = 1.0, 6"
-    start = f"{changed}; from inference_core.cli import main; main(['serve', '--port', '{port}'])"
-    server, begun = subprocess.Popen([sys.executable, "-c", start], stderr=subprocess.DEVNULL), "GET /readyz HTTP/1.1"
-    try:
+    begun = "GET /readyz HTTP/1.1"
+    with Forked(serve_few, url, port):
         wait_ready(port)
         with ExitStack() as ends, httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
             idle = [ends.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(6)]
@@ -134,9 +137,6 @@ def test_regression_silent_clients_keep_nobody_out_for_long(url: str, capsys: Ca
                         pass
             time.sleep(1.5)
             assert client.get("/v1/stats").status_code == 200  # on the same connection
-    finally:
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.full
@@ -174,29 +174,28 @@ def test_the_script_serves_a_clone_without_anything_else(tmp_path: Path):
 def test_inspect_gives_a_link_that_works_once(url: str, capsys: Capture):
     assert "There is no store" in text(capsys, "inspect", code=1)
     answer(capsys, "save", "Lives in Lisbon", "--user", "ada@example.com")
-    command = [sys.executable, "-m", "inference_core", "inspect", "--user", "ada@example.com"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as inspector:
-        try:
-            link = inspector.stdout.readline().strip() if inspector.stdout else ""
-            with httpx.Client(follow_redirects=True) as browser:
-                assert browser.get(link).status_code == 200
-                page = browser.get(link.partition("login")[0])
-                assert "Lives in Lisbon" in page.text
-                assert "~ada~40example~2ecom" in str(page.url)
-            assert httpx.get(link).status_code == 403
-            inspector.send_signal(signal.SIGTERM)
-            assert inspector.wait(10) == 0
-        finally:
-            inspector.kill()
+    with started("inspect", "--user", "ada@example.com") as inspector:
+        link = next(line for line in map(bytes.decode, inspector.said) if line.startswith("http")).strip()
+        with httpx.Client(follow_redirects=True) as browser:
+            assert browser.get(link).status_code == 200
+            page = browser.get(link.partition("login")[0])
+            assert "Lives in Lisbon" in page.text
+            assert "~ada~40example~2ecom" in str(page.url)
+        assert httpx.get(link).status_code == 403
+        inspector.send_signal(signal.SIGTERM)
+        assert inspector.end()[0] == 0
 
 
-def test_a_request_repeated_over_a_kill_saves_one_memory(url: str, capsys: Capture, *, full: bool):
+def test_a_request_repeated_over_a_kill_saves_one_memory(
+    url: str, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, full: bool
+):
     """Clients repeat one request under one key while the server is killed and comes back: one memory, one answer."""
     key, port = answer(capsys, "keys", "create", "--user", "ada")["key"], free_port()
     threads, each = (20, 10) if full else (5, 4)
     headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "one"}
-    command = [sys.executable, "-m", "inference_core", "serve", "--port", str(port)]
-    limits = {"AGENT_SERVER_RATE": "1000", "AGENT_SERVER_BURST": "1000"}
+    monkeypatch.setenv("AGENT_SERVER_RATE", "1000")
+    monkeypatch.setenv("AGENT_SERVER_BURST", "1000")
+    serve = partial(started, "serve", "--port", str(port), log=tmp_path / "log.txt")
     ids, half = list[str](), threading.Event()
 
     def repeat() -> None:
@@ -212,21 +211,15 @@ def test_a_request_repeated_over_a_kill_saves_one_memory(url: str, capsys: Captu
                         if len(ids) >= threads * each // 2:
                             half.set()
 
-    server = subprocess.Popen(command, env=os.environ | limits, stderr=subprocess.DEVNULL)
     clients = [threading.Thread(target=repeat) for _ in range(threads)]
-    try:
+    with serve():
         wait_ready(port)
         for one in clients:
             one.start()
         half.wait(60)
-        server.kill()
-        server.wait()
-        server = subprocess.Popen(command, env=os.environ | limits, stderr=subprocess.DEVNULL)
+    with serve():
         for one in clients:
             one.join()
-    finally:
-        server.kill()
-        server.wait()
     assert (len(ids), len(set(ids))) == (threads * each, 1)
     with open_store(url, embeddings=None) as store:
         assert len(store.memory("ada").all()) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,9 @@ FOLDER = EXAMPLES / "demo"
 CONVERSATION = str(DATA / "evaluation" / "own_in_locomo_format.json")
 
 
-def shown(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def shown(python: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What the demonstration prints in a process of its own."""
-    command = [sys.executable, str(FOLDER / "demo.py"), *arguments]
+    command = [python, str(FOLDER / "demo.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
@@ -27,8 +26,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_MODEL", raising=False)
 
 
-def test_the_demonstration_remembers_in_another_process() -> None:
-    done = shown("--data", CONVERSATION, AGENT_MEMORY_EMBEDDINGS="local")
+def test_the_demonstration_remembers_in_another_process(quick_python: str) -> None:
+    done = shown(quick_python, "--data", CONVERSATION, AGENT_MEMORY_EMBEDDINGS="local")
     assert done.returncode == 0, done.stderr
     assert "Ada is allergic to hazelnuts" in done.stdout.split("Tuesday")[1]
     assert "All evidence found for" in done.stdout

@@ -6,7 +6,6 @@ A listing is written as it stands there; "..." at the end of a message stands fo
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -262,9 +261,9 @@ runpy.run_path(sys.argv.pop(), run_name="__main__")
 """
 
 
-def test_it_runs_as_it_stands_without_a_key(tmp_path: Path) -> None:
+def test_it_runs_as_it_stands_without_a_key(tmp_path: Path, quick_python: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PATIENTLY, str(EXAMPLES / "hr_policy_chatbot.py")],
+        [quick_python, "-c", PATIENTLY, str(EXAMPLES / "hr_policy_chatbot.py")],
         cwd=tmp_path,
         env=environment(),
         capture_output=True,

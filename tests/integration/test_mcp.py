@@ -203,16 +203,19 @@ async def test_a_store_that_is_away_says_so_without_the_operators_affairs(
     assert "secret" not in answer
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_another_program_starts_it_and_it_remembers(tmp_path: Path, mode: Any) -> None:
+async def test_another_program_starts_it_and_it_remembers(tmp_path: Path, quick_python: str) -> None:
     """Both versions of the protocol, over standard input and output, as the agents of other programs connect."""
     options = ["--user", "ada@example.com", "--url", f"sqlite:///{tmp_path}/memory.db", "--embeddings", "none"]
     own = {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
-    program = StdioServerParameters(command=sys.executable, args=["-c", PROGRAM, "mcp", *options], env=own)
-    async with Client(stdio_client(program), mode=mode) as client:
+    program = StdioServerParameters(command=quick_python, args=["-c", PROGRAM, "mcp", *options], env=own)
+    async with Client(stdio_client(program), mode="auto") as client:
         await called(client, "save_memory", content="Lives in Rome")
-    async with Client(stdio_client(program), mode=mode) as client:
         assert "Lives in Rome" in await called(client, "recall_memories", query="Where does she live?")
+    async with Client(stdio_client(program), mode="legacy") as client:
+        assert "Lives in Rome" in await called(client, "recall_memories", query="Where does she live?")
+        await called(client, "save_memory", content="Lives in Oslo")
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        assert {one.content for one in store.memory("ada@example.com").all()} == {"Lives in Rome", "Lives in Oslo"}
 
 
 @pytest.mark.skipif(not INSPECTOR, reason="needs INFERENCE_CORE_MCP_INSPECTOR, see CONTRIBUTING.md")

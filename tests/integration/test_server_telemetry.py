@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from cli_support import Capture, answer
+from commands import started
 from langgraph.store.base import BaseStore
 from opentelemetry import trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -225,16 +225,11 @@ def test_a_server_logs_json_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     answer(capsys, "keys", "create", "--user", "ada")
     port, log = free_port(), tmp_path / "log.txt"
-    command = [sys.executable, "-m", "inference_core", "serve", "--port", str(port), "--json-logs"]
-    with log.open("w") as output:
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-    try:
+    with started("serve", "--port", str(port), "--json-logs", log=log) as server:
         wait_ready(port)
         found = httpx.get(f"http://127.0.0.1:{port}/metrics")
         server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
-    finally:
-        server.kill()
+        assert server.end()[0] == 0
     assert "inference_core_store_up 1.0" in found.text
     lines = [json.loads(one) for one in log.read_text().splitlines() if one.startswith("{")]
     assert {one["logger"] for one in lines} == {"inference_core.server.access"}

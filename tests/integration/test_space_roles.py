@@ -6,11 +6,12 @@ What is expected stands in one place, the table of `docs/spaces.md`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from support import case
 
 from inference_core import AgentMemoryStoreService, Space, Spaces, get_memory_tools, open_store
 from inference_core.cli.app import run
@@ -136,13 +137,7 @@ def expected() -> dict[tuple[str, str | None], str]:
 
 
 EXPECTED: Final = expected()
-CELLS: Final = [
-    pytest.param(face, row, name, role, id=f"{face}-{name}-{role}")
-    for face, rows in (("service", SERVICE), ("tool", TOOLS), ("command", COMMANDS))
-    for row, attempts in rows.items()
-    for name in attempts
-    for role in ROLES
-]
+FACES: Final[Mapping[str, Any]] = {"service": SERVICE, "tool": TOOLS, "command": COMMANDS}
 
 
 def fill(service: Any) -> None:
@@ -177,14 +172,6 @@ def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
 
 
-@pytest.fixture
-def service(filled: Path, tmp_path: Path) -> Iterator[Any]:
-    """The application's own, on a copy of the filled database."""
-    shutil.copy(filled, tmp_path / "memory.db")
-    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
-        yield AgentMemoryStoreService(store, spaces=Spaces()).sync
-
-
 def outcome(service: Any, face: str, attempt: Any, user: str, space: str, shown: Any, url: str) -> tuple[str, str]:
     """Whether the ``attempt`` of the user was done, waits or was refused, and what was answered."""
     match face:
@@ -211,14 +198,33 @@ def outcome(service: Any, face: str, attempt: Any, user: str, space: str, shown:
             return "no" if done else "yes", answer
 
 
-@pytest.mark.parametrize(("face", "row", "name", "role"), CELLS)
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("face", FACES)
 def test_a_member_does_exactly_what_the_table_says(
-    face: str, row: str, name: str, role: str | None, service: Any, capsys: Any, tmp_path: Path
+    face: str, role: str | None, filled: Path, capsys: Any, tmp_path: Path
 ) -> None:
-    """What is refused changes nothing and tells nothing; without a role, the answer is that of a space that is not."""
-    rows: Any = {"service": SERVICE, "tool": TOOLS, "command": COMMANDS}[face]
-    attempt, user, url = rows[row][name], f"{role}-user", f"sqlite:///{tmp_path}/memory.db"
-    before = state(service)
+    """What is refused changes nothing and tells nothing; without a role, the answer is that of a space that is not.
+
+    Whatever changed something is the last on its copy of the filled database.
+    """
+    left = [(row, name, attempt) for row, attempts in FACES[face].items() for name, attempt in attempts.items()]
+    while left:
+        path = tmp_path / f"{len(left)}.db"
+        shutil.copy(filled, path)
+        with open_store(f"sqlite:///{path}", embeddings=None) as store:
+            service = AgentMemoryStoreService(store, spaces=Spaces()).sync
+            first = before = state(service)
+            while left and before == first:
+                row, name, attempt = left.pop()
+                with case(f"{row}: {name}"):
+                    before = told(service, face, (row, name, attempt), role, before, capsys, f"sqlite:///{path}")
+
+
+def told(
+    service: Any, face: str, cell: tuple[str, str, Any], role: str | None, before: Any, capsys: Any, url: str
+) -> Any:
+    """Checks a cell of the table; what stands in the space afterwards."""
+    (row, name, attempt), user = cell, f"{role}-user"
     done, answer = outcome(service, face, attempt, user, "eng", capsys, url)
     after = state(service)
     assert done == EXPECTED[row, role], answer
@@ -232,6 +238,7 @@ def test_a_member_does_exactly_what_the_table_says(
     if role is None:
         nowhere = outcome(service, face, attempt, user, "nowhere", capsys, url)
         assert nowhere == (done, answer.replace("'eng'", "'nowhere'"))
+    return after
 
 
 def test_each_operation_of_the_service_has_a_row() -> None:

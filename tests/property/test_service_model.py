@@ -460,8 +460,8 @@ class MemoryMachine(RuleBasedStateMachine):
             kind,
             is_async,
             id=f"{kind}-{'async' if is_async else 'sync'}",
-            # What differs among databases lies below both faces.
-            marks=[pytest.mark.full] if is_async and kind not in ("sqlite", "postgres") else [],
+            # What differs among databases lies below the service.
+            marks=[] if kind == "sqlite" else [pytest.mark.full],
         )
         for kind in DATABASES
         for is_async in (False, True)
