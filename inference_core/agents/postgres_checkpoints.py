@@ -13,7 +13,7 @@ from psycopg import IsolationLevel
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from inference_core.agents.checkpoints import OnWorkers, Seen
+from inference_core.agents.fenced_checkpoints import OnWorkers, Seen
 from inference_core.effects import HANG_S, WorkerPool
 from inference_core.errors import ConfigurationError
 from inference_core.stores.backends.sql.postgres import Connection, parameters_of

@@ -20,7 +20,8 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from inference_core.agents.checkpoints import OnWorkers, open_checkpointer
+from inference_core.agents.checkpoints import open_checkpointer
+from inference_core.agents.fenced_checkpoints import OnWorkers
 from inference_core.agents.from_settings import ShortTerm, guards, make_capture, make_chat_model, named, outer_guards
 from inference_core.agents.identity import MemoryContext, field_of, thread_label
 from inference_core.agents.middleware.calls import appended, text_block

@@ -14,7 +14,8 @@ from langchain.agents import create_agent
 from pgbouncer_server import POOL, pooled_database
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
+from inference_core.agents.checkpoints import CheckpointThreads, open_checkpointer
+from inference_core.agents.fenced_checkpoints import OnWorkers
 from inference_core.ingestion.formats import chat_exports
 from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.testing import ScriptedChatModel

@@ -27,7 +27,8 @@ from processes import Forked
 from redis_server import PERSISTENT, redis_server
 
 from inference_core import AgentMemoryStoreService, open_store
-from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
+from inference_core.agents.checkpoints import CheckpointThreads, open_checkpointer
+from inference_core.agents.fenced_checkpoints import OnWorkers
 from inference_core.agents.identity import thread_label
 from inference_core.effects import run
 from inference_core.errors import UserErased

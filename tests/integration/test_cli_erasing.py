@@ -20,7 +20,8 @@ from outbox_support import Scripted, said, word_for_word
 from postgres_server import PARTITIONED
 
 from inference_core import AgentMemoryStoreService, CaptureMiddleware, MemoryMiddleware, Space, open_store
-from inference_core.agents.checkpoints import CheckpointThreads, OnWorkers, open_checkpointer
+from inference_core.agents.checkpoints import CheckpointThreads, open_checkpointer
+from inference_core.agents.fenced_checkpoints import OnWorkers
 from inference_core.agents.identity import thread_label
 from inference_core.cli import main
 from inference_core.effects import run
