@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -60,6 +61,8 @@ TRACED = frozenset({"unit", "contract", "integration"})
 
 def pytest_configure() -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
+    # Tests press Ctrl-C in this process and in their own, which a shell ignores in what it starts in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     gone = {*UNTRACED_OF, *OF_STORES} - {path.name for path in TESTS.rglob("test_*.py")}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
