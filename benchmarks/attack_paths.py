@@ -37,7 +37,8 @@ from inference_core import (
 )
 from inference_core.context.render import lines_in, neutral_line
 from inference_core.effects import run
-from inference_core.ingestion.extraction.schema import ExtractedMemories, extract_by_rules
+from inference_core.ingestion.extraction.rules import extract_by_rules
+from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
 from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.ingestion.periodic.tasks import PeriodicWork

@@ -82,7 +82,7 @@ def talk(folder: Path, name: str, pause_s: float, *, closes: bool) -> None:
 
     from inference_core.agents.checkpoints import open_checkpointer  # noqa: PLC0415
     from inference_core.agents.middleware.capture import CaptureMiddleware  # noqa: PLC0415
-    from inference_core.ingestion.extraction.schema import RuleExtractor  # noqa: PLC0415
+    from inference_core.ingestion.extraction.rules import RuleExtractor  # noqa: PLC0415
 
     def reply(messages: list[BaseMessage]) -> str:
         asked = [mark[1] for message in messages for mark in MARK.finditer(message.text)][-1]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder
     from inference_core.errors import InferenceCoreError
     from inference_core.ingestion.extraction.extractor import ModelExtractor
-    from inference_core.ingestion.extraction.schema import RuleExtractor
+    from inference_core.ingestion.extraction.rules import RuleExtractor
     from inference_core.ingestion.worker import Worker
     from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
     from inference_core.memory.namespaces import MemoryNamespaceBuilder, Space
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from inference_core.short_term.agent_memory import AgentMemory, MemoryContent
     from inference_core.short_term.blocks.extractive import ExtractiveMemory
     from inference_core.short_term.blocks.memory import Memory
-    from inference_core.short_term.blocks.vector import StaticMemory, VectorMemory
+    from inference_core.short_term.blocks.static import StaticMemory
+    from inference_core.short_term.blocks.vector import VectorMemory
     from inference_core.short_term.strategies import Delete, FlushToLongTerm, Summarize, Trim
     from inference_core.stores.factory import open_configured_store, open_store
     from inference_core.stores.store import MemoryStore

@@ -1,15 +1,12 @@
-"""Telemetry: spans and metrics by OpenTelemetry's conventions for generative AI.
+"""Telemetry by OpenTelemetry's conventions for generative AI: spans, metrics, log lines, and searches in LangSmith.
 
 Nothing is imported for it: a library is used only if the process has loaded it already. Spans carry ids, counts and the
 class of an error. Texts are added only if the environment variable `CAPTURE` allows it (OpenTelemetry's own, so it is
-read here and not in the settings); users' ids never are.
+read here and not in the settings); users' ids never are. A log line is JSON with the trace, and of an error only the
+class and the location. In LangSmith, a search is a retriever run, a child of the current run.
 
 Source: the spans ``gen_ai.memory.client`` and the metric ``gen_ai.client.operation.duration`` of OpenTelemetry's
 semantic conventions for generative AI (in development).
-
-Log lines as JSON, for log collectors: with the trace, but only the class and the location of errors.
-
-Shows searches in LangSmith as retriever runs, children of the current run. Nothing is imported for it.
 """
 
 from __future__ import annotations

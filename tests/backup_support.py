@@ -15,7 +15,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.services.operations.recall import tune
+from inference_core.services.operations.tuning import tune
 from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, Put, Remove
 from inference_core.stores.factory import open_backend
 from inference_core.stores.governance.journal import Sealer

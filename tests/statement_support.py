@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from inference_core.ingestion.extraction.schema import extract_by_rules
+from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.outbox.messages import ConversationMessage, Role
 
 MIN_PRECISION: Final = 0.97

@@ -247,7 +247,7 @@ def make_extractor(settings: MemorySettings) -> Extractor:
         from inference_core.ingestion.extraction.extractor import ModelExtractor  # noqa: PLC0415 - only for those who have one
 
         return ModelExtractor(_models_of(settings))
-    from inference_core.ingestion.extraction.schema import RuleExtractor  # noqa: PLC0415 - slow to import
+    from inference_core.ingestion.extraction.rules import RuleExtractor  # noqa: PLC0415 - slow to import
 
     return RuleExtractor()
 

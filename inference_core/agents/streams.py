@@ -1,7 +1,4 @@
-"""What must not leave with a stream of an agent's state, and how to remove it.
-
-The result of an agent's run: the response at its end, and steps and tokens while it runs.
-"""
+"""What leaves an agent's run: its result, its steps and tokens while it runs, and a stream without what is private."""
 
 from __future__ import annotations
 

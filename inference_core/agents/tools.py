@@ -1,9 +1,7 @@
-"""The memory tools: save, recall, update, delete and list.
+"""The memory tools: save, recall, update, delete and list, and what a model is told of them.
 
 They answer in words, never raise, and never report a success that was not observed. Import this module when tools are
 needed: their schemas take time to make.
-
-What a model is told of the memory tools: their arguments, and when to use them.
 """
 
 from __future__ import annotations

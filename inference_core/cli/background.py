@@ -159,7 +159,7 @@ def worker(
     """
     from inference_core.lifecycle.forgetting import ForgettingPolicy, ForgettingRounds
     from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds
-    from inference_core.services.operations.recall import tuned
+    from inference_core.services.operations.tuning import tuned
 
     with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
@@ -354,7 +354,7 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
 def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:
     from inference_core.agents.from_settings import make_periodic
-    from inference_core.ingestion.extraction.schema import RuleExtractor
+    from inference_core.ingestion.extraction.rules import RuleExtractor
     from inference_core.ingestion.worker import Pipeline
 
     periodic = make_periodic(memory.settings.model_copy(update=tasks))

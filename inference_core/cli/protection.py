@@ -1,6 +1,7 @@
-"""``backup``, ``verify``, ``recover``, ``erase``, ``erasures``: backups of whole stores, erasures of whole users.
+"""What protects a store and its users: backups, erasures, confirmations, the audit trail, legal holds, spaces.
 
-``review``, ``audit``, ``hold``, ``spaces``: confirmations, the audit trail, legal holds, and roles in spaces.
+The commands are ``backup``, ``verify``, ``recover``, ``erase``, ``erasures``, ``review``, ``audit``, ``hold`` and
+``spaces``.
 """
 
 from __future__ import annotations

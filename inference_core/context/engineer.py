@@ -1,9 +1,9 @@
 """ContextEngineer: selects, from all items found, those that a model is given, and orders them within a token budget.
 
 For an agent's turn, `services/operations/prompt_context.py` collects the items, and deducts the user's profile from the
-budget first. `services/context_builder/` collects them for prompts that applications build themselves.
+budget first. `services/context_builder.py` collects them for prompts that applications build themselves.
 
-Leaves out what is unlikely to be needed for the question, by what recall found.
+`Pruning` leaves out what is unlikely to be needed for the question, by what recall found.
 """
 
 from __future__ import annotations

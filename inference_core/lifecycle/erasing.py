@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.errors import Held, InvalidId, StoreError, VersionConflict
-from inference_core.lifecycle.archive import ThreadOwners, Threads, threads_named
+from inference_core.lifecycle.conversations import ThreadOwners, Threads, threads_named
 from inference_core.lifecycle.ledger import (
     SHORTEST,
     ErasureReceipt,

@@ -3,9 +3,8 @@
 The first line holds the ledger's key, each further line a receipt. A receipt names its user by an HMAC under that key:
 whoever has the ledger can tell whether a given id was erased, but cannot list the ids.
 
-Copies of a store: it notes its backups and exports, so that an erasure can name them.
-
-Temporary copies are removed by a later process if the one that made them was killed.
+A store notes its copies, backups and exports, so that an erasure can name them. Temporary copies are removed by a later
+process if the one that made them was killed.
 """
 
 from __future__ import annotations

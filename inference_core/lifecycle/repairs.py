@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from inference_core.effects import Progress
 from inference_core.errors import Held, InvalidId, InvalidInput, SealError
-from inference_core.lifecycle.archive import ThreadOwners, Threads
+from inference_core.lifecycle.conversations import ThreadOwners, Threads
 from inference_core.lifecycle.erasing import NOT_OURS, RUNNING, UNNAMED, erase, hits_in_files
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger, PlaceCounts
 from inference_core.memory.audit import Cause
@@ -33,7 +33,7 @@ from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBac
 from inference_core.stores.governance.fence import Fence, fences_of
 from inference_core.stores.governance.holds import Holding, holding
 from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.quotas import redacted
+from inference_core.stores.governance.redacting import redacted
 
 
 def replay(

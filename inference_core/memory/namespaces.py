@@ -1,6 +1,6 @@
 """Where memories live, (user, category[, agent]), which agent reads which of them, and all else that a store holds.
 
-Marks by which a user is recognized, for places that others may see, such as a stream of an agent's state.
+In places that others may see, such as a stream of an agent's state, a user is recognized by a mark.
 """
 
 from __future__ import annotations

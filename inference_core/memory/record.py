@@ -1,8 +1,7 @@
-"""MemoryRecord, the form of a memory everywhere in the package; whether one still holds, and the links it states.
+"""The form of a memory: `MemoryRecord` inside the package, the plain data classes of recall's results outside.
 
-What recall returns, the plain data classes of the public API, and tables of results for notebooks.
-
-All text in a table is escaped, and nothing in it is active.
+A record says whether it still holds, and which links it states. Results show themselves as tables in notebooks; all
+text in a table is escaped, and nothing in it is active.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def decide(
 ) -> Decision:
     """Whether text from ``source`` may be stored as ``category`` at once (YES) or has to wait (PENDING).
 
-    No other place decides this, and only `services/operations/admission.py` asks.
+    No other place decides this, and only `services/operations/save.py` asks.
 
     `outbox/said.py` tells whether what an agent saves, or a model extracts, is the user's own: an agent that passes on
     a web page is not the source.

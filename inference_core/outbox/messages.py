@@ -1,13 +1,9 @@
-"""Message: one message of a conversation, whatever its source. Transcript: the messages of a file.
+"""Messages of conversations, whatever their source, and what an extractor makes of them.
 
-The module also says from which message on a session holds text from outside, and splits texts into memories.
-
-Outside unless proven harmless: which messages and texts hold nothing but the words of a user or a model.
-
-Providers and frameworks invent new kinds of blocks, metadata and messages all the time. So the tables below name what
-is harmless; whatever they do not name counts as text from outside.
-
-The result of an extractor: memories that messages suggest, and how each affects existing ones.
+Outside unless proven harmless: providers and frameworks invent new kinds of blocks, metadata and messages all the time.
+So the tables below name which messages and texts hold nothing but the words of a user or a model; whatever they do not
+name counts as text from outside. The module says from which message on a session holds such text, and splits texts
+into memories. An `Extraction` is the memories that messages suggest, and how each affects existing ones.
 """
 
 from __future__ import annotations

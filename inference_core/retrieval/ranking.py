@@ -1,21 +1,15 @@
 """From evidence to a ranking: score fusion in two stages, the second with late interaction, and what links add.
 
-Each kind of evidence is brought to one scale, spread within its session, and summed by weight. Scores are fused instead
-of ranks because how much better one text matches than the next is evidence too (Bruch et al. 2023). The weights are in
-`evidence.py`, those of links here. `stores/indexing/search.py` then collapses duplicates and puts newer statements
-before older ones.
-
-The texts of several views as one collection, in session order.
-
-The evidence that documents answer a query, the weights of each kind, and the relevance of a hit.
-
-All kinds of evidence are brought to a scale on which 1 is a lot.
-
-Functions take a `Pool` and return arrays by its positions.
+A `Pool` is the texts of several views as one collection, in session order; functions return arrays by its positions.
+Each kind of evidence is brought to one scale, on which 1 is a lot, spread within its session, and summed by weight.
+Scores are fused instead of ranks because how much better one text matches than the next is evidence too (Bruch et al.
+2023). `stores/indexing/search.py` then collapses duplicates and puts newer statements before older ones.
 
 Relevance, from 0 to 1, estimates how likely a hit answers the query, from absolute signals: a share of the best hit's
 score would call the best of an unrelated set perfect. The weights come from a logistic regression on the labelled
 halves of several data sets, rounded; see `docs/retrieval.md`.
+
+The module is long because one thought runs through all of it: pool, evidence, order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`create_app`: the service as an ASGI application.
-
-Runs the server: whom its settings let in, and uvicorn around the application.
-"""
+"""`create_app`: the service as an ASGI application, and uvicorn around it for those whom the settings let in."""
 
 from __future__ import annotations
 

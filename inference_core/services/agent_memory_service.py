@@ -39,15 +39,9 @@ from inference_core.memory.types import (
     validate_memory_category,
     validate_memory_type,
 )
+from inference_core.services.operations.audit import audit, verify_audit
 from inference_core.services.operations.delete import delete, delete_all
-from inference_core.services.operations.holds import (
-    audit,
-    hold,
-    list_held_copies,
-    list_holds,
-    release_hold,
-    verify_audit,
-)
+from inference_core.services.operations.holds import hold, list_held_copies, list_holds, release_hold
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
 from inference_core.services.operations.prompt_context import format_context

@@ -1,11 +1,9 @@
 """ContextBuilder: the context of a prompt, from many sources that are asked side by side under one deadline.
 
 For applications that build prompts themselves. An agent's turn does not come through here, but through
-`operations/prompt_context.py`.
-
-ContextSource: where a part of the context comes from, and the request that it answers.
-
-The sources of this package: memories, what belongs to them, the conversation, and what holds for all users.
+`operations/prompt_context.py`. A `ContextSource` returns a part of the context. Those of this package return memories,
+what belongs to them, the conversation, and what holds for all users. They stand beside the builder that asks them,
+which makes the module a long one.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ from inference_core.short_term.blocks.memory import (
     scope_of,
     synchronous,
 )
-from inference_core.short_term.blocks.vector import StaticMemory, VectorMemory
+from inference_core.short_term.blocks.static import StaticMemory
+from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Overflow, OverflowPolicy, Summarize
 from inference_core.short_term.window import TokenCounter, Window, count_tokens, last_of_user, omissions, view
 from inference_core.stores.backend import MAX_VALUE_BYTES, Put, Remove, Row, Write

@@ -1,11 +1,9 @@
 """What to do when a conversation outgrows its window: Summarize, Trim, Delete, FlushToLongTerm, or several of them.
 
 Parameters and defaults are those of the Ballerina proposals. Of several strategies, the last one decides which messages
-leave; all of them handle these first, and a message leaves only when every flush is durable.
-
-OverflowPolicy: how many tokens a conversation may take, and what happens when it takes more.
-
-Nothing leaves a window before it is safe, and a failure leaves everything where it is.
+leave; all of them handle these first, and a message leaves only when every flush is durable. `OverflowPolicy` says how
+many tokens a conversation may take. Nothing leaves a window before it is safe, and a failure leaves everything where it
+is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Slot: which value of which attribute a plain statement gives its subject, when, and whether others can hold too.
 
-The words and patterns of ``words.toml``: what the reading of plain statements knows of English and German.
+``words.toml`` has the words and patterns by which plain statements in English and German are read.
 """
 
 from __future__ import annotations

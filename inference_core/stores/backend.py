@@ -1,9 +1,8 @@
 """Backend: the one protocol that every database has to serve, and the rows that cross it.
 
 The contract suite, ``tests/contract/test_backend_contract.py``, tests all of it on every database.
-``docs/extending.md`` says how to add one; `opening.py` is where its scheme goes.
-
-Values, namespaces and instants as databases hold them.
+``docs/extending.md`` says how to add one; `factory.py` is where its scheme goes.
+The end of the module packs values, namespaces and instants as databases hold them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ from inference_core.stores.backend import (
 from inference_core.stores.governance.fence import AllFences, fences_of, roots_of
 from inference_core.stores.governance.holds import Holding
 from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
-from inference_core.stores.governance.quotas import MemoryLifetimes, limited, without_secrets
+from inference_core.stores.governance.quotas import limited
+from inference_core.stores.governance.redacting import without_secrets
+from inference_core.stores.governance.time_to_live import MemoryLifetimes
 from inference_core.stores.indexing.embedding import Backfill
 from inference_core.stores.indexing.reader import VECTORS, StoreReader
 from inference_core.stores.indexing.search import Reranker

@@ -1,8 +1,7 @@
-"""open_store(url): the store that a URL names. `opening.py` decides which database that is.
+"""open_store(url): the store that a URL names.
 
-Which database the scheme of a URL or an object names, and whether its rows are sealed.
-
-Each backend is imported on first use, so that nobody pays for the others.
+The scheme of the URL, or the object given in its place, decides which database that is and whether its rows are
+encrypted. Each backend is imported on first use, so that nobody pays for the others.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
 from inference_core.stores.engine import EngineParts, StoreEngine
-from inference_core.stores.governance.quotas import MemoryLifetimes, MemoryTTLConfig, parse_ttl
+from inference_core.stores.governance.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url
 

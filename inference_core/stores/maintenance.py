@@ -4,10 +4,9 @@ A chore does a bounded portion of its work at a time and then lets the others ha
 raises is counted and logged, and ends neither the thread nor another chore. Logs name the type of an error and not its
 message, which may quote what is stored.
 
-Access counts: how often memories are recalled, and when last.
-
-The figures of a memory are a row of their own, in a namespace beside the memory's. So noting a recall changes neither
-the memory nor its version nor any index, and never blocks a writer of the memory.
+Access counts are such work: how often memories are recalled, and when last. The figures of a memory are a row of their
+own, in a namespace beside the memory's. So noting a recall changes neither the memory nor its version nor any index,
+and never blocks a writer of the memory.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ from inference_core.stores.backend import (
     unpack_value,
 )
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.quotas import FRESH, MemoryTTLConfig, expiry_in, redacted
+from inference_core.stores.governance.redacting import redacted
+from inference_core.stores.governance.time_to_live import FRESH, MemoryTTLConfig, expiry_in
 from inference_core.stores.indexing.search import COLD_SECONDS, Search
 
 if TYPE_CHECKING:

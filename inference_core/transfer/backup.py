@@ -26,13 +26,13 @@ from typing import IO, Any, Final, Protocol, runtime_checkable
 
 from inference_core.effects import Progress, run
 from inference_core.errors import Held, InvalidInput, StoreError, VersionConflict
-from inference_core.lifecycle.archive import Threads
+from inference_core.lifecycle.conversations import Threads
 from inference_core.lifecycle.ledger import COPIES_META, ErasureReceipt, Ledger, alone_at, note_copy, own_folder
 from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import ROOTS, Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Change
-from inference_core.services.operations.recall import TUNABLE, TUNED_META
+from inference_core.services.operations.tuning import TUNABLE, TUNED_META
 from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, UNREADABLE, Backend, Key, Put, with_ended
 from inference_core.stores.backends.file import FileBackend, entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.rows import RowState

@@ -56,7 +56,7 @@ from inference_core.stores.backend import (
 from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.governance.fence import fences_of, roots_of
 from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.quotas import redacted
+from inference_core.stores.governance.redacting import redacted
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
 

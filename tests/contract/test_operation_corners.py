@@ -24,7 +24,7 @@ from inference_core.memory.text import is_id, text_tokens
 from inference_core.memory.trust import MemorySource, Origin, Trust, as_fact
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations import delete as archive
-from inference_core.services.operations.holds import event_of
+from inference_core.services.operations.audit import event_of
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.save import save

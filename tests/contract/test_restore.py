@@ -21,7 +21,7 @@ from inference_core.lifecycle import erasing, repairs
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import AUDIT, ERASED, FORGOTTEN, USAGE, VERSIONS
-from inference_core.services.operations.recall import TUNED_META
+from inference_core.services.operations.tuning import TUNED_META
 from inference_core.stores.backend import EMBEDDING_META, Backend, Row
 from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.encryption.keyring import open_keys

@@ -28,7 +28,7 @@ from inference_core.server.api.routes import ALL_ROUTES
 from inference_core.server.app import create_app
 from inference_core.server.identity.auth import ApiKeys, Permission
 from inference_core.server.identity.gate import Access
-from inference_core.services.operations.recall import tune
+from inference_core.services.operations.tuning import tune
 from inference_core.testing import ScriptedChatModel, call_tool
 
 SETTINGS = MemorySettings.model_construct(

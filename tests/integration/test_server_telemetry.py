@@ -26,7 +26,7 @@ from test_telemetry import CANARY, CHILDREN, every_verb, exporter  # pyright: ig
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.extraction.schema import RuleExtractor
+from inference_core.ingestion.extraction.rules import RuleExtractor
 from inference_core.ingestion.worker import Pipeline
 from inference_core.server.identity.auth import Permission
 from inference_core.server.telemetry import GAUGES, add_telemetry, prometheus_name

@@ -33,7 +33,7 @@ from support import HashingEmbeddings
 from inference_core import AgentMemoryStoreService, open_store, telemetry
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
-from inference_core.ingestion.extraction.schema import RuleExtractor
+from inference_core.ingestion.extraction.rules import RuleExtractor
 from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import Space
 from inference_core.memory.receipt import Receipt

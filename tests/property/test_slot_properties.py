@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.ingestion.extraction.schema import extract_by_rules
+from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.outbox.messages import Action, ConversationMessage, KnownMemory, Role
 from inference_core.slots import Comparison, compare, slots_of
 

@@ -16,7 +16,8 @@ from inference_core.context.render import compact, contents_in, neutral_line, nu
 from inference_core.errors import without_quotes
 from inference_core.evaluation.answers import verdict_of
 from inference_core.ingestion.extraction.extractor import answer_of
-from inference_core.ingestion.extraction.schema import end_of, extract_by_rules, folded, quoted
+from inference_core.ingestion.extraction.rules import extract_by_rules
+from inference_core.ingestion.extraction.schema import end_of, folded, quoted
 from inference_core.ingestion.formats.chat_exports import order_of, whatsapp_entries
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.secrets import credentials_in, personal_in

@@ -1,14 +1,11 @@
-"""Conversations in the exports of ChatGPT, Claude and WhatsApp, and in lists of messages as OpenAI's API takes them.
+"""Conversations in exports of ChatGPT, Claude and WhatsApp, in LangGraph's checkpoints, and as OpenAI's API takes them.
 
 Each reader turns the values or lines of a file into messages in one form: role, content, id, session_id, timestamp,
-name. What a reader does not know to be harmless becomes one field more, so that the message is not proven.
+name. What a reader does not know to be harmless becomes one field more, so that the message is not proven. JSON files
+and zip archives of any size are read value by value; damaged and hostile input is refused.
 
-Reads JSON files and zip archives of any size, value by value. Refuses damaged and hostile input.
-
-The messages of LangGraph threads, from a checkpointer's database, which is only read.
-
-A database holds the threads of many users. So a thread is read if its checkpoint names the user, or if the caller names
-the thread; a thread that names another user never is.
+A checkpointer's database is only read, and holds the threads of many users. So a thread is read if its checkpoint names
+the user, or if the caller names the thread; a thread that names another user never is.
 """
 
 from __future__ import annotations

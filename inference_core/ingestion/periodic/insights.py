@@ -2,9 +2,7 @@
 
 It cites its sources, and ends when one of them no longer holds or was changed. Memories form a group by topic, by the
 entities they are about, or by words that few others have. The same memories give the same groups, and a memory is in
-one group at most.
-
-Memories derived from others: the sources that a model is shown, what its answer cites, and writing the result.
+one group at most. What is derived here and in summaries is cited, checked and written by the same functions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The two summarizers of sessions: `ModelSummarizer` asks a language model, `ExtractiveSummarizer` picks sentences.
-
-Summaries of sessions: one memory that summarizes a session, written when the session has been quiet for a while.
+"""Summaries of sessions: one memory that summarizes a session, written when the session has been quiet for a while.
 
 The sources of a summary are the earlier summary, which it supersedes, and what is new in the session since then.
+`ModelSummarizer` asks a language model, `ExtractiveSummarizer` picks sentences.
 """
 
 from __future__ import annotations

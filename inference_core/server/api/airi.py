@@ -45,7 +45,7 @@ from inference_core.services.context_builder import (
     ideas,
 )
 from inference_core.services.operations.messages import MAX_KEPT, TIMESTAMP, add_messages
-from inference_core.services.operations.recall import tune, tuned
+from inference_core.services.operations.tuning import tune, tuned
 from inference_core.settings import MemorySettings
 
 AIRI_ROUTES: Final = list[Route]()

@@ -1,12 +1,8 @@
 """Jobs: work that takes longer than a request may, as rows of the store with their progress.
 
 A job runs in a thread of the server that accepted it. If that server ends, another one takes it over: each kind of work
-can be done twice without harm. A job's input and output are stored in portions beside its user's memories, for two
-days, and are removed with the user.
-
-Jobs and their portions as rows of the store.
-
-A job's row lies under a hash of its user. Its input and output are stored in portions beside its user's memories.
+can be done twice without harm. A job's row lies under a hash of its user. Its input and output are stored in portions
+beside the user's memories, for two days, and are removed with the user.
 """
 
 from __future__ import annotations

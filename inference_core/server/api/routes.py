@@ -1,7 +1,4 @@
-"""The table of routes, and those under ``/v1`` for a user's memories. Each calls one operation of the service.
-
-Further routes of a user: batches, prompts, receipts, messages, forgetting, review, jobs; and those for admins.
-"""
+"""The routes under ``/v1``: their table, those of a user and of admins. Each calls one operation of the service."""
 
 from __future__ import annotations
 

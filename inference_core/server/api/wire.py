@@ -1,7 +1,4 @@
-"""Memories in requests and responses, with the names of the service's arguments and of stored memories.
-
-Requests and responses of the routes in `user_routes`.
-"""
+"""Requests and responses of the routes, with the names of the service's arguments and of stored memories."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Who sends a request, and what they may do: principals, API keys in the memories' own database, and limits.
 
-A key is ``ic_<id>_<secret>``. The secret has 256 random bits, so a fast keyed hash of it is all that is stored.
-
-Tokens (JWT) of an identity provider, checked with the issuer's keys, which are fetched without blocking.
-
-Browser sessions: a cookie holds the key that somebody signed in with, encrypted by the server.
+A key is ``ic_<id>_<secret>``. The secret has 256 random bits, so a fast keyed hash of it is all that is stored. A token
+(JWT) of an identity provider is checked with the issuer's keys, which are fetched without blocking. In a browser, a
+cookie holds the key that somebody signed in with, encrypted by the server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The inspector's screens: what each shows of a user's memories. All of them only read.
+"""The inspector's screens, which only read, and what people change there: signing in and out, and the forms.
 
-What people change in the inspector: signing in and out, and the forms. After each form, a screen follows.
+After each form, a screen follows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from inference_core.server.inspector.screens import (
 )
 from inference_core.server.problems import Refusal
 from inference_core.services.operations import list as memories
-from inference_core.services.operations.holds import audit_page
+from inference_core.services.operations.audit import audit_page
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import Why, get_receipt, list_receipts, rebuild_receipt, why
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending

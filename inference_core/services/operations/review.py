@@ -1,12 +1,9 @@
 """Pending memories: what may become a memory when the user has confirmed it, and what reviewers decide about it.
 
 A pending memory is a row beside the memories' namespace, which no recall, list or count reads. It becomes a memory and
-leaves its place in one transaction. A rejected one leaves a mark there that reveals nothing of it: the row's name is an
-HMAC of the user and the text under a key of the store, by which the same text is recognized and not offered again.
-
-Rejected words: what a user has rejected, no agent saves again, as whatever type of memory.
-
-The mark of a rejection lies where the proposal waited. Its name is an HMAC of the user and the text.
+leaves its place in one transaction. What the user has rejected, no agent saves again, as whatever type of memory. The
+rejection leaves a mark where the proposal waited that reveals nothing of it: the row's name is an HMAC of the user and
+the text under a key of the store, by which the same text is recognized and not offered again.
 """
 
 from __future__ import annotations

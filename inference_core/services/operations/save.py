@@ -1,11 +1,7 @@
-"""Save a memory.
+"""Save a memory, and change one.
 
-Admission: whether a memory, or a change of one, is stored at once or waits for the user.
-
-All that adds or changes memories asks here, and nothing but this module asks `decide`. What becomes of what has to wait
-is decided by `proposed_on` in `review`.
-
-Change an existing memory.
+Admission decides whether either is stored at once or waits for the user. All that adds or changes memories asks here,
+and nothing but this module asks `decide`. What becomes of what has to wait is decided by `proposed_on` in `review`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What every operation works with: the store's engine, the agent's scopes, the clock and the limits.
 
-Idempotent requests: clients repeat them under a key of their own until they get an answer; each runs once.
+Requests are idempotent: clients repeat them under a key of their own until they get an answer; each runs once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What blocks have in common: `Memory`, the Ballerina proposals' interface, `Block`, and `CustomBlock` for your own.
 
-The proposals' blocks know sessions, but memories belong to users: `Owners` finds the user of a session.
-
-How blocks file messages: as passages word for word, each memory with the sessions that it comes from.
+The proposals' blocks know sessions, but memories belong to users: `Owners` finds the user of a session. Blocks file
+messages as passages, word for word, and each memory with the sessions that it comes from.
 """
 
 from __future__ import annotations

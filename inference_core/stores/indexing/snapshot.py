@@ -1,6 +1,6 @@
 """Snapshot: a user's scopes as they were at one moment, which answers all reads of a turn.
 
-The texts of some scopes in the order in which they answer a question, and what links change in it.
+It puts the texts of some scopes into the order in which they answer a question, and lets links change it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""All promises, and a runner that tests them on the stores of a factory, without pytest.
+"""All promises, tested on the stores of a factory without pytest, and `StoreConformance`, the same as a pytest class.
 
-Beyond the contract: reliable timestamps, expiry, no traces of deleted items, nothing stored in part.
-
-StoreConformance: the promises as a pytest class.
+The promises here go beyond the contract: reliable timestamps, expiry, no traces of deleted items, nothing stored in
+part.
 """
 
 from __future__ import annotations

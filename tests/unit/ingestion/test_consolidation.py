@@ -14,7 +14,7 @@ from outbox_support import ADA, Scripted, answering, candidates, contents, pipel
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
-from inference_core.ingestion.extraction.schema import RuleExtractor
+from inference_core.ingestion.extraction.rules import RuleExtractor
 from inference_core.ingestion.jobs import jobs, undo
 from inference_core.ingestion.worker import BatchOutcome, Pipeline
 from inference_core.memory.record import MemoryStoreDocument

@@ -11,7 +11,7 @@ import pytest
 from statement_support import MIN_PRECISION, MIN_RECALL, scored, sentences
 
 from inference_core.effects import run
-from inference_core.ingestion.extraction.schema import RuleExtractor, extract_by_rules
+from inference_core.ingestion.extraction.rules import RuleExtractor, extract_by_rules
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, KnownMemory, Role
 
