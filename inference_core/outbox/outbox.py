@@ -8,7 +8,7 @@ kept until it is applied, so that a replay never asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
-from inference_core.memory.namespaces import Namespace, encode_label
+from inference_core.memory.namespaces import encode_label
 from inference_core.memory.text import digest_of, encode_json, text_tokens
 from inference_core.outbox.messages import (
     NO_THREAD,
@@ -31,7 +31,6 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.outbox.partitions import (
-    CLOSING,
     DEAD_LIST,
     OUTBOX,
     Partition,
@@ -41,7 +40,7 @@ from inference_core.outbox.partitions import (
     message_to_json,
     places,
 )
-from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
+from inference_core.stores.backend import Check, Expiry, Put, Remove, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import AllFences
 from inference_core.telemetry import traceparent
@@ -53,7 +52,6 @@ RESULT: Final = "result"
 """The row that keeps what a model extracted from a batch."""
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
-_MAX_LISTED: Final = 10_000
 _MAX_REASON: Final = 500
 MAX_EARLIER: Final = 6
 """How many messages before a batch an extractor is shown, of at most so many letters together."""
@@ -101,7 +99,8 @@ class Claim:
 
     ``token`` is the version of its lease. ``tries`` are the attempts of messages by their keys, ``before`` what they
     were when the batch was claimed. ``fence`` refuses its writes if the user was erased since it was found.
-    ``earlier`` are the messages of the session before the batch, as far as they were kept.
+    ``earlier`` are the messages of the session before the batch, as far as they were kept. ``listed`` is the version of
+    the row that lists the partition, if nothing but the batch waits there; else 0.
     """
 
     partition: Partition
@@ -112,6 +111,7 @@ class Claim:
     before: Tries = field(default_factory=dict[str, Attempt])
     fence: Sequence[Check] = ()
     earlier: Sequence[ConversationMessage] = ()
+    listed: int = 0
 
     @property
     def is_interrupted(self) -> bool:
@@ -137,7 +137,6 @@ class Outbox:
         self.engine = engine
         self.limits = limits or Limits()
         self._clock = clock
-        self._listed: dict[Partition, int] = {}
 
     def watch(self, watcher: Watcher) -> None:
         """Has ``watcher`` called after each put into this database by this process. Safe to call from any thread."""
@@ -178,54 +177,48 @@ class Outbox:
             key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text), *author])
             fresh[key] = Waiting(key, 0, message, zone, trace=trace)
         while fresh:
-            where, place = partition.place
-            listed = self._listed.get(partition, 0)
             writes: list[Write] = [
-                Check(namespace=where, key=place, expected=listed) if listed else partition.listing(now),
+                # Each put gives the listing a new version, so that no worker takes it off the list meanwhile.
+                partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
                 *(one.put(waiting, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
                 *(one.put(partition.kept, now + at * _TICK) for at, one in enumerate(fresh.values()) if keeps),
             ]
             try:
-                versions = await self.engine.write(writes, since=since)
+                await self.engine.write(writes, since=since)
             except VersionConflict:
-                # Some are waiting or marked already, or the partition's listing is not at the remembered version.
-                keys = [partition.place, *((scope, key) for scope in (marks, waiting) for key in fresh)]
-                row, *rows = await self.engine.get(keys)
-                self._remember(partition, row.version if row and CLOSING not in row.value else 0)
+                # Some are waiting or marked already.
+                rows = await self.engine.get([(scope, key) for scope in (marks, waiting) for key in fresh])
                 known = {row.key for row in rows if row}
                 fresh = {key: one for key, one in fresh.items() if key not in known}
             else:
-                self._remember(partition, versions[0])
                 for watcher in _WATCHERS.get(self.engine, ()):
                     watcher(partition, len(fresh))
                 break
         return len(fresh)
 
-    async def partitions(self) -> list[tuple[Partition, int]]:
-        """The partitions with messages, each with the version of the row that lists it, the longest waiting first."""
-        return [(Partition.from_value(row.value), row.version) for row in await self._places(places(None))]
+    async def partitions(self, tasks: Iterable[str | None] = (None,)) -> list[Partition]:
+        """The partitions that may have something to do now, messages first, then the longest waiting first.
 
-    async def due(self, tasks: Sequence[str]) -> list[tuple[Partition, int]]:
-        """Like `partitions`, but those that may have periodic work of these kinds to do now."""
-        rows = await self._places([place for task in tasks for place in places(task)])
+        ``tasks`` are the kinds of periodic work to look for; None stands for messages.
+        """
+        rows = await self.engine.scan([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
-        return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
+        found = [Partition.from_value(row.value) for row in reversed(rows) if row.value.get("due", 0.0) <= now]
+        return sorted(found, key=lambda partition: partition.task is not None)
 
-    async def seen(self, partition: Partition) -> int:
-        """The version of the row that lists ``partition``; 0 if it is not listed."""
-        (row,) = await self.engine.get([partition.place])
-        return row.version if row else 0
-
-    async def next_batch(self, partition: Partition, seen: int) -> Claim | None:
+    async def next_batch(self, partition: Partition) -> Claim | None:
         """The next batch to `claim`; None if there is none, another worker has it, or its time has not come.
 
-        ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
+        A partition without messages is taken off the list.
         """
         moment = self._clock.now()
         now = moment.timestamp()
         fence = await self.engine.fenced([encode_label(partition.user_id)])  # before anything of the user is read
-        lease, result = await self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
+        listing, lease, result = await self.engine.get(
+            [partition.place, (partition.state, _LEASE), (partition.state, RESULT)]
+        )
+        listed = listing.version if listing else 0
         if lease is not None and lease.value["until"] > now:
             return None
         # Rows come newest first, so the oldest are at the end. More are read than were counted, as some may come in.
@@ -234,13 +227,8 @@ class Outbox:
         waiting = [Waiting.of(row) for row in reversed(rows)]
         if not waiting:
             with suppress(VersionConflict):  # a message has come in between
-                # A `put` that remembers an earlier version of the listing fails, reads it and finds it closing. It then
-                # lists the partition anew, so that the removal fails; otherwise no worker would find its message.
-                (version,) = await self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
-                if not await self.engine.count([partition.messages]):
-                    where, key = partition.place
-                    await self.engine.write([Remove(namespace=where, key=key, expected=version)])
-                    self._remember(partition, 0)
+                if listed:
+                    await self.engine.write([partition.unlisting(listed)])
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
         keys: Sequence[str] = [] if result is None else result.value["keys"]
@@ -253,12 +241,14 @@ class Outbox:
         if not batch and partition.task:
             due = min(_time_of(one, tries) for one in waiting)
             with suppress(VersionConflict):  # more work has come in
-                await self.engine.write([partition.listing(moment, seen, due)])
+                await self.engine.write([partition.listing(moment, listed, due)])
         token = 0 if lease is None else lease.version
         if not batch:
             return None
         earlier = await self._earlier(partition, batch[0].message)
-        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier)
+        if len(batch) < count:
+            listed = 0
+        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier, listed)
 
     async def claim(self, found: Claim) -> Claim | None:
         """Claims what `next_batch` found; None if another worker did."""
@@ -270,7 +260,8 @@ class Outbox:
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
             tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
-            lease = self._lease(found.partition, until, tries, found.token)
+            # It need not wait for the disk: a power loss ends this worker too, and `keep` makes the lease durable.
+            lease = replace(self._lease(found.partition, until, tries, found.token), waits_for_disk=False)
             token, *_ = await self.engine.write([lease, *found.fence])
         except VersionConflict:
             return None
@@ -324,7 +315,8 @@ class Outbox:
     def completion_writes(self, claim: Claim, again: datetime | None = None) -> list[Write]:
         """The writes with which the batch is done; they fail if another worker has the lease by now.
 
-        Periodic work that is to be done ``again`` waits until then.
+        Periodic work that is to be done ``again`` waits until then. If the claim says that nothing else waits, the
+        partition leaves the list, too; the writes then also fail if anything has come in since.
         """
         now = self._clock.now()
         keys = {one.key for one in claim.batch}
@@ -339,6 +331,12 @@ class Outbox:
                 writes.append(replace(one, due=again).put(claim.partition.messages, now, one.version))
             else:
                 writes += _gone(claim.partition, one, now)
+        if claim.listed:
+            writes.append(
+                claim.partition.listing(now, claim.listed, again.timestamp())
+                if again
+                else claim.partition.unlisting(claim.listed)
+            )
         messages = [one.message for one in claim.batch]
         if _has_earlier(claim.partition, messages[0]):
             session = session_name(messages[0].session_id)
@@ -391,16 +389,6 @@ class Outbox:
 
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
-
-    def _remember(self, partition: Partition, version: int) -> None:
-        """Notes the version at which the partition is listed, 0 if it is not; a guess that every put verifies."""
-        if len(self._listed) >= _MAX_LISTED:
-            self._listed.clear()
-        self._listed[partition] = version
-
-    async def _places(self, scopes: Sequence[Namespace]) -> list[Row]:
-        """The rows of ``scopes``, the oldest first."""
-        return (await self.engine.scan(scopes))[::-1]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before comes by itself."""

@@ -32,8 +32,6 @@ SHARDS: Final = 16
 _NO_AGENT: Final = "~shared"
 STATE: Final = "state"
 """Last label of the namespace that holds a partition's lease and kept result."""
-CLOSING: Final = "closing"
-"""The field of a listing which says that the partition is being taken off the list."""
 _SAID: Final = "said"
 _EARLIER: Final = "earlier"
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
@@ -108,16 +106,16 @@ class Partition:
         value = {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
         return {**value, **({"task": self.task} if self.task else {})}
 
-    def listing(
-        self, at: datetime, expected: int | None = None, due: float | None = None, *, is_closing: bool = False
-    ) -> Put:
-        """The write that lists it, with the time (seconds since 1970) before which it has nothing to do.
-
-        ``is_closing``: it is about to be taken off the list.
-        """
+    def listing(self, at: datetime, expected: int | None = None, due: float | None = None) -> Put:
+        """The write that lists it, with the time (seconds since 1970) before which it has nothing to do."""
         where, key = self.place
-        value = self.to_value() | ({} if due is None else {"due": due}) | ({CLOSING: True} if is_closing else {})
+        value = self.to_value() | ({} if due is None else {"due": due})
         return Put(namespace=where, key=key, value=encode_json(value, what="outbox"), updated_at=at, expected=expected)
+
+    def unlisting(self, expected: int) -> Remove:
+        """The write that takes it off the list, unless something came in after ``expected``, the listing's version."""
+        where, key = self.place
+        return Remove(namespace=where, key=key, expected=expected)
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Partition:

@@ -71,6 +71,11 @@ def pack_namespace(namespace: Namespace) -> str:
     return _COMPACT.encode(namespace)
 
 
+def waits_for_disk(batches: Iterable[Sequence[Write]]) -> bool:
+    """Whether the transaction of ``batches`` has to survive a power loss."""
+    return any(getattr(write, "waits_for_disk", type(write) is not Check) for batch in batches for write in batch)
+
+
 def by_namespace(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
     """The distinct ``keys`` of each namespace, in their order."""
     found: dict[Namespace, dict[str, None]] = {}
@@ -263,7 +268,8 @@ class Put:
     ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
     ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
     (0: nothing), None any. The version becomes higher than ``above``, for a row that takes another one's place.
-    ``is_new``: its key is random, so there is no need to read what may be there.
+    ``is_new``: its key is random, so there is no need to read what may be there. ``waits_for_disk`` False: a power loss
+    may undo it, but no later write without it; SQLite and PostgreSQL then commit sooner.
     """
 
     namespace: Namespace
@@ -277,6 +283,7 @@ class Put:
     above: int = 0
     expiry: Expiry | None = None
     is_new: bool = False
+    waits_for_disk: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

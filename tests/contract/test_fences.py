@@ -195,7 +195,7 @@ def a_worker(two: Two) -> Iterator[None]:
         worker = pipeline_on(two.writer, other, asked)
         run(worker.outbox.put(Partition(ADA), [said(CANARY)]))
         yield None
-        run(worker.process(Partition(ADA), 1))
+        run(worker.process(Partition(ADA)))
 
 
 def an_import(two: Two, folder: Path) -> Iterator[None]:

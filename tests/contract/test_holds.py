@@ -82,7 +82,7 @@ class World:
             run(self.outbox.put(Partition(user), [said(f"{user} said this")]))
             pipeline = Pipeline(self.service.scope, Scripted(fails), outbox=self.outbox)
             with suppress(RuntimeError):
-                run(pipeline.process(Partition(user), 1))
+                run(pipeline.process(Partition(user)))
 
     def texts(self, user: str) -> Counter[str]:
         """Every text in every row of the user, with how often it is there."""

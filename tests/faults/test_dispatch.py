@@ -207,7 +207,7 @@ def waiting_in(url: str, store: MemoryStore) -> tuple[int, int]:
             "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo' AND task_name = 'inference_core.process'"
         ).fetchall()[0]
     outbox = Outbox(store.engine, FrozenClock())
-    messages = sum(run(store.engine.count([one.messages])) for one, _ in run(outbox.partitions()))
+    messages = sum(run(store.engine.count([one.messages])) for one in run(outbox.partitions()))
     return messages, jobs
 
 

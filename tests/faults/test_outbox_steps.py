@@ -39,4 +39,4 @@ def test_after_kill_9_at_every_step_each_message_has_one_effect(kind: str, tmp_p
     assert sum(len(job.value["added"]) for job in done) == len(expected)
     assert (left.partitions, left.waiting, left.dead) == (0, 0, 0)
     assert int(agents) >= len(expected)
-    assert int(workers) >= 15 * len(expected)
+    assert int(workers) >= 12 * len(expected)

@@ -138,10 +138,10 @@ def test_regression_whatever_fails_does_not_end_the_worker(store: MemoryStore, m
     outages: list[Exception] = [StoreUnavailable("down"), ValueError("a row that cannot be read")]
     partitions, process = pipeline.outbox.partitions, pipeline.process
 
-    def read() -> object:
+    def read(tasks: Sequence[str | None]) -> object:
         if len(outages) == 2:
             raise outages.pop(0)
-        return partitions()
+        return partitions(tasks)
 
     def work(*given: object, **options: object) -> object:
         if outages:
@@ -199,8 +199,7 @@ def test_regression_messages_in_whose_midst_a_worker_ended_are_worked_on_one_aft
     pipeline = pipeline_on(store, watched, clock)
     for user in USERS:
         put(pipeline.outbox, said("hello"), partition=user)
-        for _, version in run(pipeline.outbox.partitions()):
-            run(claiming(pipeline.outbox, user, version))
+        run(claiming(pipeline.outbox, user))
     clock._moment = clock.now().replace(year=2030)
     assert Worker(pipeline).drain().messages == 8
     assert most == [1] * 8
@@ -308,7 +307,7 @@ def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
     put(pipeline.outbox, said("hello"))
     one, looks = Worker(pipeline, interval_s=0.01), iter([run(pipeline.partitions())])
 
-    async def once() -> list[tuple[Partition, int]]:
+    async def once() -> list[Partition]:
         for found in looks:
             return found
         raise StoreUnavailable("the database is away")

@@ -48,6 +48,7 @@ from inference_core.stores.backend import (
     namespace_of,
     pack_namespace,
     unpack_namespace,
+    waits_for_disk,
 )
 from inference_core.stores.backends.sql.base import (
     ALIVE,
@@ -204,10 +205,10 @@ class Connection(psycopg.Connection[Any]):
         finally:
             self.silence_s = before
 
-    def begin(self) -> None:
+    def begin(self, *, waits_for_disk: bool) -> None:
         """Begins a transaction with the settings of the store's writes; in a pipeline, without waiting."""
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        self.execute(_WRITING, (self.is_durable,))
+        self.execute(_WRITING, (self.is_durable and waits_for_disk,))
 
     @contextmanager
     def writing(self) -> Generator[None]:
@@ -644,7 +645,7 @@ class PostgresBackend(SqlBackend):
             try:
                 with connection.pipeline() as pipeline:
                     while True:
-                        connection.begin()
+                        connection.begin(waits_for_disk=waits_for_disk(batches))
                         if made:
                             roots = [pack_namespace(scope[:1]) for scope in made]
                             connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))

@@ -54,6 +54,7 @@ from inference_core.stores.backend import (
     pack_namespace,
     to_micros,
     unpack_namespace,
+    waits_for_disk,
 )
 from inference_core.stores.backends.rows import lost
 from inference_core.stores.backends.sql.base import (
@@ -279,9 +280,15 @@ class SqliteConnections:
             return self.attempt(read, is_patient=True)
 
     @contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection]:
-        """The writer, in a transaction that is durable afterwards. Raises ReadOnlyStore, StoreUnavailable."""
+    def transaction(self, *, waits_for_disk: bool = True) -> Generator[sqlite3.Connection]:
+        """The writer, in a transaction that is durable afterwards. Raises ReadOnlyStore, StoreUnavailable.
+
+        Without ``waits_for_disk`` it is durable once a later one is.
+        """
+        is_late = self._durable and not waits_for_disk
         with self._turn() as writer:
+            if is_late:
+                writer.execute("PRAGMA synchronous = NORMAL")
             writer.execute("BEGIN IMMEDIATE")
             try:
                 yield writer
@@ -297,6 +304,8 @@ class SqliteConnections:
             finally:
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
+                if is_late:
+                    writer.execute("PRAGMA synchronous = FULL")
 
     def settle(self) -> None:
         """Moves what is in the log to ``memory_rows``, where reads find it."""
@@ -799,7 +808,7 @@ class SqliteBackend(SqlBackend):
         made = {write.namespace for write in writes if isinstance(write, Put)}
         scopes, keys = {write.namespace for write in writes}, {(write.namespace, write.key) for write in writes}
         checks = {(write.namespace, write.key) for batch in rows for write in batch if isinstance(write, Check)} - keys
-        with self.connections.transaction() as writer:
+        with self.connections.transaction(waits_for_disk=waits_for_disk(batches)) as writer:
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
 

@@ -81,7 +81,7 @@ def test_when_a_source_goes_it_is_made_anew_or_ends(store: MemoryStore, clock: F
     assert len(drawn(life)) == 2
     life.works(DAY)
     life.works(DAY)
-    assert run(life.pipeline.outbox.due(["insights"])) == []
+    assert run(life.pipeline.outbox.partitions(["insights"])) == []
 
 
 def test_without_a_model_none_is_made_and_orphans_end_unless_they_are_pinned(

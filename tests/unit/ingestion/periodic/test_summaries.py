@@ -73,7 +73,7 @@ def test_a_session_is_summed_up_once_when_it_is_quiet(store: MemoryStore, clock:
     assert life.all(session_id="other") == []
     assert run(all_said(life.pipeline.outbox, Partition("ada"))) == []
     life.works(DAY)
-    assert run(life.pipeline.outbox.due(["sessions"])) == []
+    assert run(life.pipeline.outbox.partitions(["sessions"])) == []
     assert len(life.summaries()) == 1
 
 
