@@ -10,10 +10,12 @@ from typing import Any
 from inference_core import AgentMemoryStoreService
 from inference_core.clock import Clock
 from inference_core.effects import run
+from inference_core.ingestion.undo import undo_changes
 from inference_core.ingestion.worker import BatchReport, Pipeline
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
 from inference_core.outbox.outbox import Claim, Limits, Outbox
 from inference_core.outbox.partitions import Partition
+from inference_core.services.operations.scope import MemoryScope
 
 ADA = Partition("ada")
 Script = Callable[[Sequence[ConversationMessage], Sequence[KnownMemory]], Extraction]
@@ -88,6 +90,11 @@ async def claiming(outbox: Outbox, partition: Partition = ADA) -> Claim | None:
 def step(pipeline: Pipeline, partition: Partition = ADA) -> BatchReport:
     """Works on one batch."""
     return run(pipeline.process(partition))
+
+
+def undone(scope: MemoryScope, user: str, **chosen: Any) -> int:
+    """Undoes a job or a session; how many memories were removed."""
+    return len(run(undo_changes(scope, user, **chosen)).removed)
 
 
 def contents(store: Any, user: str = "ada", agent: str | None = None) -> list[str]:

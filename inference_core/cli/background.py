@@ -264,7 +264,7 @@ def undo(
     Restores memories to their state before; added ones are removed. Later changes by others stay, and so do pinned
     memories. With --session, its waiting and failed messages are removed too, also those in --outbox.
     """
-    from inference_core.ingestion.jobs import undo_changes
+    from inference_core.ingestion.undo import undo_changes
 
     if (job and session) or all(given is None for given in (job, session, agent, since, until)):
         raise InvalidInput("Pass --job or --session, or --agent, --since or --until")

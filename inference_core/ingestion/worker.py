@@ -31,9 +31,9 @@ from inference_core.errors import (
     only_warned,
 )
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
-from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler, insight_work, session_work
+from inference_core.ingestion.undo import is_done, job_put
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin

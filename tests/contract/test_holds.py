@@ -16,13 +16,12 @@ from databases import database
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from mongo_support import mongodb
-from outbox_support import Scripted, said
+from outbox_support import Scripted, said, undone
 
 import inference_core
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
 from inference_core.effects import run
 from inference_core.errors import Held, InvalidInput, MemoryNotFound, UserErased
-from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.worker import Pipeline
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
@@ -179,7 +178,7 @@ REMOVERS: dict[str, tuple[Callable[[World], object], str]] = {
     "purge": (lambda world: purge_user_memories(world.store, "ada"), "held"),
     "purge a category": (lambda world: purge_user_memories(world.store, "ada", "semantic"), "held"),
     "erase": (_erase, "held"),
-    "undo": (lambda world: run(undo(world.service.scope, "ada", session_id="s")), "held"),
+    "undo": (lambda world: undone(world.service.scope, "ada", session_id="s"), "held"),
     "an item of the application": (lambda world: world.store.delete(("ada", "items"), "i"), "held"),
     "forget": (lambda world: _lifecycle(world, ForgettingPolicy(max_memories={"all": 1})), "passed over"),
     "forget for good": (
@@ -339,7 +338,7 @@ def test_holds_are_audited_and_no_undo_ends_them(world: World) -> None:
     told = [event.operation for event in world.sync.audit("ada") if "hold" in event.operation]
     assert sorted(told) == ["hold", "hold", "release hold"]
     with pytest.raises(Held):
-        run(undo(world.service.scope, "ada", session_id="s"))
+        undone(world.service.scope, "ada", session_id="s")
     assert world.sync.list_holds("ada") == [second]
 
 

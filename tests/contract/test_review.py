@@ -11,11 +11,11 @@ import pytest
 from databases import KINDS, database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from outbox_support import undone
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, Trust, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite, VersionConflict
-from inference_core.ingestion.jobs import undo
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import AUDIT, VERSIONS
 from inference_core.services.operations import review
@@ -285,7 +285,7 @@ def test_erasing_a_user_erases_what_waits(service: AgentMemoryStoreService, time
 def test_undo_of_a_session_removes_what_waits(service: AgentMemoryStoreService):
     offer(service, session_id="s")
     offer(service, "another", source=MemorySource(origin=Origin.TOOL))
-    assert run(undo(service.scope, U, session_id="s")) == 0
+    assert undone(service.scope, U, session_id="s") == 0
     assert waiting(service) == ["another"]
 
 

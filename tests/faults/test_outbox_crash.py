@@ -23,7 +23,7 @@ from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.effects import Operation, run
 from inference_core.errors import DeadlineExceeded, ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import worker
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.undo import jobs
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox import partitions as queue
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory

@@ -15,7 +15,7 @@ from step_process import everything_said, step_through
 from inference_core import open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.undo import jobs
 from inference_core.outbox import partitions as queue
 
 

@@ -14,9 +14,9 @@ from test_outbox_crash import FAULTS, INSTEAD_OR_AFTER, ONE_OR_TWO, with_fault
 
 from inference_core import open_store
 from inference_core.effects import run
-from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.ingestion.periodic.summaries import all_said
+from inference_core.ingestion.undo import jobs
 from inference_core.outbox import partitions as queue
 from inference_core.outbox.partitions import Partition
 from inference_core.testing import FrozenClock
@@ -79,6 +79,6 @@ def test_after_a_fault_at_any_effect_there_is_one_and_nothing_is_lost(
             assert old.value["superseded_by"] == next(one.id for one in made if one.content == holding)
             assert run(all_said(life.pipeline.outbox, Partition("ada"))) == []
             assert run(queue.status(life.pipeline.outbox.engine, clock)).dead == 0
-            done = [row for row in run(jobs.jobs(life.service.scope, "ada")) if row.value["model_calls"]]
+            done = [row for row in run(jobs(life.service.scope, "ada")) if row.value["model_calls"]]
             assert len(done) == 2
     assert len(came) > 8

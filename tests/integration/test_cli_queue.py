@@ -13,7 +13,7 @@ from inference_core import open_store
 from inference_core.cli import main
 from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.undo import jobs
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Outbox
 from inference_core.testing import FrozenClock
