@@ -123,14 +123,8 @@ class MessageWork:
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
         messages = [waiting.message for waiting in claim.batch]
-        return consolidated(
-            scope,
-            claim.partition.user_id,
-            extraction.candidates,
-            messages,
-            claim.job_id,
-            earlier=claim.earlier,
-        )
+        user, found = claim.partition.user_id, extraction.candidates
+        return consolidated(scope, user, found, messages, claim.job_id, earlier=claim.earlier)
 
     async def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> list[Write]:
         """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""
@@ -159,12 +153,12 @@ class Pipeline:
         self.scope = scope
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self.periodic = periodic or PeriodicWork()
-        self._messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
-        self._tasks = self.periodic.works(self.outbox)
+        messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
+        self._handlers: dict[str | None, TaskHandler] = {None: messages, **self.periodic.works(self.outbox)}
 
     def partitions(self) -> Operation[list[Partition]]:
         """The partitions that may have work to do now."""
-        return self.outbox.partitions([None, *self._tasks])
+        return self.outbox.partitions(self._handlers)
 
     async def process(self, partition: Partition, *, alone: bool = True) -> BatchReport:
         """Works on one batch of ``partition``. Raises StoreError; the claimed messages are then retried later.
@@ -203,7 +197,7 @@ class Pipeline:
             zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
         scope = replace(self.scope, namespaces=namespaces, zone=zone)
         try:
-            work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
+            work = self._handlers[claim.partition.task]
             extraction = claim.extraction
             if extraction is None:
                 await scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
