@@ -13,8 +13,7 @@ from inference_core.effects import run
 from inference_core.ingestion.undo import undo_changes
 from inference_core.ingestion.worker import BatchReport, Pipeline
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
-from inference_core.outbox.outbox import Claim, Limits, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
 from inference_core.services.operations.scope import MemoryScope
 
 ADA = Partition("ada")

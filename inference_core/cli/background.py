@@ -226,7 +226,7 @@ def queue(
 
     status counts them, list shows the failed ones and why they failed, retry queues these again, drop deletes them.
     """
-    from inference_core.outbox.partitions import dead_letters, drop, retry, status
+    from inference_core.outbox.outbox import dead_letters, drop, retry, status
 
     if keys and action in ("status", "list"):
         raise typer.BadParameter(f"{action} takes no keys")

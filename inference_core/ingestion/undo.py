@@ -33,9 +33,8 @@ from inference_core.memory.namespaces import (
 )
 from inference_core.memory.record import WOULD_END, MemoryRecord
 from inference_core.memory.text import encode_json, moment_field, text_field
-from inference_core.outbox.messages import Extraction, mended, session_label, session_name
-from inference_core.outbox.outbox import RESULT
-from inference_core.outbox.partitions import DEAD, DEAD_LIST, KEPT, OUTBOX, STATE, marks_of
+from inference_core.outbox.messages import Extraction, marks_of, mended, session_label, session_name
+from inference_core.outbox.outbox import DEAD, DEAD_LIST, KEPT, OUTBOX, RESULT, STATE
 from inference_core.services.operations.audit import events_of
 from inference_core.services.operations.review import pending_rows
 from inference_core.services.operations.scope import (

@@ -26,12 +26,14 @@ from inference_core.outbox.messages import (
     OTHER_PARTS,
     ConversationMessage,
     Transcript,
+    mark,
+    marks_of,
     mended,
     session_label,
     split_text,
+    unmarked,
 )
-from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
+from inference_core.outbox.outbox import Outbox, Partition, check_outbox
 from inference_core.services.operations.review import proposal
 from inference_core.services.operations.save import has_to_wait
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, retried

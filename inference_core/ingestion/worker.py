@@ -38,8 +38,7 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_labe
 from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory, any_outside, session_name
-from inference_core.outbox.outbox import Claim, Limits, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Check, Write

@@ -34,7 +34,7 @@ from inference_core.lifecycle.ledger import (
     sweep,
 )
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
-from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
+from inference_core.outbox.outbox import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.fence import Fences, fences_of

@@ -18,8 +18,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
 from inference_core.ingestion.worker import Pipeline
 from inference_core.outbox.messages import ConversationMessage
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Limits, Outbox, Partition, Waiting
 from inference_core.services.context_builder import RecentMessages
 from inference_core.services.operations import messages
 from inference_core.services.user_memories import purge_user_memories

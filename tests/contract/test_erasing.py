@@ -34,7 +34,7 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
 from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEUE_ROOT, ROOTS, encode_label
-from inference_core.outbox.partitions import OUTBOX, Partition
+from inference_core.outbox.outbox import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.server.identity.auth import Permission, create_key
 from inference_core.stores.backend import Backend, Check, Put

@@ -29,8 +29,7 @@ from inference_core.lifecycle.repairs import find_damage, find_secrets, mend, re
 from inference_core.lifecycle.retention import RetentionPolicy, retain
 from inference_core.memory.namespaces import HOLDS
 from inference_core.memory.redaction import Guard
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import DEAD, Partition, drop
+from inference_core.outbox.outbox import DEAD, Limits, Outbox, Partition, drop
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.user_memories import delete_user_memory_entries, purge_user_memories

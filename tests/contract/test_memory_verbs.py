@@ -33,7 +33,7 @@ from inference_core.errors import (
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
 

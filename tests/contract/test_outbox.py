@@ -20,10 +20,9 @@ from inference_core.errors import ModelError, StoreError, StoreUnavailable, Vers
 from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.worker import BatchOutcome, MessageWork
 from inference_core.memory.types import MemoryType
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Claim, Limits, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.factory import engine_of
 from inference_core.testing import FrozenClock

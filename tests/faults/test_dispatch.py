@@ -33,8 +33,7 @@ from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.procrastinate_dispatch import Dispatcher
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 T = TypeVar("T")

@@ -25,10 +25,9 @@ from inference_core.errors import DeadlineExceeded, ModelError, StoreError, Stor
 from inference_core.ingestion import worker
 from inference_core.ingestion.undo import jobs
 from inference_core.ingestion.worker import Pipeline, Worker
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.testing import FrozenClock
 
 FAULTS = {

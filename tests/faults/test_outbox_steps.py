@@ -16,7 +16,7 @@ from inference_core import open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run
 from inference_core.ingestion.undo import jobs
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -17,8 +17,8 @@ from inference_core.effects import run
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.ingestion.periodic.summaries import all_said
 from inference_core.ingestion.undo import jobs
-from inference_core.outbox import partitions as queue
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox import outbox as queue
+from inference_core.outbox.outbox import Partition
 from inference_core.testing import FrozenClock
 
 NUMBERS = count()

@@ -22,7 +22,7 @@ from inference_core.agents import from_settings
 from inference_core.cli import background
 from inference_core.clock import SystemClock
 from inference_core.effects import run
-from inference_core.outbox import partitions
+from inference_core.outbox import outbox as queue
 from inference_core.server.api.airi import AIRI_ROUTES, add_airi
 from inference_core.server.api.routes import ALL_ROUTES
 from inference_core.server.app import create_app
@@ -215,7 +215,7 @@ def test_a_worker_that_runs_takes_over_what_is_changed(
                 time.sleep(0.01)
 
         def waiting() -> int:
-            return run(partitions.status(store.engine, SystemClock())).waiting
+            return run(queue.status(store.engine, SystemClock())).waiting
 
         with ThreadPoolExecutor(1) as beside:
             changing = beside.submit(change)

@@ -38,8 +38,7 @@ from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import Space
 from inference_core.memory.receipt import Receipt
 from inference_core.outbox.messages import Extraction
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Waiting
+from inference_core.outbox.outbox import Outbox, Waiting
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.snapshot import Snapshot

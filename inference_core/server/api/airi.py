@@ -27,8 +27,8 @@ from inference_core.context.items import ContextItem
 from inference_core.effects import arun
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.messages import NO_THREAD
-from inference_core.outbox.partitions import Partition, Waiting, marks_of
+from inference_core.outbox.messages import NO_THREAD, marks_of
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.server.api import wire
 from inference_core.server.api.routes import Call, Caller, Route, route
 from inference_core.server.identity.auth import Permission, path_of

@@ -27,7 +27,7 @@ from inference_core.lifecycle.archive import forgotten, restore
 from inference_core.lifecycle.forgetting import ForgettingPolicy, forget
 from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox import partitions
+from inference_core.outbox import outbox as queue
 from inference_core.server import problems
 from inference_core.server.api import wire
 from inference_core.server.api.jobs import BEAT_S, TELL_S, Jobs, Kind, StoredJob, save_each
@@ -669,7 +669,7 @@ async def get_users(request: Request, cursor: str | None = None, limit: Limit = 
 async def get_queue(request: Request) -> wire.Queue:
     """How many messages of all users wait, for how long the oldest (seconds), and how many have failed."""
     service: AgentMemoryStoreService = request.app.state.service
-    found = await arun(partitions.status(service.scope.engine, service.scope.clock), service.timeout)
+    found = await arun(queue.status(service.scope.engine, service.scope.clock), service.timeout)
     return wire.Queue.model_validate(found)
 
 
@@ -677,7 +677,7 @@ async def get_queue(request: Request) -> wire.Queue:
 async def get_dead_letters(request: Request) -> wire.DeadLetters:
     """The messages that no memories could be made of, and why."""
     service: AgentMemoryStoreService = request.app.state.service
-    found = await arun(partitions.dead_letters(service.scope.engine), service.timeout)
+    found = await arun(queue.dead_letters(service.scope.engine), service.timeout)
     return wire.DeadLetters(dead=[wire.DeadLetter.of(one) for one in found])
 
 
@@ -686,14 +686,14 @@ async def retry_dead_letters(request: Request, body: wire.Letters) -> wire.Count
     """Puts failed messages back into the outbox; without keys, all."""
     service: AgentMemoryStoreService = request.app.state.service
     engine, clock = service.scope.engine, service.scope.clock
-    return wire.Count(count=await arun(partitions.retry(engine, clock, body.keys), service.timeout))
+    return wire.Count(count=await arun(queue.retry(engine, clock, body.keys), service.timeout))
 
 
 @route("POST", "/v1/admin/dead-letters/drop", Permission.ADMIN)
 async def drop_dead_letters(request: Request, body: wire.Letters) -> wire.Count:
     """Permanently removes failed messages; without keys, all."""
     service: AgentMemoryStoreService = request.app.state.service
-    return wire.Count(count=await arun(partitions.drop(service.scope.engine, body.keys), service.timeout))
+    return wire.Count(count=await arun(queue.drop(service.scope.engine, body.keys), service.timeout))
 
 
 ALL_ROUTES: Final = ROUTES

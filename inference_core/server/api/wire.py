@@ -13,7 +13,7 @@ from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryStoreDocument
 from inference_core.memory.text import MAX_CONTENT_BYTES, moment_field, share_field, text_field, texts_field
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox import partitions
+from inference_core.outbox import outbox as queue
 from inference_core.server.problems import Problem
 from inference_core.services.operations.delete import ForgottenMemory
 from inference_core.services.operations.prompt_context import DEFAULT_MAX_MEMORIES, DEFAULT_MAX_TOKENS
@@ -466,7 +466,7 @@ class DeadLetter(BaseModel):
     tries: int
 
     @classmethod
-    def of(cls, one: partitions.DeadMessage) -> DeadLetter:
+    def of(cls, one: queue.DeadMessage) -> DeadLetter:
         """The message for a response."""
         return cls(key=one.key, user_id=one.partition.user_id, text=one.text, reason=one.reason, tries=one.tries)
 

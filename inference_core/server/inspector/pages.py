@@ -27,7 +27,7 @@ from inference_core.memory.record import CITES, MemoryStoreDocument, neighbours_
 from inference_core.memory.text import moment_field, text_field, texts_field, word_changes
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MEMORY_TYPES
-from inference_core.outbox import partitions
+from inference_core.outbox import outbox as queue
 from inference_core.server.api.jobs import Jobs
 from inference_core.server.api.wire import Erasure
 from inference_core.server.identity.auth import LASTS_S, PREFIX, Permission, cookie_name
@@ -396,8 +396,8 @@ async def audit(look: Looking, memory: str = "", after: str | None = None) -> di
 async def outbox(look: Looking) -> dict[str, Any]:
     """How many messages of all users wait to become memories, and those that failed."""
     engine, clock = look.scope.engine, look.scope.clock
-    state = await arun(partitions.status(engine, clock), look.timeout)
-    found = await arun(partitions.dead_letters(engine, _PAGE), look.timeout)
+    state = await arun(queue.status(engine, clock), look.timeout)
+    found = await arun(queue.dead_letters(engine, _PAGE), look.timeout)
     letters = [
         {"key": one.key, "user": one.partition.user_id, "text": cut(one.text, 400), "tries": one.tries}
         | {"reason": cut(one.reason, 400)}
@@ -487,9 +487,9 @@ async def settle(look: Look, form: Form) -> str:
     keys = [form["key"]] if form.get("key") else None
     engine = look.scope.engine
     if form.get("do") == "retry":
-        done = await arun(partitions.retry(engine, look.scope.clock, keys), look.timeout)
+        done = await arun(queue.retry(engine, look.scope.clock, keys), look.timeout)
     elif form.get("do") == "drop":
-        done = await arun(partitions.drop(engine, keys), look.timeout)
+        done = await arun(queue.drop(engine, keys), look.timeout)
     else:
         raise Refusal(422, "invalid-input", "Say whether to retry or to drop")
     said = {"retry": "retried", "drop": "dropped"}[form["do"]] if done else "gone"

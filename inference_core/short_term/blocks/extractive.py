@@ -20,8 +20,7 @@ from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.messages import label, mended, session_label, split_text
-from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.outbox.messages import label, mark, marks_of, mended, session_label, split_text, unmarked
 from inference_core.outbox.said import Said, holds
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.review import proposal

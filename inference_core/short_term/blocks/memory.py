@@ -49,9 +49,12 @@ from inference_core.outbox.messages import (
     is_of_another,
     is_plain,
     label,
+    mark,
+    marks_of,
+    noted_outside,
     traced,
+    unmarked,
 )
-from inference_core.outbox.partitions import mark, marks_of, noted_outside, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, present_as, put_of, record_of, retried

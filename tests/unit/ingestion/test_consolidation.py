@@ -45,8 +45,7 @@ from inference_core.outbox.messages import (
     extraction_from_json,
     extraction_to_json,
 )
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.stores.backend import Row, Write
 from inference_core.testing import FrozenClock
 

@@ -30,8 +30,7 @@ from inference_core.ingestion.undo import jobs, undo_changes
 from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import retry
+from inference_core.outbox.outbox import Limits, Outbox, retry
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import FrozenClock

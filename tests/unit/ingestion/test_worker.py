@@ -17,9 +17,9 @@ from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.testing import FrozenClock
 
 USERS = [Partition(f"user{number}") for number in range(8)]
@@ -267,7 +267,7 @@ PROGRAM = """
 import time
 from outbox_support import pipeline_on, put, said
 from inference_core import open_store
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.ingestion.worker import Worker
 
 asked = []

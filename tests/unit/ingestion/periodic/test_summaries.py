@@ -25,9 +25,9 @@ from inference_core.ingestion.periodic.summaries import (
 from inference_core.ingestion.periodic.summaries import SessionContent as Content
 from inference_core.ingestion.undo import jobs
 from inference_core.memory.trust import Trust
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import NO_THREAD, Candidate, Extraction, Role
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
