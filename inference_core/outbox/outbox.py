@@ -328,8 +328,7 @@ class Outbox:
             ]
             try:
                 await self.engine.write(writes, since=since)
-            except VersionConflict:
-                # Some are waiting or marked already.
+            except VersionConflict:  # some are waiting or marked already
                 rows = await self.engine.get([(scope, key) for scope in (marks, waiting) for key in fresh])
                 known = {row.key for row in rows if row}
                 fresh = {key: one for key, one in fresh.items() if key not in known}
@@ -368,8 +367,8 @@ class Outbox:
         rows = await self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
         waiting = [Waiting.of(row) for row in reversed(rows)]
         if not waiting:
-            with suppress(VersionConflict):  # a message has come in between
-                if listed:
+            if listed:
+                with suppress(VersionConflict):  # a message has come in between
                     await self.engine.write([partition.unlisting(listed)])
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
@@ -388,9 +387,8 @@ class Outbox:
         if not batch:
             return None
         earlier = await self._earlier(partition, batch[0].message)
-        if len(batch) < count:
-            listed = 0
-        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier, listed)
+        is_all = len(batch) >= count
+        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier, listed if is_all else 0)
 
     async def claim(self, found: Claim) -> Claim | None:
         """Claims what `next_batch` found; None if another worker did."""
@@ -402,7 +400,7 @@ class Outbox:
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
             tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
-            # It need not wait for the disk: a power loss ends this worker too, and `keep` makes the lease durable.
+            # It need not wait for the disk: if a power loss undoes it, only one worker can `keep`, which is durable.
             lease = replace(self._lease(found.partition, until, tries, found.token), waits_for_disk=False)
             token, *_ = await self.engine.write([lease, *found.fence])
         except VersionConflict:
