@@ -6,18 +6,18 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute
 
 from inference_core import __version__
 from inference_core.effects import Operation, arun
@@ -51,6 +51,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 READY_S: Final = 1.0
+_PROBLEM: Final = {
+    "description": "An error.",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
 _VERSION: Final = re.compile(r'"([0-9]{1,18})"\Z')
 
 
@@ -71,30 +75,48 @@ class Needs:
             raise Refusal(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One route: its method and path, who may use it, and what answers. ``options`` are FastAPI's."""
-
-    method: str
-    path: str
-    permission: Permission | None
-    endpoint: Callable[..., Awaitable[Any]]
-    options: dict[str, Any]
-
-
+Route = APIRoute
 ROUTES: Final = list[Route]()
 
 
 def route(
-    method: str, path: str, permission: Permission | None, *, table: list[Route] = ROUTES, **options: Any
+    method: str,
+    path: str,
+    permission: Permission | None,
+    *,
+    table: list[Route] = ROUTES,
+    kind: type[Route] = Route,
+    responses: Mapping[int | str, Any] = MappingProxyType({}),
+    **options: Any,
 ) -> Callable[[F], F]:
-    """Adds a function to a ``table`` of routes. ``permission`` None makes it public; the gate's `PUBLIC` lists it."""
+    """Adds a function to a ``table`` of routes, which any number of applications share.
+
+    ``permission`` None makes it public; the gate's `PUBLIC` lists it. ``responses`` and ``options`` are FastAPI's.
+    """
 
     def add(endpoint: F) -> F:
-        table.append(Route(method, path, permission, endpoint, options))
+        table.append(
+            kind(
+                path,
+                endpoint,
+                methods=[method],
+                operation_id=endpoint.__name__,
+                dependencies=[Depends(Needs(permission))],
+                openapi_extra={"security": [{"key": [permission.value]}] if permission else []},
+                responses={"default": _PROBLEM, **responses},
+                **options,
+            )
+        )
         return endpoint
 
     return add
+
+
+def needed(one: BaseRoute) -> Permission | None:
+    """The permission that a route needs; None: it is public, or does not say."""
+    asked = one.dependant.dependencies if isinstance(one, Route) else ()
+    found = [*(each.call for each in asked), getattr(getattr(one, "endpoint", None), "needs", None)]
+    return next((each.permission for each in found if isinstance(each, Needs)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,43 +163,6 @@ async def call_of(
         service.timeout,
         request.scope.get("root_path", ""),
     )
-
-
-class QuickRoute(APIRoute):
-    """A route with a fast path, for endpoints that take a `Call`, or a `Call` and a body, and return a model.
-
-    It bypasses FastAPI if the request is valid and allowed, as resolving dependencies takes about as long as a recall.
-    FastAPI describes the route, and answers all other requests.
-    """
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        asked = [one.call for one in self.dependant.dependencies]
-        needs = next((one for one in asked if isinstance(one, Needs)), None)
-        self._permission = needs and needs.permission
-        hints = get_type_hints(endpoint)
-        body: Any = hints.pop("body", None)
-        result: Any = hints.pop("return", None)
-        is_model = isinstance(result, type) and issubclass(result, BaseModel)
-        self._is_quick = is_model and hints == {"call": Call} and bool(self._permission) and asked == [needs, call_of]
-        self._body: type[BaseModel] | None = body
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers the request, on the fast path if it can."""
-        state, body = scope.get("state", {}), None
-        is_quick = self._is_quick and "body" in state and self._permission in state["principal"].permissions
-        if is_quick and self._body:
-            is_quick = (b"content-type", b"application/json") in scope["headers"]
-            with suppress(ValidationError):
-                body = self._body.model_validate_json(state["body"]) if is_quick else None
-        if not is_quick or scope["method"] not in (self.methods or ()) or (self._body and body is None):
-            await super().handle(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        call = await call_of(request)
-        found: BaseModel = await (self.endpoint(call) if body is None else self.endpoint(call, body))
-        content = type(found).__pydantic_serializer__.to_json(found)
-        await Response(content, self.status_code or 200, media_type="application/json")(scope, receive, send)
 
 
 Caller = Annotated[Call, Depends(call_of)]
@@ -694,7 +679,3 @@ async def drop_dead_letters(request: Request, body: wire.Letters) -> wire.Count:
     """Permanently removes failed messages; without keys, all."""
     service: AgentMemoryStoreService = request.app.state.service
     return wire.Count(count=await arun(partitions.drop(service.scope.engine, body.keys), service.timeout))
-
-
-ALL_ROUTES: Final = ROUTES
-"""`ROUTES` with those of this module: importing it adds them."""

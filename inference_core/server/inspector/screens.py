@@ -267,7 +267,7 @@ def page(path: str, permission: Permission | None, method: str = "GET") -> Calla
         table=SCREENS,
         include_in_schema=False,
         response_model=None,
-        route_class_override=_Screen,
+        kind=_Screen,
     )
 
 
@@ -319,7 +319,7 @@ def _error(request: Request, error: Exception) -> Response:
         case Refusal():
             status, detail = error.status, error.detail
             if status < 400:  # noqa: PLR2004 - no error, but a redirect
-                return error.response()
+                return error.response(request.scope)
         case InferenceCoreError():
             problem = told(error)
             status, detail = problem.status, problem.detail
