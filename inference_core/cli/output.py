@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import InvalidInput
 from inference_core.memory.text import ADDED, REMOVED, SAME, harmless, word_changes
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inference_core.memory.record import MemoryStoreDocument
-
-
-_ALWAYS: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
-_IF_SET: Final = (
-    *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
-    *("supersedes", "superseded_by"),
-)
 
 
 def one_line(text: str) -> str:
@@ -93,21 +86,16 @@ def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
 
 
 def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
-    """A memory as JSON data, without the optional fields that it does not have."""
-    value = document.value
-    ranking = {"score": document.score, "relevance": document.relevance, "explanation": document.explanation}
-    return {
-        "id": document.id,
-        "version": document.version,
-        "content": document.content,
-        **{name: value.get(name) for name in _ALWAYS},
-        **({"space": document.space} if document.space else {}),
-        "metadata": document.metadata,
-        "created_at": document.created_at_iso,
-        "updated_at": document.updated_at_iso,
-        **{name: value[name] for name in _IF_SET if name in value},
-        **{name: figure for name, figure in ranking.items() if figure is not None},
-    }
+    """A memory as JSON data: the fields that the HTTP API tells, two of them under the service's names too.
+
+    ``space`` is there for a memory of a space.
+    """
+    from inference_core.memory.wire import Memory
+
+    told = Memory.of(document).model_dump()
+    told |= {"memory_category": told["category"], "metadata": told["extra_metadata"]}
+    told |= {"space": document.space} if document.space else {}
+    return {name: one.isoformat() if isinstance(one, datetime) else one for name, one in told.items()}
 
 
 def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None:

@@ -27,6 +27,7 @@ from inference_core.lifecycle.archive import forgotten, restore
 from inference_core.lifecycle.forgetting import ForgettingPolicy, forget
 from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.memory.wire import Memory, memories_of
 from inference_core.outbox import partitions
 from inference_core.server import problems
 from inference_core.server.api import wire
@@ -260,7 +261,7 @@ async def list_memories(
         created_after=created_after,
         created_before=created_before,
     )
-    return wire.MemoryList(memories=wire.memories_of(page), next_cursor=page.next_cursor, total=total)
+    return wire.MemoryList(memories=memories_of(page), next_cursor=page.next_cursor, total=total)
 
 
 @route("POST", "/v1/memories/search", Permission.READ)
@@ -272,7 +273,7 @@ async def search_memories(call: Caller, body: wire.Question) -> wire.Found:
 @route("GET", "/v1/memories/{memory_id}", Permission.READ, responses={304: {"description": "It has not changed."}})
 async def get_memory(
     call: Caller, memory_id: MemoryId, response: Response, if_none_match: Annotated[str | None, Header()] = None
-) -> wire.Memory:
+) -> Memory:
     """One memory, with its version as ETag."""
     memory = await _get(call, memory_id, response)
     if if_none_match is not None and if_none_match.strip() in ("*", response.headers["ETag"]):
@@ -302,7 +303,7 @@ async def put_memory(
 @route("PATCH", "/v1/memories/{memory_id}", Permission.WRITE)
 async def update_memory(
     call: Caller, memory_id: MemoryId, body: wire.MemoryChange, response: Response, if_match: IfMatch = None
-) -> wire.Memory:
+) -> Memory:
     """Changes the given fields of a memory."""
     expected = await _expected(call, memory_id, if_match)
     if not await call.run(update, memory_id, expected_version=expected, **body.arguments()):
@@ -323,13 +324,13 @@ async def delete_memory(
         raise MemoryNotFound(memory_id)
 
 
-async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
+async def _get(call: Call, memory_id: str, response: Response) -> Memory:
     """The memory, whose version becomes the ETag of ``response``. Raises MemoryNotFound."""
     document = await call.run(memories.get, memory_id)
     if document is None:
         raise MemoryNotFound(memory_id)
     response.headers["ETag"] = f'"{document.version}"'
-    return wire.Memory.of(document)
+    return Memory.of(document)
 
 
 async def _expected(call: Call, memory_id: str, if_match: str | None) -> int | None:
@@ -401,7 +402,7 @@ async def get_history(call: Caller, memory_id: MemoryId) -> wire.History:
     found = await call.run(memories.history, memory_id)
     if not found:
         raise MemoryNotFound(memory_id)
-    return wire.History(memories=wire.memories_of(found))
+    return wire.History(memories=memories_of(found))
 
 
 @route("GET", "/v1/memories/{memory_id}/why", Permission.READ)
@@ -411,9 +412,9 @@ async def get_why(call: Caller, memory_id: MemoryId, cursor: Cursor = None, limi
     if found.memory is None and found.removed is None and not found.receipts:
         raise MemoryNotFound(memory_id)
     return wire.Reasons(
-        memory=found.memory and wire.Memory.of(found.memory),
+        memory=found.memory and Memory.of(found.memory),
         removed=found.removed and wire.Forgotten.of(found.removed),
-        earlier=wire.memories_of(found.earlier),
+        earlier=memories_of(found.earlier),
         receipts=[one.to_value() | {"id": one.id} for one in found.receipts],
         next_cursor=found.receipts.next_cursor,
     )
@@ -472,7 +473,7 @@ async def export_memories(call: Caller) -> StreamingResponse:
         found, written = page, 0
         while True:
             for one in found:
-                yield wire.Memory.of(one).model_dump_json() + "\n"
+                yield Memory.of(one).model_dump_json() + "\n"
             written += len(found)
             if found.next_cursor is None:
                 break
@@ -497,7 +498,7 @@ async def list_forgotten(call: Caller) -> wire.ForgottenList:
 
 
 @route("POST", "/v1/forgotten/{memory_id}/restore", Permission.WRITE)
-async def restore_memory(call: Caller, memory_id: MemoryId) -> wire.Memory:
+async def restore_memory(call: Caller, memory_id: MemoryId) -> Memory:
     """Restores a forgotten or deleted memory, with its id and history; 409 if another one has the id by now."""
     report = await call.run(restore, [memory_id])
     if report.taken:
@@ -505,7 +506,7 @@ async def restore_memory(call: Caller, memory_id: MemoryId) -> wire.Memory:
     document = await call.run(memories.get_of_any_agent, memory_id)
     if document is None or report.missing:
         raise MemoryNotFound(memory_id)
-    return wire.Memory.of(document)
+    return Memory.of(document)
 
 
 @route("GET", "/v1/pending", Permission.READ)
@@ -517,13 +518,13 @@ async def list_pending(call: Caller, session_id: str | None = None) -> wire.Pend
 
 
 @route("POST", "/v1/pending/{memory_id}/approve", Permission.REVIEW)
-async def approve_pending(call: Caller, memory_id: MemoryId, body: wire.Approval) -> wire.Memory:
+async def approve_pending(call: Caller, memory_id: MemoryId, body: wire.Approval) -> Memory:
     """Makes a pending memory one that the user has stated. Give the permission to an application, never to an agent."""
     approved = await call.run(review.approve_pending, memory_id, body.edit, by=call.scope.actor.id)
     document = await call.run(memories.get_of_any_agent, memory_id) if approved else None
     if document is None:
         raise MemoryNotFound(memory_id)
-    return wire.Memory.of(document)
+    return Memory.of(document)
 
 
 @route("POST", "/v1/pending/{memory_id}/reject", Permission.REVIEW, status_code=204)
