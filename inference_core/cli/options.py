@@ -25,9 +25,16 @@ import typer
 from inference_core.cli.output import note, print_json, working
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.memory.audit import Actor
+from inference_core.memory.namespaces import Space
+from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.settings import MemorySettings, read_settings
+from inference_core.stores.factory import open_configured_store
 from inference_core.stores.urls import parse_url, shown_url
+from inference_core.telemetry import use_json_logs
 
 if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder
@@ -47,13 +54,19 @@ _INTERRUPTED: Final = (
 )
 TYPES: Final = ", ".join(MEMORY_TYPES)
 CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
-Users = Annotated[
-    list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
-]
-Outboxes = Annotated[
-    list[str] | None, typer.Option("--outbox", metavar="URL", help="The outbox, if it is another database.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def option(names: str, text: str, **more: Any) -> Any:
+    """The `typer.Option` with the help ``text`` and these ``names``, as in "--limit -k N": the last is its value's."""
+    flags = names.split()
+    if not flags[-1].startswith("-"):
+        more["metavar"] = flags.pop()
+    return typer.Option(*flags, help=text, **more)
+
+
+Users = Annotated[list[str] | None, option("--user ID", "Only this user's; may be given several times.")]
+Outboxes = Annotated[list[str] | None, option("--outbox URL", "The outbox, if it is another database.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
 
 def account() -> str:
@@ -81,14 +94,12 @@ def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
 ONE_TYPE: Final = one_of(MEMORY_TYPES, "TYPE")
 _ONE_CATEGORY: Final = one_of(MEMORY_CATEGORIES, "CATEGORY")
 Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
-Kind = Annotated[str | None, typer.Option("--type", help=f"Only of this type: {TYPES}.", **ONE_TYPE)]
-Category = Annotated[
-    str | None, typer.Option("--category", help=f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)
-]
+Kind = Annotated[str | None, option("--type", f"Only of this type: {TYPES}.", **ONE_TYPE)]
+Category = Annotated[str | None, option("--category", f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)]
 NewCategory = Annotated[
-    str | None, typer.Option("--category", help=f"One of {CATEGORIES}; by default the type's.", **_ONE_CATEGORY)
+    str | None, option("--category", f"One of {CATEGORIES}; by default the type's.", **_ONE_CATEGORY)
 ]
-Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Your own data, a JSON object.")]
+Metadata = Annotated[str | None, option("--metadata JSON", "Your own data, a JSON object.")]
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
@@ -126,29 +137,20 @@ class Opened:
 class Target:
     """Whose memories in which store a command works on, and whether it prints JSON."""
 
-    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role allows."),
-    ] = None
-    agent: Annotated[
-        str | None,
-        typer.Option("--agent", metavar="NAME", help="Also read and write this agent's own memories."),
-    ] = None
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="The store (default: AGENT_MEMORY_STORE_URL).")
-    ] = None
+    user: Annotated[str, option("--user ID", "The user whose memories these are.")] = ""
+    space: Annotated[str | None, option("--space NAME", "In this shared space, as far as the user's role allows.")] = (
+        None
+    )
+    agent: Annotated[str | None, option("--agent NAME", "Also read and write this agent's own memories.")] = None
+    url: Annotated[str | None, option("--url URL", "The store (default: AGENT_MEMORY_STORE_URL).")] = None
     embeddings: Annotated[
-        str | None,
-        typer.Option("--embeddings", metavar="NAME", help="Embedding model (default: AGENT_MEMORY_EMBEDDINGS)."),
+        str | None, option("--embeddings NAME", "Embedding model (default: AGENT_MEMORY_EMBEDDINGS).")
     ] = None
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    json: Annotated[bool, option("--json", "Print one JSON document.")] = False
 
     @property
     def owner(self) -> Owner:
         """Whose memories: the user's, or those of the space, as this member. Raises InvalidId."""
-        from inference_core.memory.namespaces import Space
-
         return self.user if self.space is None else Space(self.space, member=self.user)
 
     def settings(self, *, creates: bool = False) -> MemorySettings:
@@ -157,8 +159,6 @@ class Target:
         Raises ConfigurationError, also for a file that does not exist unless ``creates`` is set: a mistyped URL must
         not create a store.
         """
-        from inference_core.settings import MemorySettings, read_settings
-
         given: dict[str, Any] = {"store_url": self.url, "embeddings": self.embeddings}
         found = read_settings(MemorySettings, **{name: value for name, value in given.items() if value is not None})
         path = None if creates else parse_url(found.store_url).path
@@ -175,8 +175,6 @@ class Target:
     @contextmanager
     def open_outboxes(self, urls: Sequence[str]) -> Generator[list[StoreEngine]]:
         """The outboxes in these databases. Raises what `open` raises."""
-        from inference_core.stores.factory import open_configured_store
-
         with ExitStack() as opened:
             engines: list[StoreEngine] = []
             for url in urls:
@@ -194,12 +192,6 @@ class Target:
         A database that does not answer is tried again for ``patience_s`` seconds. Raises what `settings` and
         `open_store` raise.
         """
-        from inference_core.memory.audit import Actor
-        from inference_core.memory.spaces import Spaces
-        from inference_core.services.agent_memory_service import AgentMemoryStoreService
-        from inference_core.stores.factory import open_configured_store
-        from inference_core.telemetry import use_json_logs
-
         settings = self.settings(creates=creates)
         if settings.log_format == "json":
             use_json_logs()

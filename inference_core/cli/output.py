@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from inference_core.errors import InvalidInput
+from inference_core.memory.record import WEAK_RELEVANCE
 from inference_core.memory.text import ADDED, REMOVED, SAME, harmless, word_changes
 
 if TYPE_CHECKING:
@@ -25,8 +30,6 @@ def one_line(text: str) -> str:
 
 def console(*, stderr: bool = False) -> Console:
     """Standard output or error: in colour on a terminal, plain text elsewhere and with NO_COLOR."""
-    from rich.console import Console  # slow to import
-
     options: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
     made = Console(**options)
     return Console(color_system=None, **options) if made.no_color else made
@@ -57,8 +60,6 @@ def print_json(document: Any) -> None:
 
 def note(text: str, style: str = "dim") -> None:
     """Prints something besides the result on one line of standard error."""
-    from rich.text import Text
-
     console(stderr=True).print(Text(one_line(text), style), soft_wrap=True)
 
 
@@ -77,25 +78,12 @@ def working(what: str) -> Generator[None]:
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
     """A progress bar on standard error; yields a function to call with how many are done, and of how many."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - slow
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True)) as progress:
         task = progress.add_task("", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
-    """A memory as JSON data: the fields that the HTTP API tells, two of them under the service's names too.
-
-    ``space`` is there for a memory of a space.
-    """
-    from inference_core.memory.wire import Memory
-
-    told = Memory.of(document).model_dump()
-    told |= {"memory_category": told["category"], "metadata": told["extra_metadata"]}
-    told |= {"space": document.space} if document.space else {}
-    return {name: one.isoformat() if isinstance(one, datetime) else one for name, one in told.items()}
 
 
 def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None:
@@ -118,8 +106,6 @@ def word_diff(old: str, new: str) -> str:
 
 def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:
     """Prints memories, numbered from ``first``; below each its type, date, relevance, topic, space, id and score."""
-    from inference_core.memory.record import WEAK_RELEVANCE
-
     rows: list[tuple[str, list[str]]] = []
     for document in documents:
         match document.relevance:
@@ -139,9 +125,6 @@ def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first
 
 def print_numbered(rows: Iterable[tuple[str, Sequence[str]]], first: int = 1) -> None:
     """Prints texts, numbered from ``first``, each with the lines that belong below it."""
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", no_wrap=True, style="bold cyan")
     grid.add_column(overflow="fold")
@@ -154,9 +137,6 @@ def print_numbered(rows: Iterable[tuple[str, Sequence[str]]], first: int = 1) ->
 
 def print_figures(figures: Mapping[str, Any]) -> None:
     """Prints names and values, one pair a line."""
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 2))
     for name, value in figures.items():
         grid.add_row(Text(one_line(name.replace("_", " ")), "bold"), Text(one_line(str(value))))
