@@ -166,6 +166,12 @@ async def call_of(
     )
 
 
+async def service_of(request: Request) -> AgentMemoryStoreService:
+    """The service that the application serves."""
+    return request.app.state.service
+
+
+Service = Annotated[AgentMemoryStoreService, Depends(service_of)]
 Caller = Annotated[Call, Depends(call_of)]
 MemoryId = Annotated[
     str,
@@ -194,9 +200,8 @@ async def get_health() -> wire.Status:
 
 
 @route("GET", "/readyz", None)
-async def get_readiness(request: Request) -> wire.Status:
+async def get_readiness(service: Service) -> wire.Status:
     """Says that the store answers within a second, and takes writes as far as the last one tells."""
-    service: AgentMemoryStoreService = request.app.state.service
     engine = service.scope.engine
 
     async def look() -> None:
@@ -644,39 +649,34 @@ async def _job(call: Call, request: Request, job_id: str) -> StoredJob:
 
 
 @route("GET", "/v1/admin/users", Permission.ADMIN)
-async def get_users(request: Request, cursor: str | None = None, limit: Limit = 50) -> wire.Users:
+async def get_users(service: Service, cursor: str | None = None, limit: Limit = 50) -> wire.Users:
     """Users by id, with their numbers of memories."""
-    service: AgentMemoryStoreService = request.app.state.service
     page = await asyncio.to_thread(list_users, service.store, limit=limit, after=cursor)
     return wire.Users(users=[wire.User.model_validate(one) for one in page], next_cursor=page.next_cursor)
 
 
 @route("GET", "/v1/admin/queue", Permission.ADMIN)
-async def get_queue(request: Request) -> wire.Queue:
+async def get_queue(service: Service) -> wire.Queue:
     """How many messages of all users wait, for how long the oldest (seconds), and how many have failed."""
-    service: AgentMemoryStoreService = request.app.state.service
     found = await arun(partitions.status(service.scope.engine, service.scope.clock), service.timeout)
     return wire.Queue.model_validate(found)
 
 
 @route("GET", "/v1/admin/dead-letters", Permission.ADMIN)
-async def get_dead_letters(request: Request) -> wire.DeadLetters:
+async def get_dead_letters(service: Service) -> wire.DeadLetters:
     """The messages that no memories could be made of, and why."""
-    service: AgentMemoryStoreService = request.app.state.service
     found = await arun(partitions.dead_letters(service.scope.engine), service.timeout)
     return wire.DeadLetters(dead=[wire.DeadLetter.of(one) for one in found])
 
 
 @route("POST", "/v1/admin/dead-letters/retry", Permission.ADMIN)
-async def retry_dead_letters(request: Request, body: wire.Letters) -> wire.Count:
+async def retry_dead_letters(service: Service, body: wire.Letters) -> wire.Count:
     """Puts failed messages back into the outbox; without keys, all."""
-    service: AgentMemoryStoreService = request.app.state.service
     engine, clock = service.scope.engine, service.scope.clock
     return wire.Count(count=await arun(partitions.retry(engine, clock, body.keys), service.timeout))
 
 
 @route("POST", "/v1/admin/dead-letters/drop", Permission.ADMIN)
-async def drop_dead_letters(request: Request, body: wire.Letters) -> wire.Count:
+async def drop_dead_letters(service: Service, body: wire.Letters) -> wire.Count:
     """Permanently removes failed messages; without keys, all."""
-    service: AgentMemoryStoreService = request.app.state.service
     return wire.Count(count=await arun(partitions.drop(service.scope.engine, body.keys), service.timeout))
