@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of, option
-from inference_core.cli.output import counted, note, print_json, print_numbered, progress_bar
+from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of, option, print_listed
+from inference_core.cli.output import counted, note, progress_bar
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MemoryNotFound
 from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
@@ -76,30 +76,28 @@ def forget(
         policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=given))
         advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
         report = MemoryLifecycle(memory.service).sync.forget(target.user, policy, dry_run=dry_run, progress=advance)
-    if target.json:
-        forgotten = [
-            {
-                "id": one.record.id,
-                "content": one.record.content,
-                "memory_type": one.record.memory_type.value,
-                "agent_name": one.record.agent_name,
-                "reason": one.reason.value,
-                "detail": one.detail,
-                "strength": round(one.strength, 4),
-                "recalls": one.usage.count,
-                "last_recalled": one.usage.last,
-            }
-            for one in report.forgotten
-        ]
-        counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
-        print_json({"dry_run": dry_run, "forgotten": forgotten, **counts})
-        return
-    print_numbered(
+    forgotten = [
+        {
+            "id": one.record.id,
+            "content": one.record.content,
+            "memory_type": one.record.memory_type.value,
+            "agent_name": one.record.agent_name,
+            "reason": one.reason.value,
+            "detail": one.detail,
+            "strength": round(one.strength, 4),
+            "recalls": one.usage.count,
+            "last_recalled": one.usage.last,
+        }
+        for one in report.forgotten
+    ]
+    counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
+    rows = [
         (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
-    )
+    ]
     kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
     erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
-    note(f"{'Would forget' if dry_run else 'Forgot'} {len(report.forgotten)}, {report.remaining} remain{kept}{erased}")
+    text = f"{'Would forget' if dry_run else 'Forgot'} {len(forgotten)}, {report.remaining} remain{kept}{erased}"
+    print_listed(target, {"dry_run": dry_run, "forgotten": forgotten, **counts}, rows, text)
 
 
 @on_store("url", "json")
@@ -130,23 +128,17 @@ def retention(
         owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
         found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
     names = {one: ("space", one.name) if isinstance(one, Space) else ("user_id", str(one)) for one in found}
-    if target.json:
-        removed = [{names[owner][0]: names[owner][1], **one.to_json()} for owner, rows in found.items() for one in rows]
-        print_json({"dry_run": dry_run, "removed": removed})
-        return
-    print_numbered(
-        (
-            one.key,
-            [
-                f"{names[owner][0].removesuffix('_id')} {names[owner][1]}",
-                f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days",
-            ],
-        )
-        for owner, rows in found.items()
-        for one in rows
-    )
-    total = sum(map(len, found.values()))
-    note(f"{'Would permanently remove' if dry_run else 'Permanently removed'} {counted(total, 'row', 'rows')}")
+    removed = list[dict[str, Any]]()
+    rows = list[tuple[str, list[str]]]()
+    for owner, overdue in found.items():
+        kind, name = names[owner]
+        removed += [{kind: name, **one.to_json()} for one in overdue]
+        whose = f"{kind.removesuffix('_id')} {name}"
+        rows += [
+            (one.key, [whose, f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days"]) for one in overdue
+        ]
+    text = f"{'Would permanently remove' if dry_run else 'Permanently removed'} {counted(len(rows), 'row', 'rows')}"
+    print_listed(target, {"dry_run": dry_run, "removed": removed}, rows, text)
 
 
 @on_store("user", "url", "json")
@@ -178,9 +170,7 @@ def restore(
         )
         text = {"id": one.document.id, "content": one.document.content}
         rows.append(text | {"reason": one.reason, "forgotten_at": one.forgotten_at, "until": one.until})
-    if not target.json:
-        print_numbered(lines)
-    target.print({"forgotten": rows}, f"{len(found) or 'Nothing'} can be restored")
+    print_listed(target, {"forgotten": rows}, lines, f"{len(found) or 'Nothing'} can be restored")
 
 
 @on_store("url", "json")

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
 
 import typer
 
-from inference_core.cli.output import note, print_json, working
+from inference_core.cli.output import note, print_json, print_numbered, working
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.audit import Actor
@@ -137,16 +137,23 @@ class Opened:
 class Target:
     """Whose memories in which store a command works on, and whether it prints JSON."""
 
-    user: Annotated[str, option("--user ID", "The user whose memories these are.")] = ""
-    space: Annotated[str | None, option("--space NAME", "In this shared space, as far as the user's role allows.")] = (
-        None
-    )
-    agent: Annotated[str | None, option("--agent NAME", "Also read and write this agent's own memories.")] = None
-    url: Annotated[str | None, option("--url URL", "The store (default: AGENT_MEMORY_STORE_URL).")] = None
-    embeddings: Annotated[
-        str | None, option("--embeddings NAME", "Embedding model (default: AGENT_MEMORY_EMBEDDINGS).")
+    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
+    space: Annotated[
+        str | None,
+        typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role allows."),
     ] = None
-    json: Annotated[bool, option("--json", "Print one JSON document.")] = False
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="Also read and write this agent's own memories."),
+    ] = None
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="The store (default: AGENT_MEMORY_STORE_URL).")
+    ] = None
+    embeddings: Annotated[
+        str | None,
+        typer.Option("--embeddings", metavar="NAME", help="Embedding model (default: AGENT_MEMORY_EMBEDDINGS)."),
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
     @property
     def owner(self) -> Owner:
@@ -210,6 +217,13 @@ class Target:
             print_json(document)
         else:
             note(text)
+
+
+def print_listed(target: Target, document: Any, rows: Iterable[tuple[str, Sequence[str]]], text: str) -> None:
+    """Prints ``document`` with ``--json``, else for people ``rows``, as `print_numbered` does, and ``text``."""
+    if not target.json:
+        print_numbered(rows)
+    target.print(document, text)
 
 
 _HINTS: Final = get_type_hints(Target, include_extras=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from inference_core.cli.memories import as_json
-from inference_core.cli.options import Opened, Outboxes, Target, Yes, account, on_store, one_of, option
+from inference_core.cli.options import Opened, Outboxes, Target, Yes, account, on_store, one_of, option, print_listed
 from inference_core.cli.output import (
     confirm,
     counted,
@@ -411,11 +411,10 @@ def audit(
             since=since and since.replace(tzinfo=memory.zone),
             limit=limit,
         )
-    if target.json:
-        print_json({"events": [{"id": event.id, **event.to_value()} for event in found]})
-        return
-    print_numbered([_entry(event, memory.zone) for event in found])
-    note(counted(len(found), "event", "events"))
+    document = {"events": [{"id": event.id, **event.to_value()} for event in found]}
+    print_listed(
+        target, document, [_entry(event, memory.zone) for event in found], counted(len(found), "event", "events")
+    )
 
 
 def _verify(target: Target, head: str | None) -> None:
