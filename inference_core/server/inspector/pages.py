@@ -33,7 +33,6 @@ from inference_core.outbox import partitions
 from inference_core.server.api.jobs import Jobs
 from inference_core.server.api.wire import Erasure
 from inference_core.server.identity.auth import LASTS_S, PREFIX, Permission, cookie_name
-from inference_core.server.inspector.drawing import dumps
 from inference_core.server.inspector.screens import (
     OF_USER,
     SCREENS,
@@ -45,6 +44,7 @@ from inference_core.server.inspector.screens import (
     asset,
     check_origin,
     checked_form,
+    dumps,
     form_of,
     page,
     plain_page,
