@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from inference_core.cli.options import STARTING_S, Target, on_store, one_of, option
-from inference_core.cli.output import note, print_figures, print_json
+from inference_core.cli.output import note, print_figures
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MissingExtra
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -87,13 +87,12 @@ def keys(
             target.print({"revoked": ids}, f"Revoked {', '.join(ids or ())}.")
         else:
             found = [one.to_json() for one in run(list_keys(engine))]
-            if target.json:
-                print_json({"keys": found})
-            for one in [] if target.json else found:
+            if target.json or not found:
+                target.print({"keys": found}, "No keys")
+                return
+            for one in found:
                 may, until = ", ".join(one["permissions"]), one["expires_at"] or "it is revoked"
                 print_figures({one["id"]: one["user"] or "any user", "may": may, "until": until})
-            if not found and not target.json:
-                note("No keys")
 
 
 @on_store("user", "agent", "url", "embeddings")

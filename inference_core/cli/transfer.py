@@ -28,6 +28,7 @@ from inference_core.transfer.migrate import import_items, migrate_memories
 from inference_core.transfer.sources import is_mem0, mem0_items
 
 if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
     from inference_core.stores.backend import Backend
     from inference_core.transfer.copying import TransferReport
     from inference_core.transfer.migration_report import MigrationReport
@@ -99,12 +100,8 @@ def import_(
             settings.store_url,
             lambda: mem0_items(json_values(Path(file)), users),
             agent_name=target.agent,
-            max_content_bytes=settings.max_content_bytes,
             progress=advance,
-            **settings.encryption,
-            secrets=settings.guard,
-            quota=settings.quota,
-            confirm=settings.confirm,
+            **_written_as(settings),
         )
     _show(target, report)
 
@@ -141,14 +138,21 @@ def migrate(
             legacy_namespace=legacy_namespace,
             agent_name=target.agent,
             dry_run=dry_run,
-            max_content_bytes=settings.max_content_bytes,
             progress=advance,
-            **settings.encryption,
-            secrets=settings.guard,
-            quota=settings.quota,
-            confirm=settings.confirm,
+            **_written_as(settings),
         )
     _show(target, report)
+
+
+def _written_as(settings: MemorySettings) -> dict[str, Any]:
+    """The arguments that say how a store with these settings is written."""
+    return {
+        "max_content_bytes": settings.max_content_bytes,
+        "secrets": settings.guard,
+        "quota": settings.quota,
+        "confirm": settings.confirm,
+        **settings.encryption,
+    }
 
 
 def _show(target: Target, report: MigrationReport) -> None:
