@@ -14,6 +14,9 @@ CONTEXT.set_forkserver_preload(
     [
         "inference_core.agents.middleware.short_term",
         "inference_core.cli.app",
+        "inference_core.cli.background",
+        "inference_core.cli.memories",
+        "inference_core.cli.serve",
         "inference_core.server.mcp",
         "inference_core.server.app",
         "inference_core.services.agent_memory_service",
