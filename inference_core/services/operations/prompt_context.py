@@ -45,7 +45,7 @@ from inference_core.stores.governance.versions import states_in, versions_key
 from inference_core.stores.indexing.search import LeftOutRow, RecallMode, Search, SearchResult
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
-    from inference_core.stores.indexing.snapshot import Snapshot
+    from inference_core.stores.indexing.indexes import Snapshot
 
 DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import chain
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -134,14 +136,48 @@ class QuestionVectors:
         return fmean(told) if told else None
 
 
-AskModel = Callable[[frozenset[int]], QuestionVectors]
-"""Gives the vectors of a question in those vector spaces that its texts have; blocks."""
-
-
 def content_of(row: Row) -> str:
     """The text of the memory that ``row`` holds, "" if it holds none."""
     content = row.value.get("content")
     return content if isinstance(content, str) else ""
+
+
+def by_owner(searches: Sequence[Search]) -> list[tuple[list[Namespace], list[Search]]]:
+    """``searches`` by the user or space that owns scopes, each cut to that one's; with ``together``, as they are."""
+    asked = list(chain.from_iterable(chain.from_iterable(search.groups) for search in searches))
+    if searches[0].together:
+        return [(list(dict.fromkeys(asked)), list(searches))]
+    owners: dict[str, dict[Namespace, None]] = {}
+    for scope in asked:
+        owners.setdefault(scope[0], {})[scope] = None
+    return [
+        (
+            list(own),
+            [
+                replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+                for search in searches
+            ],
+        )
+        for own in list(owners.values()) or [{}]
+    ]
+
+
+def joined(searches: Sequence[Search], parts: Sequence[list[SearchResult]]) -> list[SearchResult]:
+    """The result of each of ``searches``, from those of all owners."""
+    if len(parts) == 1:
+        return parts[0]
+    found: list[SearchResult] = []
+    for search, results in zip(searches, zip(*parts, strict=True), strict=True):
+        groups = [
+            sorted(chain.from_iterable(group), key=attrgetter("score"), reverse=True)[: search.limit]
+            for group in zip(*(result.groups for result in results), strict=True)
+        ]
+        is_lexical = any(one.mode is RecallMode.LEXICAL for one in results)
+        problem = next((one.reason for one in results if one.reason), None)
+        left_out = [left for one in results for left in one.left_out]
+        mode = RecallMode.LEXICAL if is_lexical else results[0].mode
+        found.append(SearchResult(groups, mode, problem, left_out, results[0].necessity))
+    return found
 
 
 # From ranked rows to the result: not rejected, without duplicates, diverse, within the budget.
