@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from inference_core.context.engineer import Counter, cut_item, fitted
@@ -98,12 +99,13 @@ def standing_first(records: Iterable[MemoryRecord]) -> list[MemoryRecord]:
 
     What only a tool, a document or the web has said never does.
     """
-
-    def rank(record: MemoryRecord) -> int:
-        return -1 if record.pinned else STANDING.index(record.memory_type)
-
     standing = [one for one in records if one.trust > Trust.EXTERNAL and (one.pinned or one.memory_type in STANDING)]
-    return sorted(standing, key=lambda one: (rank(one), -one.created_at.timestamp(), one.id))
+    return sorted(standing, key=_rank)
+
+
+def _rank(record: MemoryRecord) -> tuple[int, float, str]:
+    kind = -1 if record.pinned else STANDING.index(record.memory_type)
+    return kind, -record.created_at.timestamp(), record.id
 
 
 def profile_of(
@@ -133,25 +135,26 @@ def profile_of(
         ahead = sum(not _is_preference(record) for record in own)
         most = len(own) if per_category is None else per_category
         chosen += own[: most if len(own) <= most else min(most, ahead + 1)]
-    in_order = sorted(chosen, key=lambda record: (record.created_at, record.id))
-    place = {record.id: at for at, record in enumerate(in_order)}
-
-    def profile(items: Iterable[ContextItem]) -> Profile:
-        in_place = sorted(items, key=lambda item: place[item.id])
-        return Profile(tuple(_line(item, zone, form) for item in in_place), form)
+    in_order = [record.id for record in sorted(chosen, key=attrgetter("created_at", "id"))]
+    items = [ContextItem.of(record, source=PROFILE) for record in chosen]
+    whole = _of_items(items, in_order, zone, form)
+    if counter(whole.text) <= max_tokens:
+        return whole
 
     def cost(item: ContextItem) -> int:
         return counter(line_in(form, item, zone)) + 1
 
-    items = [ContextItem.of(record, source=PROFILE) for record in chosen]
-    whole = profile(items)
-    if counter(whole.text) <= max_tokens:
-        return whole
     frame = max(counter(whole.text) - sum(map(cost, items)), 0)
     kept = fitted(items, cost, cut_item, max_tokens - frame)
-    while kept and counter(profile(kept).text) > max_tokens:
+    while kept and counter(_of_items(kept, in_order, zone, form).text) > max_tokens:
         kept = kept[:-1]
-    return profile(kept)
+    return _of_items(kept, in_order, zone, form)
+
+
+def _of_items(items: Iterable[ContextItem], in_order: Iterable[str], zone: tzinfo, form: str) -> Profile:
+    """The profile of ``items``; ``in_order`` are their ids, and those of others, in the order of the lines."""
+    lines = {item.id: _line(item, zone, form) for item in items}
+    return Profile(tuple(lines[memory_id] for memory_id in in_order if memory_id in lines), form)
 
 
 def marks_in(value: Iterable[Sequence[Any]]) -> list[ProfileMark] | None:
