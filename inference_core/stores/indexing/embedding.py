@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from inference_core.effects import WorkerPool
 from inference_core.embeddings.embedder import (
@@ -441,3 +441,16 @@ class LateQuestion(Question):
         if spaces not in self._made:
             self._made[spaces] = self._texts.question_now(self._guard.text(self._text), spaces)
         return self._made[spaces]
+
+
+class Visit(NamedTuple):
+    """What a worker is told to take snapshots: what they are searched for, and how long to wait for an index.
+
+    That is ``wait_seconds``, and all must be over by ``until`` (`time.monotonic`). ``backfill`` embeds a few texts that
+    have no vectors before they are searched.
+    """
+
+    question: Question
+    wait_seconds: float
+    until: float
+    backfill: Backfill | None

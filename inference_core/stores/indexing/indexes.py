@@ -21,6 +21,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.memory.record import neighbours_of, tags_of
@@ -45,7 +46,7 @@ from inference_core.retrieval.ranking import (
 )
 from inference_core.stores.backend import Backend, Cursor, Head, Key, PageRequest, Row
 from inference_core.stores.governance.fence import fences_of
-from inference_core.stores.indexing.embedding import Question
+from inference_core.stores.indexing.embedding import Question, Visit
 from inference_core.stores.indexing.search import (
     FoundRow,
     QuestionVectors,
@@ -54,9 +55,12 @@ from inference_core.stores.indexing.search import (
     Search,
     SearchResult,
     Selection,
+    by_owner,
     content_of,
+    joined,
     reordered,
 )
+from inference_core.stores.writer import Breaker
 from inference_core.telemetry import brief_step, record, step
 
 _SECONDS_A_WRITE: Final = 60e-6
@@ -490,6 +494,7 @@ SOURCES: Final = 3
 REACHED: Final = 50
 """At most this many linked rows are added."""
 K = TypeVar("K")
+T = TypeVar("T")
 
 
 class Ranked:
@@ -566,6 +571,45 @@ _TOO_LARGE: Final = "the index is too large for AGENT_MEMORY_INDEX_MB"
 _NEWEST: Final = "; only the newest memories were searched"
 Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
+
+
+class Snapshots:
+    """Takes snapshots, on a worker. ``breaker`` counts how the calls of the database end."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        indexes: IndexCache,
+        embedder: Embedder | None,
+        rerank: Reranker | None,
+        breaker: Breaker,
+    ) -> None:
+        self._backend = backend
+        self._indexes = indexes
+        self._embedder = embedder
+        self._rerank = rerank
+        self._breaker = breaker
+        self.are_warm = False
+        """Whether one was taken after the model had been loaded."""
+
+    def answered(self, body: Callable[[Snapshot], T], scopes: Sequence[Namespace], visit: Visit) -> T:
+        """What ``body`` makes of a snapshot of ``scopes``. Raises StoreError."""
+        with self._breaker:
+            return body(self._taken(scopes, visit))
+
+    def searched(self, searches: Sequence[Search], visit: Visit) -> list[SearchResult]:
+        """The results of ``searches``: of one owner's scopes after the other's, unless the first says ``together``."""
+        with self._breaker:
+            parts = [self._taken(scopes, visit).search_together(own) for scopes, own in by_owner(searches)]
+        return joined(searches, parts)
+
+    def _taken(self, scopes: Sequence[Namespace], visit: Visit) -> Snapshot:
+        taken = (self._backend, self._indexes, scopes, visit.question, visit.wait_seconds, self._rerank, visit.until)
+        snapshot = Snapshot(*taken)
+        if visit.backfill and visit.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):
+            snapshot = Snapshot(*taken)
+        self.are_warm = self._embedder is None or not self._embedder.is_loading
+        return snapshot
 
 
 class Snapshot:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
 
@@ -19,8 +19,8 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.redaction import Guard
 from inference_core.stores.backend import CONTENT_KEY_META, Backend, Cursor, Key, PageRequest, Row, Tally
-from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, LateQuestion, Question, Texts
-from inference_core.stores.indexing.search import Reranker, Search, SearchResult, as_reranker, by_owner, joined
+from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, LateQuestion, Question, Texts, Visit
+from inference_core.stores.indexing.search import Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.maintenance import Maintenance
 from inference_core.stores.writer import Breaker
 
@@ -49,14 +49,6 @@ def content_key_of(backend: Backend) -> bytes:
         return bytes.fromhex(backend.get_meta(CONTENT_KEY_META) or "")
 
 
-class SnapshotRequest(NamedTuple):
-    """What the searches of a snapshot ask, and how many seconds, ``until`` which `time.monotonic`, may be waited."""
-
-    question: Question
-    patience: float
-    until: float
-
-
 class StoreReader:
     """Reads a store. ``index_bytes`` bounds the indexes of all users together.
 
@@ -80,19 +72,19 @@ class StoreReader:
         self.pool, self.maintenance = pool, maintenance
         self.guard = guard
         self._texts = Texts(backend, embedder, pool, with_tokens=late_interaction)
-        self._reranker = None if reranker is None else as_reranker(reranker)
         self._reading = Breaker(f"Reading {backend.name}")
         self._content_key: bytes | None = None
         self.backfill: Backfill | None = None
         """Embeds what was stored without vectors; None for a store that is not writable or has no model."""
         self._first_recall: float | None = None
-        self._is_warm = False
         # This imports numpy, which is slow, so the package is imported without it. It is imported here, before the
         # model loads in a thread of its own: the first recall has only 0.3 s.
-        from inference_core.stores.indexing.indexes import IndexCache  # noqa: PLC0415
+        from inference_core.stores.indexing.indexes import IndexCache, Snapshots  # noqa: PLC0415
 
         model = embedder.fingerprint if embedder else ""
         self._indexes = IndexCache(backend, model, index_bytes, partial(maintenance.wake, INDEXES))
+        own = None if reranker is None else as_reranker(reranker)
+        self._snapshots = Snapshots(backend, self._indexes, embedder, own, self._reading)
         maintenance.add(INDEXES, self._indexes.follow)
         maintenance.wake(INDEXES)
 
@@ -186,7 +178,7 @@ class StoreReader:
         scopes = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
         visit = await self._visit([*scopes], first.text, first.wait_seconds, first.cold_seconds)
         self._reading.check()
-        found = await self.pool.effect(self._searched, searches, visit)
+        found = await self.pool.effect(self._snapshots.searched, searches, visit)
         self._embed_what_was_read()
         return found
 
@@ -206,7 +198,7 @@ class StoreReader:
         """
         visit = await self._visit(scopes, text, wait_seconds, cold_seconds)
         self._reading.check()
-        result = await self.pool.effect(self._answered, body, scopes, visit)
+        result = await self.pool.effect(self._snapshots.answered, body, scopes, visit)
         self._embed_what_was_read()
         return result
 
@@ -216,7 +208,7 @@ class StoreReader:
         It is cold until its model has been loaded and a first snapshot has been read; ``cold`` seconds count from the
         first recall.
         """
-        if self._is_warm:
+        if self._snapshots.are_warm:
             return usual
         now = time.monotonic()
         if self._first_recall is None:
@@ -241,9 +233,7 @@ class StoreReader:
         with self._reading:
             return call()
 
-    async def _visit(
-        self, scopes: Sequence[Namespace], text: str, wait_seconds: float, cold_seconds: float
-    ) -> SnapshotRequest:
+    async def _visit(self, scopes: Sequence[Namespace], text: str, wait_seconds: float, cold_seconds: float) -> Visit:
         """What a worker needs to know before it searches ``scopes`` for ``text``.
 
         A model that is being loaded gets ``cold_seconds`` to be there, while the indexes of ``scopes`` are built. One
@@ -260,24 +250,4 @@ class StoreReader:
         if embedder and not embedder.runs_in_process:
             clean = await self.redacting(partial(self.guard.text, text), len(text))
             question = Question(await self._texts.question(clean, wait_seconds))
-        return SnapshotRequest(question, patience, until)
-
-    def _answered(self, body: Callable[[Snapshot], T], scopes: Sequence[Namespace], visit: SnapshotRequest) -> T:
-        with self._reading:
-            return body(self._snapshot(scopes, visit))
-
-    def _searched(self, searches: Sequence[Search], visit: SnapshotRequest) -> list[SearchResult]:
-        """The results of ``searches``, one owner of scopes after the other unless the first says ``together``."""
-        with self._reading:
-            parts = [self._snapshot(scopes, visit).search_together(own) for scopes, own in by_owner(searches)]
-        return joined(searches, parts)
-
-    def _snapshot(self, scopes: Sequence[Namespace], visit: SnapshotRequest) -> Snapshot:
-        from inference_core.stores.indexing.indexes import Snapshot  # noqa: PLC0415 - see `__init__`
-
-        parts = (self.backend, self._indexes, scopes, visit.question, visit.patience, self._reranker, visit.until)
-        snapshot = Snapshot(*parts)
-        if self.backfill and self.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):
-            snapshot = Snapshot(*parts)
-        self._is_warm = self.embedder is None or not self.embedder.is_loading
-        return snapshot
+        return Visit(question, patience, until, self.backfill)
