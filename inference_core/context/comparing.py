@@ -313,6 +313,7 @@ def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[
     doubts = [_doubts_alone(item, bool(found)) for item, found in zip_longest(items, outdated)]
     notes = [at for at, item in enumerate(items) if query and _is_note(item)]
     texts = dict(zip(notes, compared(query or "", [items[at].text for at in notes]), strict=True))
+    when = {at: items[at].when for at in notes}
     is_of_now = not asks_for_past(query or "")
     for one, other in permutations(notes, 2):
         mine, theirs = items[one], items[other]
@@ -320,7 +321,7 @@ def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[
             continue
         if texts[one].others < texts[other].others and closeness(texts[one], texts[other]) > _ON_THE_SAME:
             doubts[other].add(Doubt.OF_OTHERS)
-        is_later = mine.when < theirs.when and mine.trust <= theirs.trust
+        is_later = when[one] < when[other] and mine.trust <= theirs.trust
         if is_of_now and is_later and is_replaced(texts[one], texts[other]):
             doubts[one].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]

@@ -159,7 +159,7 @@ def chances(
 
 
 def _score(item: ContextItem) -> float:
-    return item.score - item.doubt
+    return item.score - item.doubt if item.doubts else item.score
 
 
 def _logit(share: float) -> float:
@@ -425,12 +425,13 @@ def _worth(unit: Unit) -> float:
 
 
 def _value(item: ContextItem) -> float:
-    return (UNJUDGED if item.relevance is None else item.relevance) / (1 + item.doubt)
+    value = UNJUDGED if item.relevance is None else item.relevance
+    return value / (1 + item.doubt) if item.doubts else value
 
 
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
-    in_order = sorted(items, key=attrgetter("key", "text"))
+    in_order = sorted(items, key=attrgetter("source", "id", "text"))
     newest_first = sorted(in_order, key=attrgetter("when"), reverse=True)
     return sorted(newest_first, key=_value_and_score, reverse=True)
 

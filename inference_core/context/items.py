@@ -62,18 +62,21 @@ class ContextItem:
     cut: int | None = None
     replaces: str | None = None
     doubts: frozenset[Doubt] | None = None
-    key: tuple[str, str] = field(init=False, repr=False, compare=False)
-    """Source and id, unique among all items: an id alone is unique only within its source."""
-    when: datetime = field(init=False, repr=False, compare=False)
-    """When it happened; without a time, before everything else."""
-    doubt: float = field(init=False, repr=False, compare=False)
-    """What its doubts take from its score."""
 
-    def __post_init__(self) -> None:
-        """Derives, once, what items are compared by many times."""
-        object.__setattr__(self, "key", (self.source, self.id))
-        object.__setattr__(self, "when", self.happened_at or _DAWN)
-        object.__setattr__(self, "doubt", sum(DOUBTS[doubt] for doubt in self.doubts) if self.doubts else 0)
+    @property
+    def key(self) -> tuple[str, str]:
+        """Source and id, unique among all items: an id alone is unique only within its source."""
+        return self.source, self.id
+
+    @property
+    def when(self) -> datetime:
+        """When it happened; without a time, before everything else."""
+        return self.happened_at or _DAWN
+
+    @property
+    def doubt(self) -> float:
+        """What its doubts take from its score."""
+        return sum(DOUBTS[one] for one in self.doubts) if self.doubts else 0
 
     @property
     def marks(self) -> list[Doubt]:

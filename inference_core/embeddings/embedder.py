@@ -282,7 +282,7 @@ class Embedder:
         embed = partial(self._shared.embed, asked) if self._has_batches else partial(self._embedded, asked)
         return self._asked(asked, partial(self._questions.submit, embed), timeout, inline=embed)
 
-    def query_now(self, text: str, spaces: frozenset[int] = frozenset()) -> Encodings:
+    def _query_now(self, text: str, spaces: frozenset[int] = frozenset()) -> Encodings:
         """Like `query`, in the caller's thread. Raises EmbeddingError."""
         self._check_ready()
         asked = _QueryText(text[:_READ_CHARS], spaces)
@@ -611,7 +611,8 @@ def embed_query_now(
     """Like `embed_query`, made in the caller's thread. Raises EmbeddingError."""
     language = language_of(text)
     spaces = _asked_in(embedder, language, spaces)
-    return _by_space(embedder.query_now(text, spaces), language, spaces, with_tokens=with_tokens)
+    encodings = embedder._query_now(text, spaces)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+    return _by_space(encodings, language, spaces, with_tokens=with_tokens)
 
 
 def _asked_in(embedder: Embedder, language: str, spaces: frozenset[int]) -> frozenset[int]:
