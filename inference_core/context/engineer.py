@@ -9,7 +9,7 @@ budget first. `services/context_builder.py` collects them for prompts that appli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -33,9 +33,11 @@ from inference_core.context.items import STANDING, AssembledContext, ContextItem
 from inference_core.context.render import (
     FORMATS,
     MAX_LINE_CHARACTERS,
-    MIN_CUT,
     XML,
+    Counter,
     Format,
+    cut_item,
+    fitted,
     line_in,
     line_of,
     neutral_line,
@@ -187,8 +189,6 @@ def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
 
 
 T = TypeVar("T")
-Counter = Callable[[str], int]
-"""How many tokens a text takes."""
 Unit = tuple[ContextItem, ...]
 """What is given together or not at all: one item, or the items of a conflict."""
 SPEAKERS: Final = ("user", "assistant", "tool")
@@ -198,8 +198,6 @@ UNJUDGED: Final = 0.5
 """The value of an item that no source has judged."""
 _UNVOUCHED_SHARE: Final = 0.5
 """An item from outside is worth this share of what it would be worth from the user."""
-_SHORTER: Final = 0.8
-_LEAST: Final = 0.01
 _LATER: Final = 8
 """At most this many units that do not fit are tried one by one."""
 _MAX_TEXT: Final = 2 * MAX_LINE_CHARACTERS
@@ -380,38 +378,6 @@ def _fitted(units: Sequence[Unit], rendering: _Rendering, max_tokens: int) -> tu
 
 EVERYTHING: Final = ContextEngineer(selects=False)
 """Shows all items that it gets, as far as the budget allows."""
-
-
-def fitted(
-    best_first: Sequence[T], cost: Callable[[T], int], cut: Callable[[T, float], T | None], room: int
-) -> list[T]:
-    """Those of ``best_first``, taken in order, that cost no more than ``room`` together.
-
-    Before anything is left out, long items are cut, all to the same cost, so that no long text displaces another item.
-    ``cut`` shortens an item to a share of its cost, or returns None where it cannot.
-    """
-    costs = list(map(cost, best_first))
-    level, left = float(max(costs, default=0)), room
-    for at, size in enumerate(ordered := sorted(costs)):  # water-filling: the highest cost at which all fit
-        if size * (len(ordered) - at) > left:
-            level = left / (len(ordered) - at)
-            break
-        left -= size
-    kept: list[T] = []
-    for one, whole in zip(best_first, costs, strict=True):
-        item, size, share = one, whole, level / max(whole, 1)
-        while size > level and share > _LEAST and (shorter := cut(one, share)) is not None:
-            item, size, share = shorter, cost(shorter), _SHORTER * share  # escaping makes parts of a text longer
-        if size <= room:
-            kept.append(item)
-            room -= size
-    return kept
-
-
-def cut_item(item: ContextItem, share: float) -> ContextItem | None:
-    """``item`` with about ``share`` of its text; None if that is too little to say anything."""
-    length = max(int(share * len(item.text)), MIN_CUT)
-    return replace(item, cut=length) if length < len(item.text) else None
 
 
 def _cut_unit(unit: Unit, share: float) -> Unit | None:

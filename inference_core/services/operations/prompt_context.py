@@ -21,19 +21,20 @@ from inference_core.clock import in_zone
 from inference_core.context.comparing import doubted
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
 from inference_core.context.items import STANDING, AssembledContext, ContextItem
-from inference_core.context.profile import (
+from inference_core.context.render import (
     DEFAULT_PROFILE_CHANGE,
     DEFAULT_PROFILE_TOKENS,
+    XML,
     Profile,
     ProfileMark,
     beside_profile,
+    fenced,
     fenced_profile,
     profile_again,
     profile_of,
     renewed,
     standing_first,
 )
-from inference_core.context.render import XML, fenced
 from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
 from inference_core.memory.record import MemoryRecord, is_of_known_schema
