@@ -246,18 +246,20 @@ class _Turn:
 
         Those of the frozen profile are among them, however old, since it stays only as long as all of them hold.
         """
-        rows = snapshot.pinned(self.scopes)
+        pinned, newest = snapshot.pinned(self.scopes), list[Row]()
         for kind in STANDING:
             if self.kinds is None or kind.value in self.kinds:
                 limit = 2 * self.options.places  # some of them may say the same
-                rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.filter)
-        older = {mark.id for mark in frozen or ()}.difference(row.key for row in rows)
-        rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
+                newest += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.filter)
+        older = {mark.id for mark in frozen or ()}.difference(row.key for row in (*pinned, *newest))
+        kept = snapshot.get([(scope, key) for key in older for scope in self.scopes])
+        rows = [row for row in pinned if self.filter(row) is None]
+        rows += newest
+        rows += [row for row in kept if row is not None and self.filter(row) is None]
         own = [row for row in rows if space_in(row.namespace) is None]
         there: dict[str, Row] = {}
         for row in (*own, *rows):  # the user's own before a space's
-            if row.key not in there and self.filter(row) is None:
-                there[row.key] = row
+            there.setdefault(row.key, row)
         return {record.id: record for record in standing_first(map(record_of, there.values()))}
 
     def is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
