@@ -26,7 +26,7 @@ CONTEXT.set_forkserver_preload(
         "inference_core.ingestion.procrastinate_dispatch",
         "inference_core.ingestion.verbatim",
         "inference_core.transfer.migrate",
-        "inference_core.stores.indexing.snapshot",
+        "inference_core.stores.indexing.indexes",
         "inference_core.stores.backends.sql.sqlite",
         "langchain.agents",
         "langgraph.checkpoint.sqlite",

@@ -198,8 +198,10 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "newer"
     if not text_field(value, "content"):
         return "empty"
-    is_superseded = bool(text_field(value, "superseded_by"))
-    end, expiry = moment_field(value, "valid_to"), moment_field(value, "expires_at")
+    is_superseded = "superseded_by" in value and bool(text_field(value, "superseded_by"))
+    # Most memories have neither, and each search asks this of many.
+    end = moment_field(value, "valid_to") if "valid_to" in value else None
+    expiry = moment_field(value, "expires_at") if "expires_at" in value else None
     if as_of is None:
         if is_superseded:
             return "superseded"
@@ -256,9 +258,9 @@ def turn_session_of(value: Mapping[str, Any]) -> str | None:
 
 def entities_of(value: Mapping[str, Any]) -> list[str]:
     """The entities in a memory's stored value: those it lists, and both ends of its relations."""
-    metadata = mapping_field(value, "extra_metadata")
-    if not metadata:  # true of most memories, and recall calls this for each of its best hits
+    if not value.get("extra_metadata"):  # true of most memories, and recall calls this for each of its best hits
         return []
+    metadata = mapping_field(value, "extra_metadata")
     entities = _items(metadata, "entities")
     named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]
     names = _listed(name for name in named if isinstance(name, str))

@@ -359,7 +359,8 @@ class StoreEngine(StoreReader):
         self._writing.check()
 
         def apply_alone() -> list[int]:
-            (outcome,) = self._writing.call(self.backend.apply, [batch])
+            with self._writing:
+                (outcome,) = self.backend.apply([batch])
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.profile import fenced_profile
+from inference_core.context.render import fenced_profile
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidMemory
 from inference_core.memory import spaces

@@ -41,7 +41,7 @@ from inference_core.outbox.messages import Extraction
 from inference_core.outbox.outbox import Outbox, Waiting
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.factory import engine_of
-from inference_core.stores.indexing.snapshot import Snapshot
+from inference_core.stores.indexing.indexes import Snapshot
 from inference_core.telemetry import METRICS, traceparent
 from inference_core.testing import ScriptedChatModel
 

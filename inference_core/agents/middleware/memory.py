@@ -56,8 +56,15 @@ from inference_core.agents.provenance import (
     unseen_in,
 )
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer, Pruning
-from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
-from inference_core.context.render import COMPACT, FORMATS, XML, fenced
+from inference_core.context.render import (
+    COMPACT,
+    DEFAULT_PROFILE_CHANGE,
+    DEFAULT_PROFILE_TOKENS,
+    FORMATS,
+    XML,
+    fenced,
+    fenced_profile,
+)
 from inference_core.effects import patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.memory.namespaces import owner_mark
