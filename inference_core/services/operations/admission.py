@@ -146,8 +146,14 @@ def _hashed(first: str, count: int) -> list[str]:
 
 
 def _keyed(key: bytes, told: Sequence[Any], count: int) -> list[str]:
-    texts = (encode_json([*told, attempt], what="memory") for attempt in range(count))
-    return [hmac.new(key, text.encode(), "sha256").hexdigest()[:32] for text in texts]
+    """Ids that follow from ``told`` and the number of an attempt, and without the ``key`` say nothing about either."""
+    common = hmac.new(key, encode_json(told, what="memory").encode()[:-1], "sha256")  # of "[…, 0]", "[…, 1]" and so on
+    ids: list[str] = []
+    for attempt in range(count):
+        keyed = common.copy()
+        keyed.update(b",%d]" % attempt)
+        ids.append(keyed.hexdigest()[:32])
+    return ids
 
 
 def says_already(old: MemoryRecord, new: MemoryRecord, now: datetime) -> bool:
