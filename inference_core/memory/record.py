@@ -42,6 +42,9 @@ CITES: Final = "cites"
 """The metadata key that lists the memories this one was derived from."""
 JOB: Final = "job"
 """Metadata key: the job that made the memory."""
+BLOCK: Final = "block"
+BLOCK_SESSIONS: Final = "sessions"
+"""Metadata keys: the block of short-term memory that made the memory, and from which sessions."""
 WOULD_END: Final = "would_end"
 """Metadata key of a superseded memory: the end that it had before."""
 INDEXED_FIELDS: Final = ["content", "topic"]
@@ -89,6 +92,11 @@ class MemoryRecord:
     def happened_at(self) -> datetime:
         """When it happened, if known, else when it was stored."""
         return self.valid_from or self.created_at
+
+    def holds_at(self, now: datetime) -> bool:
+        """Whether it is valid at ``now``: it was not superseded and has not ended; see `why_invalid`."""
+        ends = (self.valid_to, self.expires_at)
+        return bool(self.content) and not self.superseded_by and all(end is None or end > now for end in ends)
 
     @property
     def cites(self) -> tuple[str, ...]:
@@ -215,6 +223,13 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "over"
     is_expired = expiry is not None and expiry <= now  # now, not as_of: an expired memory can no longer be read
     return "expired" if is_expired else None
+
+
+def without_block(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """``metadata`` of a memory that is not, or not only, a block's any more."""
+    is_block = BLOCK in metadata and isinstance(metadata.get(BLOCK_SESSIONS), list)
+    own = (BLOCK, BLOCK_SESSIONS) if is_block else ()
+    return {name: value for name, value in metadata.items() if name not in own}
 
 
 def ended(old: MemoryRecord, new: MemoryRecord, successor_id: str | None = None) -> MemoryRecord:

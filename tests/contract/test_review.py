@@ -18,7 +18,7 @@ from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite, VersionConflict
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import AUDIT, VERSIONS
-from inference_core.services.operations import review
+from inference_core.services.operations import admission
 from inference_core.services.user_memories import count_user_memories, list_user_memories, purge_user_memories
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
@@ -261,7 +261,7 @@ def test_regression_words_that_were_rejected_later_stay_so(service: AgentMemoryS
 
 
 def test_so_many_wait(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(review, "MOST_PENDING", 3)
+    monkeypatch.setattr(admission, "MOST_PENDING", 3)
     first, *_ = [offer(service, f"rule {number}") for number in range(3)]
     with pytest.raises(UntrustedWrite, match="too much to confirm"):
         service.sync.save_memory(U, RULE, "instructions", source=WEB)

@@ -28,7 +28,7 @@ from inference_core.server.api.routes import needed
 from inference_core.server.identity.auth import CACHED_S, Permission, Sessions, create_key, revoke_key
 from inference_core.server.inspector.pages import SCREENS
 from inference_core.server.inspector.screens import bars, graph, validity
-from inference_core.services.operations.review import propose
+from inference_core.services.operations.admission import propose
 from inference_core.services.operations.scope import find
 from inference_core.testing import FrozenClock
 
