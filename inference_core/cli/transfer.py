@@ -20,7 +20,7 @@ from inference_core.ingestion.formats.chat_exports import json_values
 from inference_core.ingestion.formats.transcripts import format_of
 from inference_core.memory.text import harmless
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.quotas import limited
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.copying import ConflictPolicy, copy_store
 from inference_core.transfer.json_lines import FORMAT, export_store, import_store
@@ -91,8 +91,10 @@ def import_(
     if chosen == "export":
         policy, guard = ConflictPolicy(conflicts), settings.guard
         with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
-            to = limited(backend, settings.quota)
-            transferred = import_store(Path(file), to, user_ids=users, policy=policy, progress=advance, secrets=guard)
+            rules_of(backend, settings.quota)
+            transferred = import_store(
+                Path(file), backend, user_ids=users, policy=policy, progress=advance, secrets=guard
+            )
         target.print(transferred.to_json(), _summary(transferred, file, settings.store_url))
         return
     with progress_bar("Memories") as advance:
@@ -190,8 +192,10 @@ def copy(
     """Copy one store into another. Safe to repeat: existing memories are not written again."""
     settings, policy = Target(url=source).settings(), ConflictPolicy(conflicts)
     with _opened(source) as read, _opened(destination) as written, progress_bar("Memories") as advance:
-        to, guard = limited(written, settings.quota), settings.guard
-        report = copy_store(read, to, user_ids=users or (), policy=policy, progress=advance, secrets=guard)
+        rules_of(written, settings.quota)
+        report = copy_store(
+            read, written, user_ids=users or (), policy=policy, progress=advance, secrets=settings.guard
+        )
     target.print(report.to_json(), _summary(report, shown_url(source), destination))
 
 

@@ -32,7 +32,8 @@ from typing import Final
 
 from inference_core.effects import HANG_S, Process, awake_s, start_thread
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable
-from inference_core.stores.backend import Backend, Outcome, Write
+from inference_core.stores.backend import Backend, Batch, Outcome, keys_of
+from inference_core.stores.governance.rules import rules_of
 
 PATIENCE: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
@@ -101,7 +102,7 @@ SHARE: Final = 64
 GATHER_S: Final = 0.002
 """The longest wait for more writes to join a transaction, in seconds: about what a commit takes."""
 _LOOK_S: Final = 0.0003
-_Ticket = tuple[Sequence[Write], Future[list[int]]]
+_Ticket = tuple[Batch, Future[list[int]]]
 
 
 class GroupWriter:
@@ -118,7 +119,7 @@ class GroupWriter:
         breaker: Breaker | None = None,
         hang_s: float = HANG_S,
     ) -> None:
-        self._backend = backend
+        self._backend, self._rules = backend, rules_of(backend)
         self._breaker = breaker or Breaker(f"Writing {backend.name}")
         self._max_batches = max_batches
         self._hang_s = hang_s
@@ -138,7 +139,7 @@ class GroupWriter:
         """Whether the database takes writes."""
         return self._backend.capabilities.writable
 
-    def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
+    def submit(self, batch: Batch) -> Future[list[int]]:
         """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
 
         Raises StoreUnavailable if the writer is closed, hangs in an earlier write, or this process is a fork.
@@ -183,7 +184,7 @@ class GroupWriter:
             self._began = awake_s()
             try:
                 with self._breaker:
-                    outcomes = self._backend.apply([batch for batch, _ in running])
+                    outcomes = self._rules.apply([batch for batch, _ in running])
             except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction
                 _LOG.warning("A transaction of %d writes failed: %s", len(running), error)
                 outcomes = [error] * len(running)
@@ -224,5 +225,6 @@ class GroupWriter:
         if ticket is None:
             self._is_ending = True
         else:
-            user = ticket[0][0].namespace[0] if ticket[0] else ""
+            first = next(iter(keys_of([ticket[0]])), None)
+            user = first[0][0] if first else ""
             self._turns.setdefault(user, deque()).append(ticket)

@@ -40,7 +40,7 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.quotas import limited
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.indexing.reader import content_key_of
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
@@ -139,7 +139,7 @@ def migrate_memories(
                 raise ConfigurationError(f"There is no store at {shown_url(read)}")
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
-        backend = limited(backend, quota)
+        rules_of(backend, quota)
         own = backend if read == store else None  # one of our own stores at ``source``, if there is one
         if isinstance(read, MemoryStore):
             own = read.engine.backend
@@ -172,7 +172,7 @@ def import_items(
     with ExitStack() as opened:
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=False, creates=True)
-        backend = limited(backend, quota)
+        rules_of(backend, quota)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
         migration = Migration(store, backend, namespaces, report, max_content_bytes, secrets, confirm)
         migration.migrate(items(), total, progress)

@@ -38,6 +38,7 @@ from inference_core.short_term.blocks.memory import UserSession
 from inference_core.stores.backend import EXTRA, Expiry, Put, Row, Unreadable
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.holds import MARKER
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import ConflictPolicy
@@ -381,34 +382,30 @@ def test_damage_of_a_held_user_is_not_removed(tmp_path: Path) -> None:
 
 
 GUARDED = {
-    "lifecycle/erasing.py": {"store.erase", "journal.backend.apply"},
+    "lifecycle/erasing.py": {"store.erase"},  # behind a look at the holds and the fence
     "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
-    "stores/governance/journal.py": {
-        "self.backend.apply",
-        "self.backend.discard",
-        "backend.apply",
-    },  # the last one: seals alone
+    "stores/governance/journal.py": {"self.backend.apply", "backend.apply"},  # new salts and seals alone
+    "stores/governance/rules.py": {"self._backend.apply", "self._backend.discard"},
     "stores/maintenance.py": {"journal.apply"},
     "transfer/copying.py": {"journal.apply", "self._journal.apply"},
     "transfer/migrate.py": {"self._journal.apply"},
 }
-"""Who hands removals to a backend that was made by `holding`, or to a journal, which makes its own so."""
+"""Who hands removals to a backend behind a look at the holds, or to a journal, which hands them to the `Rules`."""
 NEEDS_NONE = {
     "stores/governance/fence.py": {"self._backend.apply"},  # fences alone
-    "stores/governance/quotas.py": {"self._backend.apply"},  # over one with holds
-    "stores/governance/holds.py": {"self.beneath.apply", "self.beneath.erase", "self.beneath.discard"},
+    "stores/governance/quotas.py": {"self._backend.apply"},  # counts alone
     "stores/encryption/sealed.py": {
         "self.inner.apply",
         "self.inner.erase",
         "self.inner.discard",
-    },  # beneath one with holds
+    },  # of calls that have come that way
     "transfer/backup.py": {"store.apply"},  # into an empty store
 }
 
 
 def test_whoever_removes_anything_consults_the_holds() -> None:
-    """A new way around `Holding` fails here: pass its backend through `holding`, and add what it does to REMOVERS."""
+    """A new way around the holds fails here: write by `Rules.apply`, and add what it does to REMOVERS."""
     package = Path(inference_core.__file__).parent
     found: dict[str, set[str]] = {}
     for path in package.rglob("*.py"):
@@ -428,5 +425,5 @@ def test_whoever_removes_anything_consults_the_holds() -> None:
 
 def test_every_writer_of_an_engine_passes_the_holds(world: World) -> None:
     engine: Any = world.engine
-    writers = engine.backend, engine.journal.backend, engine._writer._backend, engine.later._writer._backend
-    assert all(hasattr(one, "holds_of") for one in writers)
+    writers = engine.rules, engine.journal.rules, engine._writer._rules, engine.later._writer._rules
+    assert all(one is rules_of(engine.backend) for one in writers)
