@@ -30,9 +30,6 @@ from inference_core.memory.namespaces import Space
 from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
-from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.settings import MemorySettings, read_settings
-from inference_core.stores.factory import open_configured_store
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.telemetry import use_json_logs
 
@@ -166,6 +163,8 @@ class Target:
         Raises ConfigurationError, also for a file that does not exist unless ``creates`` is set: a mistyped URL must
         not create a store.
         """
+        from inference_core.settings import MemorySettings, read_settings  # noqa: PLC0415 - not for help and completion
+
         given: dict[str, Any] = {"store_url": self.url, "embeddings": self.embeddings}
         found = read_settings(MemorySettings, **{name: value for name, value in given.items() if value is not None})
         path = None if creates else parse_url(found.store_url).path
@@ -182,6 +181,8 @@ class Target:
     @contextmanager
     def open_outboxes(self, urls: Sequence[str]) -> Generator[list[StoreEngine]]:
         """The outboxes in these databases. Raises what `open` raises."""
+        from inference_core.stores.factory import open_configured_store  # noqa: PLC0415 - not for help and completion
+
         with ExitStack() as opened:
             engines: list[StoreEngine] = []
             for url in urls:
@@ -199,6 +200,10 @@ class Target:
         A database that does not answer is tried again for ``patience_s`` seconds. Raises what `settings` and
         `open_store` raise.
         """
+        # Imported here, so that the help and completion of most commands answer at once.
+        from inference_core.services.agent_memory_service import AgentMemoryStoreService  # noqa: PLC0415
+        from inference_core.stores.factory import open_configured_store  # noqa: PLC0415
+
         settings = self.settings(creates=creates)
         if settings.log_format == "json":
             use_json_logs()
