@@ -14,6 +14,7 @@ import pytest
 from commands import quick_commands
 from databases import KINDS, SHARED_KINDS, database
 from deadlines import patient
+from hypothesis import settings
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -37,8 +38,8 @@ UNTRACED_OF = {
 }
 """In these modules it is only those; in the contract, they go through the code of another one."""
 REACHED_BY_OTHERS = frozenset((TESTS / "untraced.txt").read_text("utf-8").split())
-"""Modules and tests that reach what others reach too; without them the coverage is the same. In a module of the list,
-a test marked as traced is none of them. Who doubts a line takes it out: it saves time, no more."""
+"""Modules and tests that reach what others reach too: without them the coverage of memory, retrieval and services is
+the same, and that of the whole package two points less. Who doubts a line takes it out: it saves time, no more."""
 OF_PROCESSES = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
 """With --full also through async methods, and on more stores: `faults` has the same of every database."""
 STORES = frozenset({"any_store", "own_store", "database_url", "timed_store", "populated", "world", "limits", "kept"})
@@ -66,6 +67,8 @@ def pytest_configure() -> None:
     gone = {*UNTRACED_OF, *OF_STORES} - {path.name for path in TESTS.rglob("test_*.py")}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
+    settings.register_profile("busy machine", deadline=None)
+    settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,9 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kinds = {value for value in values if isinstance(value, str)}
         is_further = kinds & UNTRACED_OF.get(item.path.name, UNTRACED)
         test = item.nodeid.partition("[")[0].removeprefix("tests/")
-        is_same = test in REACHED_BY_OTHERS or (
-            test.partition("::")[0] in REACHED_BY_OTHERS and item.get_closest_marker("traced") is None
-        )
+        is_same = not REACHED_BY_OTHERS.isdisjoint((test, test.partition("::")[0]))
         if is_further or is_same or folder_of(item) not in TRACED:
             item.add_marker(pytest.mark.untraced)
     # Traced tests come after the others: turning the tracing on and off again and again takes long, too.
