@@ -14,7 +14,7 @@ from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.undo import UndoReport, relinked, undo_events
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import JOB, MemoryRecord
 from inference_core.memory.text import encode_json
 from inference_core.outbox.messages import Extraction, mended, session_label, session_name
 from inference_core.outbox.outbox import RESULT
@@ -135,7 +135,8 @@ async def undo_changes(
         # No event of the session added it: kept word for word outside a run, or by an earlier version of this package.
         source = memory.source
         is_said = session_id is not None and bool(source.message_ids or source.thread_id)
-        return is_whole and (memory.id in added or (is_said and bool(sessions & {memory.session_id, source.thread_id})))
+        is_added = memory.id in added and JOB in memory.extra_metadata  # else it was saved since
+        return is_whole and (is_added or (is_said and bool(sessions & {memory.session_id, source.thread_id})))
 
     if session_id is not None and is_whole and not dry_run:
         # The outboxes first: a worker may still make memories of what waits there, and those are undone below.

@@ -28,8 +28,8 @@ from inference_core.memory.namespaces import (
     holds_pending,
     sidecar_namespace,
 )
-from inference_core.memory.record import WOULD_END, MemoryRecord
-from inference_core.memory.text import encode_json, moment_field, text_field
+from inference_core.memory.record import JOB, WOULD_END, MemoryRecord
+from inference_core.memory.text import encode_json, mapping_field, moment_field, text_field
 from inference_core.services.operations.audit import events_of
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write
@@ -166,13 +166,19 @@ def _target(
         # Somebody else has made this change, so it stays.
         new = before(at + 1) if at + 1 < len(history) else State.of(row) if row else None
         old = new and before(at)
-        if new is None or old is None or place == PENDING:  # of what waits, the last decision counts
+        # Of what waits, the last decision counts; what somebody has saved since in the same words stays.
+        if new is None or old is None or place == PENDING or (target is None and _job_of(old) and not _job_of(new)):
             target, home = new, _key(label, history[at][2])
         elif target is not None:  # else it did not exist before, and goes even if it was changed since
             value = _merged(target.value, old.value, new.value)
             target = replace(new, value=value, kind=text_field(value, "memory_type") or new.kind)
             home = _key(label, history[at][2]) if history[at][1] != history[at][2] else home
     return home, target
+
+
+def _job_of(state: State) -> str | None:
+    """The job that made the memory in ``state``; None if it is somebody's own."""
+    return text_field(mapping_field(state.value, "extra_metadata"), JOB)
 
 
 def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
