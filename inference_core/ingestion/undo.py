@@ -31,8 +31,8 @@ from inference_core.memory.namespaces import (
     holds_pending,
     sidecar_namespace,
 )
-from inference_core.memory.record import WOULD_END, MemoryRecord
-from inference_core.memory.text import encode_json, moment_field, text_field
+from inference_core.memory.record import JOB, WOULD_END, MemoryRecord
+from inference_core.memory.text import encode_json, mapping_field, moment_field, text_field
 from inference_core.outbox.messages import Extraction, marks_of, mended, session_label, session_name
 from inference_core.outbox.outbox import DEAD, DEAD_LIST, KEPT, OUTBOX, RESULT, STATE
 from inference_core.services.operations.audit import events_of
@@ -159,7 +159,8 @@ class _Choice:
         source = memory.source
         is_said = self.session_id is not None and bool(source.message_ids or source.thread_id)
         is_of_session = is_said and bool(self._sessions & {memory.session_id, source.thread_id})
-        return self.is_whole and (memory.id in self.added or is_of_session)
+        is_added = memory.id in self.added and JOB in memory.extra_metadata  # else it was saved since
+        return self.is_whole and (is_added or is_of_session)
 
     @property
     def _sessions(self) -> set[str | None]:
@@ -429,13 +430,20 @@ class _History:
             # Somebody else has made this change, so it stays.
             new = before(at + 1) if at + 1 < len(history) else State.of(row) if row else None
             old = new and before(at)
-            if new is None or old is None or place == PENDING:  # of what waits, the last decision counts
+            # Of what waits, the last decision counts; what somebody has saved since in the same words stays.
+            is_saved_since = target is None and old is not None and _job_of(old) and new and not _job_of(new)
+            if new is None or old is None or place == PENDING or is_saved_since:
                 target, home = new, self._key(history[at][2])
             elif target is not None:  # else it did not exist before, and goes even if it was changed since
                 value = _merged(target.value, old.value, new.value)
                 target = replace(new, value=value, kind=text_field(value, "memory_type") or new.kind)
                 home = self._key(history[at][2]) if history[at][1] != history[at][2] else home
         return home, target
+
+
+def _job_of(state: State) -> str | None:
+    """The job that made the memory in ``state``; None if it is somebody's own."""
+    return text_field(mapping_field(state.value, "extra_metadata"), JOB)
 
 
 def _merged(target: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from inference_core.ingestion.jobs import undo
 from langgraph.store.base import BaseStore
 from outbox_support import candidates, pipeline_on, put, said, seen, service_on, step
 from short_term_support import model_of
 
 from inference_core import ExtractiveMemory, MemorySource
+from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
@@ -64,3 +66,33 @@ def test_two_roads_lead_to_one_memory(any_store: BaseStore, first: Road, second:
         second(any_store, text)
     (memory,) = service_on(any_store).sync.list_memories(U)[0]
     assert memory.content == LISBON
+
+
+def test_what_was_saved_since_outlives_what_it_was_made_of(any_store: BaseStore):
+    """A save that finds its words adds no memory, so undoing the conversation must not take that one away."""
+    pipeline = pipeline_on(any_store, candidates(Candidate(content=LISBON, memory_type=KIND, origin=Origin.USER)))
+    put(pipeline.outbox, said(LISBON))
+    while seen(pipeline.outbox):
+        step(pipeline)
+    key = saved(any_store, LISBON, tags=["home"])
+    assert run(undo(pipeline.scope, U, session_id="s")) == 0
+    (memory,) = service_on(any_store).sync.list_memories(U)[0]
+    assert (memory.id, memory.value["tags"]) == (key, ["home"])
+
+
+def test_what_was_saved_since_outlives_the_session_of_a_block(any_store: BaseStore):
+    extracted_by_a_block(any_store, LISBON)
+    saved(any_store, LISBON)
+    ExtractiveMemory(model_of(""), any_store, user_id=U).delete("s1")
+    assert [one.content for one in service_on(any_store).sync.list_memories(U)[0]] == [LISBON]
+
+
+def test_an_approval_takes_the_place_of_what_was_saved_meanwhile(any_store: BaseStore):
+    service = service_on(any_store, confirm=["semantic"])
+    with pytest.raises(ConfirmationNeeded):
+        service.sync.save_memory(U, LISBON, KIND.value, source=MemorySource(origin=Origin.AGENT))
+    key = saved(any_store, "i live in lisbon", pinned=True)
+    (waiting,) = service.sync.list_pending(U)
+    assert service.sync.approve_pending(U, waiting.id) == [waiting.id]
+    (found,) = service.sync.recall_memories(U, LISBON)
+    assert (found.id, found.value["supersedes"], found.value["pinned"]) == (waiting.id, [key], True)

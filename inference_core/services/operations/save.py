@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, without_block
+from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, without_block
 from inference_core.memory.redaction import Guard
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
@@ -264,17 +264,21 @@ def _merged(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> MemoryR
         return old  # what a web page or another member repeats does not label what the user or the application said
     if old.pinned and scope.spares_pins:
         return old  # whoever may not update it does not label it by a repetition either
-    by = new if new.trust > old.trust else old
+    # What a conversation left is the user's or the application's own from now on: undoing that spares it.
+    is_own = new.trust is Trust.STATED and JOB in old.extra_metadata
+    by = new if is_own or new.trust > old.trust else old
+    left = {name: part for name, part in without_block(old.extra_metadata).items() if not is_own or name != JOB}
     merged = replace(
         old,
         content=by.content,
         topic=old.topic or new.topic,
-        extra_metadata={**without_block(old.extra_metadata), **new.extra_metadata},
+        extra_metadata={**left, **new.extra_metadata},
         importance=max(old.importance, new.importance),
         pinned=old.pinned or new.pinned,
         tags=tuple(dict.fromkeys((*old.tags, *new.tags)))[:MAX_TAGS],
         source=by.source,
         trust=by.trust,
+        session_id=new.session_id if is_own else old.session_id,
     )
     return old if merged == old else replace(merged, updated_at=new.updated_at)
 
