@@ -392,8 +392,8 @@ class WriteRule:
         del error
         return False
 
-    def landed(self) -> None:
-        """Called once the batch is stored, or may be."""
+    def landed(self, *, is_sure: bool) -> None:
+        """Called once the batch is stored, or may be, unless ``is_sure``."""
 
 
 Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check

@@ -22,7 +22,7 @@ from langchain_core.documents import BaseDocumentCompressor
 
 from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
-from inference_core.errors import DeadlineExceeded, StoreError, StoreUnavailable, VersionConflict, WriteUnknown
+from inference_core.errors import DeadlineExceeded, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.quota import Quota, Quotas, counted, counts_of, counts_place
@@ -31,6 +31,7 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import (
     Backend,
+    Batch,
     Check,
     Key,
     Put,
@@ -38,8 +39,9 @@ from inference_core.stores.backend import (
     Row,
     Unreadable,
     Write,
+    WriteRule,
 )
-from inference_core.stores.governance.fence import AllFences, fences_of, roots_of
+from inference_core.stores.governance.fence import AllFences, FenceRule, fences_of, roots_of
 from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
 from inference_core.stores.governance.redacting import without_secrets
 from inference_core.stores.governance.rules import rules_of
@@ -61,7 +63,6 @@ from inference_core.telemetry import step
 
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
-_TRIES: Final = 100
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
 SWEEP_INTERVAL_S: Final = 60.0
 SEAL_INTERVAL_S: Final = 60.0
@@ -195,7 +196,7 @@ class StoreEngine(StoreReader):
         Where writes have failed and none comes any more, it also lets the circuit breaker close.
         """
         if self._writing.has_failed or self._writer.is_slow:
-            await self._written(_nothing, [], _nothing)
+            await self._written(_nothing, [])
 
     async def write(
         self,
@@ -236,24 +237,10 @@ class StoreEngine(StoreReader):
             if embeds and any(document.vector is None for _, document in texts):
                 self.embed_later()
 
-        # Without an expected version there is no conflict: if another writer was faster, try again.
-        tries = 1 if any(getattr(one, "expected", None) is not None for one in writes) else _TRIES
-        while True:
-            try:
-                written = await self.journal.recorded(
-                    [*writes, *fence], why, self._read, partial(self._written, landed)
-                )
-            except VersionConflict:
-                renewed = await self._read(self.fences.renewed, fence, roots) if fence else None
-                # A batch that only its fence refused is tried again with the present fence, which uses up no try.
-                tries -= renewed is None
-                if not tries:
-                    raise
-                fence = fence if renewed is None else renewed
-            else:
-                break
-        if fence:
-            self.fences.note_passed(fence, roots, began)
+        rules: list[WriteRule] = [FenceRule(self.fences, roots, fence, began)] if fence else []
+        if self.journal.audit and not self.journal.has_key:
+            await self._read(self.journal.chain_key)
+        written = await self._written(landed, [*self.journal.recorded(writes, why), *rules])
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:
@@ -278,9 +265,9 @@ class StoreEngine(StoreReader):
         """The fences now, for work of which later writes are part: see `write`."""
         return self._read(self.fences.all)
 
-    def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
+    def submit(self, batch: Batch) -> Future[list[int]]:
         """Queues ``batch`` as it is, without vectors, for callers that write many at once. Raises StoreUnavailable."""
-        return self._writer.submit([*batch, *self.fences.checks(roots_of(batch))])
+        return self._writer.submit([*batch, self.fences.rule(roots_of(batch))])
 
     async def check_room(self, user_id: str, agent: str | None) -> None:
         """Raises QuotaExceeded if the user or the agent may not have one more memory, as far as that is counted."""
@@ -351,10 +338,8 @@ class StoreEngine(StoreReader):
         except StoreUnavailable:
             return known  # which may refuse the write needlessly, and lets nothing back in
 
-    async def _written(
-        self, landed: Callable[[], None], batch: Sequence[Write], noted: Callable[[], None]
-    ) -> list[int]:
-        """Writes ``batch`` and returns its versions. Calls ``noted`` and ``landed`` once it is there, caller or not."""
+    async def _written(self, landed: Callable[[], None], batch: Batch) -> list[int]:
+        """Writes ``batch`` and returns its versions. Calls ``landed`` once it is there, caller or not."""
         self._writing.check()
 
         def apply_alone() -> list[int]:
@@ -369,7 +354,6 @@ class StoreEngine(StoreReader):
 
         def settled(error: BaseException | None) -> None:
             if error is None or isinstance(error, WriteUnknown):  # then it may be there
-                noted()
                 landed()
 
         def hand_over() -> Future[list[int]]:

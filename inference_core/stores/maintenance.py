@@ -17,16 +17,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 
-from inference_core.errors import ConfigurationError, InferenceCoreError, VersionConflict
+from inference_core.errors import ConfigurationError, InferenceCoreError, UserErased, VersionConflict
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
-from inference_core.stores.backend import Backend, Check, Expire, Key, Outcome, Put, Remove, Row, Touch, Write
+from inference_core.stores.backend import Backend, Check, Expire, Key, Put, Remove, Row, States, Touch, Write, WriteRule
 from inference_core.stores.governance.fence import Fences, fences_of, roots_of
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.versions import is_audited
@@ -159,29 +160,18 @@ class Maintenance:
 
 def remove_expired(writer: GroupWriter, journal: Journal) -> bool:
     """Chore: removes expired rows, so that they take no room. Returns whether there may be more."""
-
-    def outcome_of(removal: Future[list[int]]) -> Outcome:
-        try:
-            return removal.result()
-        except VersionConflict as error:
-            return error
-
-    def apply(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        return list(map(outcome_of, [writer.submit(batch) for batch in batches]))
-
-    found = [Expire(namespace=namespace, key=key) for namespace, key in journal.rules.holds.expired(_EXPIRED_AT_ONCE)]
-    batches: list[list[Write]] = []
-    for one in found:
-        # A row that was extended, or removed by another sweeper, in this moment leaves no event.
-        batch: list[Write] = [replace(one, is_strict=is_audited(one.namespace))]
-        if holds_memories(one.namespace):
-            batch.append(Remove(namespace=sidecar_namespace(one.namespace, USAGE), key=one.key))
-        batches.append(batch)
     cause = Cause(at=datetime.now(UTC), operation="expire", actor=Actor(kind="worker"))
-    outcomes = journal.apply(batches, cause, apply)
-    # If the key of the user's events cannot be read, no event can be written. Alone, Expire removes the row.
-    apply([[one] for one, outcome in zip(found, outcomes, strict=True) if isinstance(outcome, VersionConflict)])
-    return bool(found)
+    removals: list[Future[list[int]]] = []
+    for namespace, key in journal.rules.holds.expired(_EXPIRED_AT_ONCE):
+        # A row that was extended, or removed by another sweeper, in this moment leaves no event.
+        batch: list[Write] = [Expire(namespace=namespace, key=key, is_strict=is_audited(namespace))]
+        if holds_memories(namespace):
+            batch.append(Remove(namespace=sidecar_namespace(namespace, USAGE), key=key))
+        removals.append(writer.submit(journal.recorded(batch, cause)))
+    for removal in removals:
+        with suppress(VersionConflict):
+            removal.result()
+    return bool(removals)
 
 
 # Deferred writes: kept in memory for a moment, then written together.
@@ -236,16 +226,12 @@ class DeferredWriter:
         roots = roots_of(batch)
         try:
             try:
-                self._writer.submit([*batch, *fence]).result(_TIMEOUT_S)
-            except VersionConflict:
-                if len(roots) > 1:
-                    for root in roots:
-                        self._write([one for one in group if one.write.namespace[0] == root])
-                    return
-                renewed = self._fences.renewed(fence, roots) if fence else None
-                if renewed is None:
+                self._writer.submit([*batch, self._fences.rule(roots, fence)]).result(_TIMEOUT_S)
+            except UserErased:
+                if len(roots) < 2:  # noqa: PLR2004 - it is that one
                     raise
-                self._writer.submit([*batch, *renewed]).result(_TIMEOUT_S)
+                for root in roots:
+                    self._write([one for one in group if one.write.namespace[0] == root])
         except (InferenceCoreError, TimeoutError) as error:
             why = str(error) or f"not written within {_TIMEOUT_S:g} s"
             _LOG.warning("%d notes on what was told are lost: %s", len(group), why)
@@ -263,7 +249,6 @@ MEMORIES_AT_ONCE: Final = 500
 """Once this many memories are noted, they are written before the interval is over."""
 _MOST_NOTED: Final = 20_000
 _PORTION: Final = 200
-_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,17 +326,16 @@ class AccessCounts:
                 if not of_user:
                     del self._noted[user]
                 self._count -= len(noted)
-            is_written = False
+            fence = self._fences.rule([user])
             try:
-                is_written = self._write(noted)
-            finally:
-                if not is_written:
-                    with self._lock:
-                        for key, usage in noted.items():
-                            self._add(key, usage)
-            if not is_written:
-                _LOG.info("Others write the same access counts; %d are written later", len(noted))
-            return is_written and self._count > 0
+                with suppress(UserErased):  # whose memories are not there any more
+                    self._writer.submit([UsageRule(noted), fence]).result()
+            except BaseException:
+                with self._lock:
+                    for key, usage in noted.items():
+                        self._add(key, usage)
+                raise
+            return self._count > 0
 
     def _add(self, key: Key, usage: Usage) -> None:
         of_user = self._noted.get(key[0][0], {})
@@ -361,43 +345,40 @@ class AccessCounts:
             self._noted.setdefault(key[0][0], of_user)[key] = usage
             self._count += 1
 
-    def _write(self, noted: Mapping[Key, Usage]) -> bool:
-        """Adds ``noted`` to what is stored, except for memories that are gone. Returns False if others were faster."""
-        keys = list(noted)
-        fence = self._fences.checks([keys[0][0][0]])
-        for attempt in range(1, _ATTEMPTS + 1):
-            # Figures that cannot be read seem absent, and conflict with that; the last attempt replaces them whatever
-            # is there, since all other figures would have to wait.
-            absent = None if attempt == _ATTEMPTS else 0
-            memories = self._backend.get(keys)
-            figures = self._backend.get([(sidecar_namespace(namespace, USAGE), key) for namespace, key in keys])
-            there = [(key, row) for key, row, memory in zip(keys, figures, memories, strict=True) if memory]
-            try:
-                if there:
-                    self._writer.submit(
-                        [
-                            usage_put(key, Usage.of(row).joined(noted[key]), expected=row.version if row else absent)
-                            for key, row in there
-                        ]
-                        + fence
-                    ).result()
-            except VersionConflict:
-                fence = self._fences.read([keys[0][0][0]])  # an erased user's memories are not there any more
-                continue
-            return True
-        return False
+
+class UsageRule(WriteRule):
+    """Adds ``noted`` to the figures of memories that are still there. Figures that cannot be read begin anew."""
+
+    def __init__(self, noted: Mapping[Key, Usage]) -> None:
+        self._noted = noted
+        figures = [_figures_of(key) for key in noted]
+        self.reads, self.makes = [*noted, *figures], [place for place, _ in figures]
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """The new figures."""
+        del after
+        puts: list[Write] = []
+        for key, usage in self._noted.items():
+            memory, known = before.get(key), before.get(_figures_of(key))
+            if memory and memory.is_alive(now):
+                row = known.row(*_figures_of(key)) if known and known.is_alive(now) else None
+                puts.append(usage_put(key, Usage.of(row).joined(usage)))
+        return puts
 
 
-def usage_put(key: Key, usage: Usage, expected: int | None = None) -> Put:
-    """The write that makes ``usage`` the figures of the memory at ``key``, if they are at version ``expected``."""
-    namespace, name = key
+def _figures_of(key: Key) -> Key:
+    return sidecar_namespace(key[0], USAGE), key[1]
+
+
+def usage_put(key: Key, usage: Usage) -> Put:
+    """The write that makes ``usage`` the figures of the memory at ``key``."""
+    namespace, name = _figures_of(key)
     value = {"count": usage.count, "last": usage.last and usage.last.isoformat()}
     return Put(
-        namespace=sidecar_namespace(namespace, USAGE),
+        namespace=namespace,
         key=name,
         value=encode_json(value, what="access count"),
         updated_at=usage.last or datetime.now(UTC),
-        expected=expected,
     )
 
 

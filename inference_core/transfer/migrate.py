@@ -34,7 +34,7 @@ from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.services.operations.admission import has_to_wait, proposed_on
 from inference_core.services.operations.scope import put_of
-from inference_core.stores.backend import EXTRA, Backend, Check, Key, Outcome, Put, Remove, Write, pack_namespace
+from inference_core.stores.backend import EXTRA, Backend, Batch, Check, Key, Outcome, Put, Remove, Write, pack_namespace
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import KeySource, has_store, open_backend
@@ -195,7 +195,7 @@ def _opened(
     return backend, MigrationReport(place, dry_run, is_missing)
 
 
-def _apply(engine: StoreEngine, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+def _apply(engine: StoreEngine, batches: Sequence[Batch]) -> list[Outcome]:
     """Like `Backend.apply`, but through the queue of an open store, which its other writers use."""
     outcomes: list[Outcome] = []
     for future in [engine.submit(batch) for batch in batches]:
@@ -223,7 +223,7 @@ class Migration:
         self._backend = backend
         self._confirm = frozenset(confirm)
         self._guard = engine.guard if engine else Guard.of(secrets)
-        self._apply = partial(_apply, engine) if engine else backend.apply
+        self._apply = partial(_apply, engine) if engine else rules_of(backend).apply
         self._fences = engine.fences if engine else fences_of(backend)
         self._began = self._fences.all()
         self._journal = Journal(backend)
@@ -350,7 +350,7 @@ class Migration:
                 tried.append(one)
                 batches.append([*writes, *check])
         cause = Cause(at=datetime.now(UTC), operation="migrate")
-        outcomes = self._journal.apply(batches, cause, self._apply) if batches else []
+        outcomes = self._apply([self._journal.recorded(batch, cause) for batch in batches])
         taken: list[_Sourced] = []
         again: list[_Waiting] = []
         for one, outcome in zip(tried, outcomes, strict=True):

@@ -146,7 +146,7 @@ def test_regression_two_sweepers_tell_of_an_expiry_once(
 
         monkeypatch.setattr(backend, "expired", expired)
         for _ in range(2):
-            assert remove_expired(backend, GroupWriter(backend), journal)
+            assert remove_expired(GroupWriter(backend), journal)
         assert [name for name, _ in told(AgentMemoryStoreService(store).sync.audit("ada"))] == ["write", "expire"]
 
 

@@ -25,7 +25,7 @@ from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
-from inference_core.stores.backend import EXTRA, Backend, Outcome, PageRequest, Put, Remove, Row, Write
+from inference_core.stores.backend import EXTRA, Backend, Batch, Outcome, PageRequest, Put, Remove, Row
 from inference_core.stores.governance import journal as trails
 from inference_core.stores.governance.journal import EVENT_KIND, Sealer, check_trail
 
@@ -434,7 +434,7 @@ def test_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "was cut or made anew" in capsys.readouterr().out
 
 
-def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: str):
+def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch):
     """The sealer was told of none of them, though some were there."""
     with open_store(sqlite_url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
@@ -443,11 +443,15 @@ def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: st
         while Sealer(journal).seal_portion():
             pass
 
-        def breaks_off(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-            backend.apply(batches[:1])
+        apply = backend.apply
+
+        def breaks_off(batches: Sequence[Batch]) -> list[Outcome]:
+            apply(batches[:1])
             raise StoreUnavailable("the database is away")
 
         removals = [[Remove(namespace=("ada", "semantic"), key=key)] for key in ids]
-        with pytest.raises(StoreUnavailable):
-            journal.apply(removals, Cause(at=datetime.now(UTC), operation="expire"), breaks_off)
+        with monkeypatch.context() as patched:
+            patched.setattr(backend, "apply", breaks_off)
+            with pytest.raises(StoreUnavailable):
+                journal.apply(removals, Cause(at=datetime.now(UTC), operation="expire"))
         assert list(journal.unsealed) == ["ada"]

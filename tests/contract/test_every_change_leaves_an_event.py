@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -38,13 +38,12 @@ from inference_core.ingestion import undo
 from inference_core.lifecycle.repairs import Damage, find_damage, find_secrets, mend, redact
 from inference_core.lifecycle.retention import RetentionPolicy, retain
 from inference_core.memory.audit import Actor, Cause
-from inference_core.memory.namespaces import AUDIT, GRANTS, USAGE
+from inference_core.memory.namespaces import GRANTS, USAGE
 from inference_core.services import user_memories
-from inference_core.stores.backend import Expire, Outcome, Put, Remove, Row, SetVector, Write
-from inference_core.stores.factory import open_backend
+from inference_core.stores.backend import Batch, Expire, Put, Remove, RowState, SetVector, Write
+from inference_core.stores.backends.rows import WriteSet, is_event
 from inference_core.stores.governance.versions import is_audited
 from inference_core.testing import FrozenClock
-from inference_core.transfer import copying
 from inference_core.transfer.copying import copy_store, reembed
 from inference_core.transfer.json_lines import export_store, import_store
 
@@ -185,19 +184,40 @@ def test_every_operation_is_here() -> None:
     assert {*operations()} - {*CHANGES} - READS - NO_MEMORIES == set()
 
 
-def unnoticed(batch: Sequence[Write], outcome: Outcome, before: Sequence[Row | None]) -> list[Write]:
+def unnoticed(batch: Sequence[Write], before: Sequence[RowState | None]) -> list[Write]:
     """The changes in ``batch`` that it holds no event of."""
-    told = {one.namespace[0] for one in batch if isinstance(one, Put) and one.is_new and one.namespace[1:] == (AUDIT,)}
+    told = {one.namespace[0] for one in batch if is_event(one)}
     return [
         write
-        for write, row in zip(batch, before, strict=True)
-        if isinstance(outcome, list)
-        and isinstance(write, Put | Remove | Expire | SetVector)
-        and (row is not None or isinstance(write, Put))
+        for write, state in zip(batch, before, strict=True)
+        if isinstance(write, Put | Remove | Expire | SetVector)
+        and ((state is not None and state.value is not None) or isinstance(write, Put))
         and (is_audited(write.namespace) or write.namespace[0] == GRANTS)
         and write.namespace[1] != USAGE
         and (f"#{write.key}" if write.namespace[0] == GRANTS else write.namespace[0]) not in told
     ]
+
+
+class Watched:
+    """The writes of each batch that a transaction accepts, those of its rules too, and the rows before them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[list[tuple[Write, RowState | None]]] = []
+        one_applied, all_applied = WriteSet._apply, WriteSet.apply
+        seen: list[tuple[Write, RowState | None]] = []
+
+        def apply_one(own: WriteSet, write: Write) -> int:
+            seen.append((write, own._find((write.namespace, write.key))))
+            return one_applied(own, write)
+
+        def apply_all(own: WriteSet, batch: Batch) -> list[int]:
+            seen.clear()
+            versions = all_applied(own, batch)
+            self.batches.append(list(seen))
+            return versions
+
+        monkeypatch.setattr(WriteSet, "_apply", apply_one)
+        monkeypatch.setattr(WriteSet, "apply", apply_all)
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
@@ -206,48 +226,20 @@ def test_what_it_changes_is_told_in_the_same_transaction(
 ) -> None:
     with open_store("memory://", embeddings=None, clock=clock, ttl={"default_ttl": 60 * 24 * 30}) as store:
         world = World(store, clock, tmp_path)
-        backend, apply = store.engine.backend, store.engine.backend.apply
-        found: list[Write] = []
-        events = 0
-
-        def watched(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-            nonlocal events
-            clock.advance(timedelta(days=-365))  # so that also what has expired is seen
-            before = [backend.get([(one.namespace, one.key) for one in batch]) for batch in batches]
-            clock.advance(timedelta(days=365))
-            outcomes = apply(batches)
-            for batch, outcome, rows in zip(batches, outcomes, before, strict=True):
-                found.extend(unnoticed(batch, outcome, rows))
-                events += sum(isinstance(one, Put) and one.is_new for one in batch)
-            return outcomes
-
-        monkeypatch.setattr(backend, "apply", watched)
+        watched = Watched(monkeypatch)
         CHANGES[name](world)
-        assert found == []
-        assert events
+        for batch in watched.batches:
+            assert unnoticed([write for write, _ in batch], [state for _, state in batch]) == []
+        assert any(is_event(write) for batch in watched.batches for write, _ in batch)
 
 
 def test_embedding_anew_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'm.db'}"
     with open_store(url, embeddings=None) as store:
         AgentMemoryStoreService(store).sync.save_memory(U, "Likes green tea")
-    made: list[Write] = []
-
-    def opened(*args: Any, **options: Any) -> Any:
-        backend = open_backend(*args, **options)
-        apply = backend.apply
-
-        def watched(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-            made.extend(one for batch in batches for one in batch)
-            assert len(batches) == 1
-            return apply(batches)
-
-        monkeypatch.setattr(backend, "apply", watched)
-        return backend
-
-    monkeypatch.setattr(copying, "open_backend", opened)
+    watched = Watched(monkeypatch)
     assert reembed(url, HashingEmbeddings()) == 1
-    assert [type(one).__name__ for one in made] == ["SetVector", "Check", "Put"]
+    assert [[type(one).__name__ for one, _ in batch] for batch in watched.batches] == [["SetVector", "Put"]]
     with open_store(url, embeddings=None) as store:
         memory = AgentMemoryStoreService(store).sync
         assert next((one.operation, one.actor.kind, one.changes) for one in memory.audit(U)) == ("reembed", "admin", ())

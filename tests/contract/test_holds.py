@@ -385,11 +385,9 @@ GUARDED = {
     "lifecycle/erasing.py": {"store.erase"},  # behind a look at the holds and the fence
     "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
-    "stores/governance/journal.py": {"self.backend.apply", "backend.apply"},  # new salts and seals alone
+    "stores/governance/journal.py": {"backend.apply"},  # seals alone
     "stores/governance/rules.py": {"self._backend.apply", "self._backend.discard"},
-    "stores/maintenance.py": {"journal.apply"},
     "transfer/copying.py": {"journal.apply", "self._journal.apply"},
-    "transfer/migrate.py": {"self._journal.apply"},
 }
 """Who hands removals to a backend behind a look at the holds, or to a journal, which hands them to the `Rules`."""
 NEEDS_NONE = {

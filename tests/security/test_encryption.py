@@ -447,7 +447,6 @@ def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) 
     with database(kind, tmp_path) as url, keyed(url, tmp_path, embeddings=HashingEmbeddings()) as store:
         fill(store)
         backend: Any = store.engine.backend
-        backend = backend.beneath
         assert isinstance(backend, SealedBackend)
         scopes = backend.namespaces(("ada",))
 
@@ -492,7 +491,6 @@ def test_regression_a_row_whose_time_has_come_is_sealed_with_the_new_key_too(tmp
     put = Put(namespace=("ada", "semantic"), key="m", value='{"content": "evidence"}', updated_at=now, expiry=ended)
     with keyed(f"sqlite:///{tmp_path / 'm.db'}", tmp_path) as store:
         backend: Any = store.engine.backend
-        backend = backend.beneath
         backend.apply([[put]])
         assert rotate(backend, ["ada"], wait=lambda _: None).rows == 1
         assert [row.value["content"] for row in backend.inspect("ada") if isinstance(row, Row)] == ["evidence"]

@@ -33,7 +33,7 @@ from inference_core.errors import UserErased, VersionConflict
 from inference_core.memory.namespaces import ERASED, MIGRATED, QUEUE_ROOT, Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import NO_EPOCH, Epoch
-from inference_core.stores.backend import Backend, Check, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Batch, Check, Key, Outdated, Put, Row, States, Write, WriteRule
 
 _KEY_ROW: Final[Key] = ((ERASED,), "key")
 _STATE: Final = "state"
@@ -139,6 +139,10 @@ class Fences:
             if checks == self._checks(roots, self._known):
                 for name in [ERASED] if self._key is None else roots:
                     self._seen[name] = max(began, self._seen.get(name, _LONG_AGO))
+
+    def rule(self, roots: Sequence[str], checks: Sequence[Check] | None = None) -> FenceRule:
+        """What refuses a batch if one of these users is erased, or was since ``checks`` were taken (None: now)."""
+        return FenceRule(self, roots, self.checks(roots) if checks is None else checks)
 
     def renewed(self, checks: Sequence[Check], roots: Sequence[str]) -> list[Check] | None:
         """The checks for another try of a batch that was refused; None if its fences were not the reason.
@@ -249,6 +253,39 @@ class Fences:
         return {root: then.get(_place(key, root)[0], _DOWN) for root in roots} if key else {}
 
 
+class FenceRule(WriteRule):
+    """Refuses a batch with UserErased if one of its users was erased since it began."""
+
+    def __init__(self, fences: Fences, roots: Sequence[str], checks: Sequence[Check], began: float = _LONG_AGO) -> None:
+        self._fences, self._roots, self._began = fences, roots, began
+        self._expect(checks)
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """Nothing. Raises Outdated if the fences are others than those that were known."""
+        del after
+        for place, check in zip(self.reads, self._checks, strict=True):
+            state = before.get(place)
+            if (state.version if state and state.is_alive(now) else 0) != check.expected:
+                raise Outdated(self, "A user of this write was erased, or is being erased")
+        return []
+
+    def renew(self, error: Exception) -> bool:
+        """Takes the present fences if these users were not erased meanwhile. Raises UserErased, StoreError."""
+        if not isinstance(error, Outdated) or error.rule is not self:
+            return False
+        renewed = self._fences.renewed(self._checks, self._roots)
+        self._expect(renewed or self._checks)
+        return renewed is not None
+
+    def landed(self, *, is_sure: bool) -> None:
+        """Notes that the fences were as they were known."""
+        if is_sure:
+            self._fences.note_passed(self._checks, self._roots, self._began)
+
+    def _expect(self, checks: Sequence[Check]) -> None:
+        self._checks, self.reads = checks, [(one.namespace, one.key) for one in checks]
+
+
 _FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDictionary()
 
 
@@ -271,7 +308,7 @@ def _put(key: Key, value: dict[str, Any], expected: int | None = None, above: in
     return Put(namespace=key[0], key=key[1], value=text, updated_at=datetime.now(UTC), expected=expected, above=above)
 
 
-def roots_of(batch: Iterable[Write]) -> list[str]:
+def roots_of(batch: Batch) -> list[str]:
     """The users' labels under which ``batch`` puts something: no other write brings anything back."""
     roots = dict.fromkeys(one.namespace[0] for one in batch if isinstance(one, Put))
     return [root for root in roots if root not in _NOBODYS]

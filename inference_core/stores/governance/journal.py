@@ -17,24 +17,23 @@ from __future__ import annotations
 import hmac
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from hashlib import blake2b
 from random import getrandbits
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
-from inference_core.effects import Operation
-from inference_core.errors import StoreBusy, StoreError, VersionConflict
+from inference_core.errors import StoreBusy, VersionConflict
 from inference_core.memory.audit import AuditEvent, Cause, event_value
 from inference_core.memory.namespaces import AUDIT, SALT, SEALS, USAGE, Namespace
 from inference_core.memory.text import encode_json, text_field
 from inference_core.stores.backend import (
     EXTRA,
     Backend,
+    Batch,
     Check,
     Cursor,
     Expire,
@@ -45,12 +44,15 @@ from inference_core.stores.backend import (
     Put,
     Remove,
     Row,
+    RowState,
+    States,
     Unreadable,
     Write,
+    WriteRule,
 )
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.rules import rules_of
-from inference_core.stores.governance.versions import expecting, is_audited, is_versioned, versions_key, versions_writes
+from inference_core.stores.governance.versions import is_audited, versions_touched, versions_writes
 
 _MOST_EVENTS: Final = 1_000
 _PAGE: Final = 500
@@ -403,69 +405,17 @@ class Journal:
         self.wake: Callable[[], None] | None = None
         """Called when ``unsealed`` gets one more."""
 
-    async def recorded(
-        self,
-        batch: Sequence[Write],
-        cause: Cause,
-        read: Callable[..., Operation[Any]],
-        write: Callable[[Sequence[Write], Callable[[], None]], Operation[list[int]]],
-    ) -> list[int]:
-        """What ``write`` returns for ``batch`` together with its records; ``read`` calls a function of the backend.
+    def recorded(self, batch: Sequence[Write], cause: Cause) -> Batch:
+        """``batch``, and the rule that records it. The first call blocks, except for one after `chain_key`."""
+        if self.audit:
+            self.chain_key()
+        return [*batch, RecordRule(self, batch, cause)]
 
-        ``write`` must call its second argument once the batch is there.
-
-        Raises VersionConflict if the batch expects another version, and what ``write`` raises.
-        """
-        changing = [one for one in batch if isinstance(one, _CHANGES) and is_audited(one.namespace)]
-        keys = self._read_before(changing, cause)
-        users = self._users(batch, changing, cause)
-        seen: dict[Key, int] | None = None
-        is_strict: bool = True
-        while True:
-            while (salted := self._known_keys(users)) is None:
-                await read(self._load, users)
-            rows = await read(self.backend.get, keys) if keys else ()
-            before: dict[Key, Row | None] = dict(zip(keys, rows, strict=True))
-            versions = {key: row.version if row else 0 for key, row in before.items()}
-            guarded = expecting(batch, versions, is_strict=is_strict) if versions else batch
-            if seen is not None and guarded is None:
-                raise VersionConflict("Another caller has changed a memory; read it again")
-            try:
-                records = self._records(changing, before, cause, salted, is_strict=is_strict)
-                return await write([*(guarded or batch), *records], partial(self._note_written, salted))
-            except VersionConflict:
-                fresh: bool = await read(self._load, users, anew=True) if users else False
-                may_be_unreadable = bool(keys) or not all(key.version for key in salted.values())
-                if not fresh and not (may_be_unreadable and is_strict):
-                    raise
-                # Another writer was faster, or a row cannot be read, which seems absent and is not.
-                is_strict, seen = fresh or versions != seen, versions
-
-    def apply(
-        self,
-        batches: Sequence[Sequence[Write]],
-        cause: Cause,
-        apply: Callable[[Sequence[Sequence[Write]]], list[Outcome]] | None = None,
-    ) -> list[Outcome]:
-        """Applies the batches with their records, for callers that write to the backend directly or by ``apply``."""
-        apply = apply or self.rules.apply
-        salted: dict[str, UserKey] = {}
-        try:
-            outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
-            refused = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, VersionConflict)]
-            for at in refused:
-                users = {one.namespace[0]: None for one in batches[at] if is_audited(one.namespace)}
-                try:
-                    if users and self._load(list(users), anew=True):  # a purge has ended a key
-                        (outcomes[at],) = apply([self._noted(batches[at], cause, salted)])
-                except StoreError as error:  # of this batch alone: others are stored by now
-                    outcomes[at] = error
-        finally:
-            # Only now: the sealer would look for events that are not there yet. But also if this failed: some may be.
-            self._note_written(salted)
+    def apply(self, batches: Sequence[Sequence[Write]], cause: Cause) -> list[Outcome]:
+        """Applies the batches with their records, for callers that write to the backend directly. Blocks."""
+        outcomes = self.rules.apply([self.recorded(batch, cause) for batch in batches])
         return [
-            one if isinstance(one, Exception) else one[: len(batch)]
-            for one, batch in zip(outcomes, batches, strict=True)
+            end[: len(batch)] if isinstance(end, list) else end for end, batch in zip(outcomes, batches, strict=True)
         ]
 
     def discard(self, found: Sequence[Unreadable], cause: Cause) -> int:
@@ -484,7 +434,12 @@ class Journal:
     def key_of(self, user: str) -> bytes | None:
         """The key of the commitments of the user with this label, None if it is gone. Blocks."""
         (row,) = self.backend.get([((user, AUDIT), SALT)])
-        return None if row is None else self._derived(user, text_field(row.value, "salt") or "")
+        return None if row is None else self.derived(user, text_field(row.value, "salt") or "")
+
+    @property
+    def has_key(self) -> bool:
+        """Whether `chain_key` does not block."""
+        return self._secret is not None
 
     def chain_key(self) -> bytes:
         """The key of the store's audit trail. The first call blocks."""
@@ -495,20 +450,7 @@ class Journal:
                 self._secret = bytes.fromhex(self.backend.get_meta(KEY_META) or "")
         return self._secret
 
-    def _noted(self, batch: Sequence[Write], cause: Cause, salted: dict[str, UserKey]) -> list[Write]:
-        """``batch`` with its records; adds the users who get an event, with their keys, to ``salted``."""
-        changing = [one for one in batch if isinstance(one, _CHANGES) and is_audited(one.namespace)]
-        users = self._users(batch, changing, cause)
-        if salts := [salt_put(user, key.salt, cause) for user, key in self._loaded(users).items() if not key.version]:
-            self.backend.apply([[salt] for salt in salts])  # first, as several batches may be of one user
-            self._load(users, anew=True)
-        keys = self._read_before(changing, cause)
-        before = dict(zip(keys, self.backend.get(keys), strict=True))
-        loaded = self._loaded(users)
-        salted.update(loaded)
-        return [*batch, *self._records(changing, before, cause, loaded)]
-
-    def _users(self, batch: Sequence[Write], changing: Sequence[Write], cause: Cause) -> list[str]:
+    def users(self, batch: Sequence[Write], changing: Sequence[Write], cause: Cause) -> list[str]:
         """The labels of the users who get an event of ``batch``, in order."""
         if not self.audit:
             return []
@@ -520,89 +462,98 @@ class Journal:
                 roots.pop(one.namespace[0], None)
         return list(roots)
 
-    def _read_before(self, changing: Sequence[Write], cause: Cause) -> list[Key]:
-        """The rows to be read before ``changing`` is written: what it may replace, and what is kept of that already."""
-        if not self.audit and cause.keep_until is None:
-            return []
-        changed = [
-            (one.namespace, one.key)
-            for one in changing
-            if isinstance(one, Remove) or (isinstance(one, Put) and one.expected != 0)
-        ]
-        kept = [versions_key(key) for key in changed if is_versioned(key[0])] if cause.keep_until else ()
-        return list(dict.fromkeys([*changed, *kept]))
+    def known_key(self, user: str) -> UserKey | None:
+        """The key of the user with this label, as far as this process knows."""
+        return self._keys.get(user)
 
-    def _records(
-        self,
-        changing: Sequence[Write],
-        before: Mapping[Key, Row | None],
-        cause: Cause,
-        keys: Mapping[str, UserKey],
-        *,
-        is_strict: bool = True,
-    ) -> list[Write]:
-        """The writes that keep earlier states, and for each user an event."""
-        records = versions_writes(changing, before, cause.at, cause.keep_until)
-        for user, key in keys.items():
-            changes = [
-                change
-                for write in changing
-                if write.namespace[0] == user and (change := _changed(write, before, key.secret))
-            ]
-            if all(change[0][0] == USAGE for change in changes) and not (cause.is_told or cause.removed):
-                continue
-            records.append(
-                Check(namespace=(user, AUDIT), key=SALT, expected=key.version)  # no purge has ended the key
-                if key.version
-                else salt_put(user, key.salt, cause, 0 if is_strict else None)
-            )
-            told = cause
-            if cause.removed:  # how many rows of each kind, with a commitment of their keys
-                kinds = Counter(kind for kind, _ in cause.removed)
-                counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-                names = commitment(encode_json({"removed": sorted(cause.removed)}, what="keys"), key.secret)
-                told = replace(cause, reason=f"{counts}; {names[:32]}")
-            records.append(event_put(told, changes, user, key.secret, self.life))
-        return records
+    def stored_key(self, user: str, row: Row) -> UserKey:
+        """The key whose salt is in ``row``."""
+        known = self._keys.get(user)
+        if known is None or known.version != row.version:
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            salt = text_field(row.value, "salt") or ""
+            known = self._keys[user] = UserKey(self.derived(user, salt), salt, row.version)
+        return known
 
-    def _load(self, users: Sequence[str], *, anew: bool = False) -> bool:
-        """Reads the keys of ``users``; ``anew``: also known ones. Returns whether a key is new or has changed."""
-        wanted = users if anew else [user for user in users if user not in self._keys]
-        rows = self.backend.get([((user, AUDIT), SALT) for user in wanted])
-        has_changed = False
-        for user, row in zip(wanted, rows, strict=True):
-            known = self._keys.get(user)
-            version = row.version if row else 0
-            salt = text_field(row.value, "salt") if row else None
-            if known is None or known.version != version or (row and known.salt != salt):
-                has_changed = True
-                if len(self._keys) >= _MOST_KEYS:
-                    self._keys.clear()
-                salt = salt or token_hex(16)
-                self._keys[user] = UserKey(self._derived(user, salt), salt, version)
-        return has_changed
-
-    def _known_keys(self, users: Sequence[str]) -> dict[str, UserKey] | None:
-        """The keys of ``users``; None if one must be read. Another thread may forget them at any time."""
-        found = {user: key for user in users if (key := self._keys.get(user))}
-        return found if len(found) == len(users) else None
-
-    def _loaded(self, users: Sequence[str]) -> dict[str, UserKey]:
-        while (found := self._known_keys(users)) is None:
-            self._load(users)
-        return found
-
-    def _note_written(self, keys: Mapping[str, UserKey]) -> None:
-        for user, key in keys.items():
-            if not key.version:
-                self._keys.pop(user, None)  # the next write reads its version
+    def note_unsealed(self, users: Iterable[str]) -> None:
+        """Has the new events of ``users`` sealed."""
+        for user in users:
             if user not in self.unsealed:
                 self.unsealed[user] = None
                 if self.wake:
                     self.wake()
 
-    def _derived(self, user: str, salt: str) -> bytes:
+    def derived(self, user: str, salt: str) -> bytes:
+        """The secret that ``salt`` makes for the user with this label."""
         return hmac.new(self.chain_key(), f"user\0{user}\0{salt}".encode(), "sha256").digest()
+
+
+class RecordRule(WriteRule):
+    """Keeps what ``batch`` replaces, and records an event for each user whose memories it changes.
+
+    The events of a batch that only adds memories follow from it alone, so they are made before the transaction.
+    """
+
+    def __init__(self, journal: Journal, batch: Sequence[Write], cause: Cause) -> None:
+        self._journal, self._cause = journal, cause
+        self._changing = [one for one in batch if isinstance(one, _CHANGES) and is_audited(one.namespace)]
+        self._users = journal.users(batch, self._changing, cause)
+        versions = versions_touched(self._changing, cause.keep_until)
+        places = [(user, AUDIT) for user in self._users]
+        self._rows = [*((one.namespace, one.key) for one in self._changing), *versions]
+        self.reads = [*versions, *((place, SALT) for place in places)]
+        self.makes = [*places, *(place for place, _ in versions if cause.keep_until)]
+        self._told: list[str] = []
+        is_addition = all(isinstance(one, Put) and (one.is_new or one.expected == 0) for one in self._changing)
+        known = [journal.known_key(user) for user in self._users] if is_addition else []
+        self._made = {key: self._event(user, key, {}) for user, key in zip(self._users, known, strict=False) if key}
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """The earlier states and the events."""
+        del after
+        rows = {key: row for key in self._rows if (state := before.get(key)) and (row := _alive(key, state, now))}
+        records = versions_writes(self._changing, rows, self._cause.at, self._cause.keep_until)
+        self._told = []
+        for user in self._users:
+            salt = (user, AUDIT), SALT
+            state = before.get(salt)
+            stored = _alive(salt, state, now) if state else None
+            if stored is None:  # a purge has ended the last key, or it cannot be read
+                text = token_hex(16)
+                key = UserKey(self._journal.derived(user, text), text, 0)
+                made = self._event(user, key, rows)
+            else:
+                key = self._journal.stored_key(user, stored)
+                made = self._made[key] if key in self._made else self._event(user, key, rows)
+            if made:
+                records += [made] if stored else [salt_put(user, key.salt, self._cause), made]
+                self._told.append(user)
+        return records
+
+    def landed(self, *, is_sure: bool) -> None:
+        """Has the events sealed, if they are there."""
+        del is_sure
+        self._journal.note_unsealed(self._told)
+
+    def _event(self, user: str, key: UserKey, before: Mapping[Key, Row]) -> Put | None:
+        """The write of the user's event; None if nothing that events tell of has changed."""
+        cause = self._cause
+        own = (one for one in self._changing if one.namespace[0] == user)
+        changes = [change for one in own if (change := _changed(one, before, key.secret))]
+        if all(change[0][0] == USAGE for change in changes) and not (cause.is_told or cause.removed):
+            return None
+        if cause.removed:  # how many rows of each kind, with a commitment of their keys
+            kinds = Counter(kind for kind, _ in cause.removed)
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            names = commitment(encode_json({"removed": sorted(cause.removed)}, what="keys"), key.secret)
+            cause = replace(cause, reason=f"{counts}; {names[:32]}")
+        return event_put(cause, changes, user, key.secret, self._journal.life)
+
+
+def _alive(key: Key, state: RowState, now: datetime) -> Row | None:
+    """The row, if it has not expired and can be read."""
+    return state.row(*key) if state.is_alive(now) else None
 
 
 def event_id(at: datetime) -> str:
@@ -610,12 +561,12 @@ def event_id(at: datetime) -> str:
     return f"{int(at.timestamp() * 1_000_000):017d}-{getrandbits(32):08x}"
 
 
-def salt_put(user: str, salt: str, cause: Cause, expected: int | None = 0) -> Put:
+def salt_put(user: str, salt: str, cause: Cause) -> Put:
     """The write that stores the salt of the user's key."""
     value, place = encode_json({"salt": salt}, what="key"), (user, AUDIT)
     # The database may lose it, and another process make another one: the versions tell them apart.
     above = getrandbits(32)
-    return Put(namespace=place, key=SALT, value=value, updated_at=cause.at, expected=expected, above=above)
+    return Put(namespace=place, key=SALT, value=value, updated_at=cause.at, above=above)
 
 
 def event_put(cause: Cause, changes: Sequence[Sequence[Any]], user: str, key: bytes, life: timedelta) -> Put:
@@ -648,7 +599,7 @@ def commitment(text: str, key: bytes) -> str:
     return blake2b(text.encode(), key=key, digest_size=_MAC_BYTES).hexdigest()
 
 
-def _changed(write: Write, before: Mapping[Key, Row | None], key: bytes) -> list[Any] | None:
+def _changed(write: Write, before: Mapping[Key, Row], key: bytes) -> list[Any] | None:
     """What ``write`` changes, as `Changed.to_value` has it; None for a removal of nothing."""
     if isinstance(write, Expire):
         return [write.namespace[1:], write.key, None, 0, None, None]

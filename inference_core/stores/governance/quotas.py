@@ -121,9 +121,9 @@ class QuotaRule(WriteRule):
             return error.rule is self and self._counts.recount(self.root)
         return isinstance(error, QuotaExceeded) and self._counts.verify(self.root, _REFUSED_S)
 
-    def landed(self) -> None:
+    def landed(self, *, is_sure: bool) -> None:
         """Remembers the new counts."""
-        if self._after is not None:
+        if is_sure and self._after is not None:
             self._counts.quotas.note(self.root, self._after)
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Final
 
-from inference_core.errors import StoreError, WriteUnknown
+from inference_core.errors import StoreError, StoreUnavailable
 from inference_core.memory.quota import Quota, Quotas
 from inference_core.stores.backend import Backend, Batch, Outcome, Unreadable, WriteRule, answered
 from inference_core.stores.governance.holds import NOBODYS, Holds
@@ -49,9 +49,9 @@ class Rules:
             if not waiting:
                 break
         for at, batch in ruled.items():
-            if isinstance(outcomes[at], list | WriteUnknown):
+            if isinstance(outcomes[at], list | StoreUnavailable):
                 for rule in rules_in(batch):
-                    rule.landed()
+                    rule.landed(is_sure=isinstance(outcomes[at], list))
         ends = answered([outcomes[at] for at in range(len(batches))])
         return [end[: len(batch)] if isinstance(end, list) else end for batch, end in zip(batches, ends, strict=True)]
 

@@ -7,7 +7,7 @@ writes it there, whatever operation that is; only history, `why` and undo read i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
@@ -113,8 +113,18 @@ def last_end(row: Row) -> datetime | None:
     return max(filter(None, (moment_field(entry, "until") for entry in stored)), default=None)
 
 
+def versions_touched(batch: Sequence[Write], until: datetime | None) -> list[Key]:
+    """The rows that `versions_writes` reads or writes, for a ``batch`` whose earlier states are kept ``until``."""
+    changing = [one for one in batch if isinstance(one, Put | Remove) and is_versioned(one.namespace)]
+    if until is None:
+        lost = [one for one in changing if isinstance(one, Remove) and place_of(one.namespace) != USAGE]
+    else:
+        lost = [one for one in changing if isinstance(one, Remove) or not (one.is_new or one.expected == 0)]
+    return list(dict.fromkeys(versions_key((one.namespace, one.key)) for one in lost))
+
+
 def versions_writes(
-    batch: Sequence[Write], before: Mapping[Key, Row | None], now: datetime, until: datetime | None
+    batch: Sequence[Write], before: Mapping[Key, Row], now: datetime, until: datetime | None
 ) -> list[Write]:
     """The writes that keep, until ``until``, what ``batch`` replaces of the rows ``before`` it.
 
@@ -131,23 +141,6 @@ def versions_writes(
         homes = dict.fromkeys(versions_key(key) for key in gone if is_versioned(key[0]) and place_of(key[0]) != USAGE)
         return [Remove(namespace=namespace, key=key) for namespace, key in homes]
     return [_put(key, before.get(key), rows, now, until) for key, rows in lost.items()]
-
-
-def expecting(batch: Sequence[Write], versions: Mapping[Key, int], *, is_strict: bool) -> list[Write] | None:
-    """``batch``, expecting the ``versions`` that were read, so that no other state is lost; None if it expects others.
-
-    Without ``is_strict``, it expects nothing of rows that seemed absent: they may be there and unreadable.
-    """
-    guarded: list[Write] = []
-    for write in batch:
-        version = versions.get((write.namespace, write.key))
-        if version is not None and isinstance(write, Put | Remove):
-            if write.expected not in (None, version):
-                return None
-            if write.expected is None and (version or is_strict):
-                write = replace(write, expected=version)  # noqa: PLW2901 - the same write, guarded
-        guarded.append(write)
-    return guarded
 
 
 def _put(key: Key, known: Row | None, rows: Iterable[Row], now: datetime, until: datetime) -> Put:
