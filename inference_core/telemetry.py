@@ -25,9 +25,8 @@ from functools import partial
 from hashlib import blake2b
 from secrets import token_bytes
 from traceback import extract_tb
-from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-P = ParamSpec("P")
 T = TypeVar("T")
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 OPERATION: Final = "gen_ai.operation.name"
@@ -38,27 +37,6 @@ DURATION: Final = "gen_ai.client.operation.duration"
 TOKENS: Final = "gen_ai.client.token.usage"
 DIRECTION: Final = "gen_ai.token.type"
 _SCOPE: Final = "inference_core"
-_OPERATIONS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "recall",
-            "recall_by_category",
-            "user_context",
-            "user_context_with_timestamps",
-            "format_context",
-            "build_turn_context",
-        ),
-        SEARCH,
-    ),
-    **dict.fromkeys(("save", "save_once"), CREATE),
-    "add_messages_once": "add_messages",
-    "update": "update_memory",
-    **dict.fromkeys(("delete", "delete_all"), "delete_memory"),
-    "get": "get_memory",
-    "count": "count_memories",
-    "history": "get_memory_history",
-}
-"""The conventions' names for this package's operations; others keep their own names."""
 _ALLOWING: Final = frozenset({"true", "1", "span_only", "span_and_event"})
 BRIEF_S: Final = 0.001
 _NOTHING: Final = nullcontext()
@@ -139,16 +117,18 @@ def record(name: str, value: float = 1.0, labels: Mapping[str, str] | None = Non
     add(value, labels)
 
 
-async def observed(
-    agent: str | None, operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """Runs ``operation`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration."""
+def is_observed() -> bool:
+    """Whether anybody would learn of an operation: a tracer, a meter, a sink, or a run that LangSmith traces."""
+    return bool(_sinks) or _tracer() is not None or _meter() is not None or current_run() is not None
+
+
+async def observed(name: str, agent: str | None, given: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
+    """Runs ``work`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration.
+
+    ``name`` is the operation's, by the conventions if they have one; ``given`` are its arguments by name.
+    """
     tracer, parent = _tracer(), current_run()
     is_measured = bool(_sinks) or _meter() is not None
-    if tracer is None and parent is None and not is_measured:
-        return await operation(*args, **kwargs)
-    given = dict(zip(operation.__code__.co_varnames, args, strict=False)) | kwargs  # pyright: ignore[reportFunctionMemberAccess] - operations are functions
-    name = _OPERATIONS.get(operation.__name__, operation.__name__)
     if name == CREATE and given.get("memory_id"):
         name = "upsert_memory"
     attributes = {OPERATION: name}
@@ -166,7 +146,7 @@ async def observed(
     began, labels = time.perf_counter(), {OPERATION: name}
     with _Span(tracer, name, attributes) if tracer else nullcontext() as span:
         try:
-            found = await operation(*args, **kwargs)
+            found = await work
         except BaseException as error:  # also a cancelled operation has an outcome to record
             labels[ERROR] = type(error).__name__
             run_ended(run, None, labels[ERROR], shows=shows)

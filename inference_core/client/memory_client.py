@@ -6,14 +6,14 @@ client. So each is written once for sync and async code, and a client can be sha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from inspect import Parameter, signature
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 import httpx
 
 from inference_core.client import requests
-from inference_core.effects import Operation, WorkerPool, arun, run
+from inference_core.effects import Faces, Operation, WorkerPool, faces
 from inference_core.errors import ConfigurationError, InvalidId
 from inference_core.memory.namespaces import Space, encode_label
 from inference_core.memory.receipt import Receipt
@@ -21,17 +21,16 @@ from inference_core.memory.record import MemoryPage, MemoryStoreDocument, Pendin
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
 from inference_core.services.operations.messages import add_messages
+from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import Why, list_receipts, why
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 from inference_core.services.operations.save import SavedId, save, update
-from inference_core.services.operations.scope import MemoryScope, present_as
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Sends = Callable[[requests.RequestSender, requests.Given], Operation[T]]
-_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 _WORKERS: Final = 16
 
 
@@ -83,45 +82,32 @@ class _Client:
         return sends(requests.RequestSender(self.http, self.pool, str(user_id)), dict(given))
 
 
-def _synchronous(
-    of: Callable[Concatenate[MemoryScope, P], Operation[T]], sends: Sends[T]
-) -> Callable[Concatenate[_Client, P], T]:
-    def method(self: _Client, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(self.sent(sends, of, args, kwargs), self.timeout)
+def _verb(of: MemoryOperation[P, T], sends: Sends[T]) -> Faces[Concatenate[_Client, P], T]:
+    def sent(client: _Client, /, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return client.sent(sends, of.body, args, kwargs)
 
-    present_as(method, of, _SELF)
-    return method
-
-
-def _asynchronous(
-    of: Callable[Concatenate[MemoryScope, P], Operation[T]], sends: Sends[T]
-) -> Callable[Concatenate[_Client, P], Coroutine[Any, Any, T]]:
-    async def method(self: _Client, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(self.sent(sends, of, args, kwargs), self.timeout)
-
-    present_as(method, of, _SELF)
-    return method
+    return faces(sent, of.body)
 
 
 class SyncMemoryClient(_Client):
     """The methods of `MemoryClient` for code without async; they block."""
 
-    save_memory = _synchronous(save, requests.save)
-    get_memory = _synchronous(get, requests.get)
-    recall_memories = _synchronous(recall, requests.recall)
-    update_memory = _synchronous(update, requests.update)
-    delete_memory = _synchronous(delete, requests.delete)
-    delete_user_memories = _synchronous(delete_all, requests.delete_all)
-    list_memories = _synchronous(list_memories, requests.list_)
-    count_memories = _synchronous(count, requests.count)
-    get_memory_history = _synchronous(history, requests.history)
-    why = _synchronous(why, requests.why)
-    list_receipts = _synchronous(list_receipts, requests.list_receipts)
-    format_context_for_prompt = _synchronous(format_context, requests.format_context)
-    add_messages = _synchronous(add_messages, requests.add_messages)
-    list_pending = _synchronous(list_pending, requests.list_pending)
-    approve_pending = _synchronous(approve_pending, requests.approve)
-    reject_pending = _synchronous(reject_pending, requests.reject)
+    save_memory = _verb(save, requests.save).sync
+    get_memory = _verb(get, requests.get).sync
+    recall_memories = _verb(recall, requests.recall).sync
+    update_memory = _verb(update, requests.update).sync
+    delete_memory = _verb(delete, requests.delete).sync
+    delete_user_memories = _verb(delete_all, requests.delete_all).sync
+    list_memories = _verb(list_memories, requests.list_).sync
+    count_memories = _verb(count, requests.count).sync
+    get_memory_history = _verb(history, requests.history).sync
+    why = _verb(why, requests.why).sync
+    list_receipts = _verb(list_receipts, requests.list_receipts).sync
+    format_context_for_prompt = _verb(format_context, requests.format_context).sync
+    add_messages = _verb(add_messages, requests.add_messages).sync
+    list_pending = _verb(list_pending, requests.list_pending).sync
+    approve_pending = _verb(approve_pending, requests.approve).sync
+    reject_pending = _verb(reject_pending, requests.reject).sync
 
 
 class MemoryClient(_Client):
@@ -141,22 +127,22 @@ class MemoryClient(_Client):
         ConfigurationError: ``url`` does not start with http:// or https://.
     """
 
-    save_memory = _asynchronous(save, requests.save)
-    get_memory = _asynchronous(get, requests.get)
-    recall_memories = _asynchronous(recall, requests.recall)
-    update_memory = _asynchronous(update, requests.update)
-    delete_memory = _asynchronous(delete, requests.delete)
-    delete_user_memories = _asynchronous(delete_all, requests.delete_all)
-    list_memories = _asynchronous(list_memories, requests.list_)
-    count_memories = _asynchronous(count, requests.count)
-    get_memory_history = _asynchronous(history, requests.history)
-    why = _asynchronous(why, requests.why)
-    list_receipts = _asynchronous(list_receipts, requests.list_receipts)
-    format_context_for_prompt = _asynchronous(format_context, requests.format_context)
-    add_messages = _asynchronous(add_messages, requests.add_messages)
-    list_pending = _asynchronous(list_pending, requests.list_pending)
-    approve_pending = _asynchronous(approve_pending, requests.approve)
-    reject_pending = _asynchronous(reject_pending, requests.reject)
+    save_memory = _verb(save, requests.save).aio
+    get_memory = _verb(get, requests.get).aio
+    recall_memories = _verb(recall, requests.recall).aio
+    update_memory = _verb(update, requests.update).aio
+    delete_memory = _verb(delete, requests.delete).aio
+    delete_user_memories = _verb(delete_all, requests.delete_all).aio
+    list_memories = _verb(list_memories, requests.list_).aio
+    count_memories = _verb(count, requests.count).aio
+    get_memory_history = _verb(history, requests.history).aio
+    why = _verb(why, requests.why).aio
+    list_receipts = _verb(list_receipts, requests.list_receipts).aio
+    format_context_for_prompt = _verb(format_context, requests.format_context).aio
+    add_messages = _verb(add_messages, requests.add_messages).aio
+    list_pending = _verb(list_pending, requests.list_pending).aio
+    approve_pending = _verb(approve_pending, requests.approve).aio
+    reject_pending = _verb(reject_pending, requests.reject).aio
 
     def __init__(self, url: str, key: str | None = None, *, timeout: float | None = 10.0) -> None:
         if not url.startswith(("http://", "https://")):

@@ -67,7 +67,7 @@ from inference_core.services.operations.prompt_context import PLACES, TurnContex
 from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.indexing.search import RecallMode
-from inference_core.telemetry import observed, record
+from inference_core.telemetry import record
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -290,11 +290,10 @@ class MemoryMiddleware(OperationMiddleware):
             asked = last_of_user(state.get("messages") or [])
             frozen = marks_of(state, user)
             query = asked.text if asked else None
-            agent = scope.namespaces.agent_name
             seconds = scope.engine.patience(self._recall_timeout, self._cold_timeout)
             waits = time_to_wait(seconds, self._recall_timeout)
             options = replace(self._options, wait_seconds=waits, cold_seconds=waits)
-            recall = observed(agent, build_turn_context, scope, user, query, options, frozen)
+            recall = build_turn_context.checked(scope, user, query, options, frozen)
             turn = await patiently(seconds, recall)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")

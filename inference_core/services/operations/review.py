@@ -43,6 +43,7 @@ from inference_core.memory.text import (
 from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.outbox.messages import session_label, session_name
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row, Write
 from inference_core.stores.indexing.reader import content_key_of
@@ -183,6 +184,7 @@ async def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> None:
             await scope.write(gone, "withdraw")
 
 
+@operation("list_pending")
 async def list_pending(scope: MemoryScope, user_id: UserId, *, session_id: str | None = None) -> list[PendingMemory]:
     """The memories of all agents that wait for the user's confirmation, the newest first; of one session, if given.
 
@@ -207,6 +209,7 @@ async def list_pending(scope: MemoryScope, user_id: UserId, *, session_id: str |
     return waiting
 
 
+@operation("approve_pending", reviewer="by")
 async def approve_pending(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -284,6 +287,7 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
     return await _decided(scope, user_id, pending_id, session_id, approve)
 
 
+@operation("reject_pending", reviewer="by")
 async def reject_pending(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,

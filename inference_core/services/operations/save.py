@@ -18,6 +18,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
 from inference_core.memory.redaction import Guard
 from inference_core.memory.secrets import quoted
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.text import (
     canonical_id,
     canonical_metadata,
@@ -41,13 +42,15 @@ from inference_core.memory.types import (
     MemoryType,
     validate_memory_type,
 )
-from inference_core.services.operations.delete import archive_keys, is_archived
+from inference_core.services.operations.delete import is_archived
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.review import check_rejected, propose
 from inference_core.services.operations.scope import (
     ATTEMPTS,
     MAX_TAGS,
     MemoryScope,
     UserId,
+    archive_keys,
     category_of,
     check_same,
     check_version,
@@ -113,6 +116,7 @@ class SavedId(str):
         return made
 
 
+@operation("create_memory", needs=SpaceRole.PROPOSE)
 async def save(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -213,6 +217,7 @@ async def save(  # noqa: D417 - callers of the service pass no scope
     return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
 
 
+@operation("create_memory")
 async def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> SavedId:
     """Saves a ``memory``, the arguments of `save` without an id, once for each ``request_key`` of the user.
 
@@ -327,6 +332,7 @@ async def _added_to(scope: MemoryScope, new: MemoryRecord) -> bool:
     return True
 
 
+@operation("update_memory", needs=SpaceRole.WRITE)
 async def update(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,

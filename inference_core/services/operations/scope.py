@@ -6,12 +6,9 @@ Requests are idempotent: clients repeat them under a key of their own until they
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import update_wrapper
-from inspect import Parameter, Signature, signature
 from typing import Any, Final, TypeVar
 
 from langgraph.store.base import BaseStore
@@ -20,7 +17,14 @@ from inference_core.clock import Clock, SystemClock, aware
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.audit import Actor, Cause, actor_of
-from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace, Owner, encode_label
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    MemoryNamespaceBuilder,
+    Namespace,
+    Owner,
+    encode_label,
+    sidecar_namespace,
+)
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import Spaces
@@ -143,6 +147,11 @@ async def find_row(
     key, homes = canonical_id(memory_id), scopes or scope.namespaces.read_scopes(user_id, category)
     rows = await scope.engine.get([(namespace, key) for namespace in homes])
     return next((row for row in rows if row), None)
+
+
+def archive_keys(homes: Iterable[Namespace], key: str) -> list[tuple[Namespace, str]]:
+    """The keys at which the archives of ``homes`` keep the memory with the id ``key``."""
+    return [(sidecar_namespace(home, FORGOTTEN), key) for home in homes]
 
 
 def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
@@ -283,27 +292,6 @@ def row_filter(
         return session in (None, text_field(row.value, "session_id")) and wanted <= {*texts_field(row.value, "tags")}
 
     return matches
-
-
-def present_as(
-    method: Callable[..., object], operation: Callable[..., object], *first: Parameter, in_place_of: int = 1
-) -> None:
-    """Gives ``method`` the name, docstring and types of ``operation``, as callers of the method see them.
-
-    ``first`` replaces the operation's first ``in_place_of`` parameters, whose one-line descriptions are removed from
-    the docstring; the return type ``Operation[T]`` becomes ``T``.
-    """
-    shown: Any = update_wrapper(method, operation)
-    shown.__name__ = operation.__name__.removeprefix("_")
-    given = list(signature(operation).parameters.values())
-    parameters = [*first, *given[in_place_of:]]
-    for left_out in given[:in_place_of]:
-        shown.__doc__ = re.sub(rf"^ +{left_out.name}: .*\n", "", shown.__doc__ or "", flags=re.MULTILINE)
-    result: str = operation.__annotations__["return"]
-    result = result[len("Operation[") : -1] if result.startswith("Operation[") else result
-    shown.__signature__ = Signature(parameters, return_annotation=result)
-    notes = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
-    shown.__annotations__ = notes | {"return": result}
 
 
 REQUESTS: Final = "~requests"
