@@ -7,12 +7,13 @@ has the helpers that need a store but no agent.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, tzinfo
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
-from inference_core.clock import Clock, SystemClock, time_zone
+from inference_core.clock import Clock
 from inference_core.effects import Faces, Operation, faces
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput
@@ -56,6 +57,7 @@ from inference_core.services.operations.review import approve_pending, list_pend
 from inference_core.services.operations.save import save, update
 from inference_core.services.operations.scope import (
     DEFAULT_DELETED_DAYS,
+    MemoryPolicy,
     MemoryScope,
     UserId,
 )
@@ -74,7 +76,7 @@ from inference_core.services.user_memories import (
     purge_user_long_term_memory,
     purge_user_memories,
 )
-from inference_core.settings import MemorySettings
+from inference_core.settings import MemorySettings, policy_of
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.search import COLD_SECONDS
 
@@ -92,6 +94,17 @@ class ServiceBase:
     def __init__(self, scope: MemoryScope, timeout: float | None) -> None:
         self.scope = scope
         self.timeout = timeout
+
+
+def scope_on(store: BaseStore, policy: MemoryPolicy, agent_name: str | None) -> MemoryScope:
+    """The view that this agent has of ``store``, which it does not keep alive.
+
+    Raises InvalidId for the agent's name, and ConfigurationError if the store or the embeddings cannot be used.
+    """
+    namespaces = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=policy.agent_scope_enabled)
+    engine = engine_of(store, policy.embeddings, policy.secrets, policy.quota, audit=policy.audit)
+    chosen: dict[str, Any] = {field.name: getattr(policy, field.name) for field in fields(MemoryPolicy)}
+    return MemoryScope(engine=engine, namespaces=namespaces, **chosen)
 
 
 class SyncMemoryService(ServiceBase):
@@ -220,22 +233,28 @@ class AgentMemoryStoreService(ServiceBase):
         self.base_namespace = tuple(base_namespace)
         self.max_results = max_results
         self.agent_name = agent_name
-        self.ns_builder = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
-        scope = MemoryScope(
-            engine=engine_of(store, embeddings, secrets, quota, audit=audit),
-            namespaces=self.ns_builder,
-            clock=clock or SystemClock(),
-            zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
-            max_results=max_results,
+        policy = MemoryPolicy.of(
+            embeddings=embeddings,
+            secrets=secrets,
+            quota=quota,
+            audit=audit,
+            agent_scope_enabled=agent_scope_enabled,
             max_content_bytes=max_content_bytes,
+            timezone=timezone,
             counts_access=counts_access,
             deleted_days=deleted_days,
-            confirm=frozenset(map(validate_memory_category, confirm)),
-            actor=actor or Actor(),
-            store=store,
+            confirm=confirm,
+            clock=clock,
             spaces=spaces,
+        )
+        scope = replace(
+            scope_on(store, policy, agent_name),
+            store=store,
+            actor=actor or Actor(),
+            max_results=max_results,
             cold_seconds=COLD_SECONDS if timeout is None else _COLD_SHARE * timeout,
         )
+        self.ns_builder = scope.namespaces
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)
 
@@ -248,17 +267,8 @@ class AgentMemoryStoreService(ServiceBase):
         """
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,
-            "embeddings": settings.embeddings_spec,
-            "secrets": settings.guard,
-            "quota": settings.quota,
-            "audit": settings.audit == "on",
-            "agent_scope_enabled": settings.agent_scope_enabled,
-            "max_content_bytes": settings.max_content_bytes,
-            "timezone": settings.timezone,
-            "counts_access": settings.access_counts,
-            "deleted_days": settings.deleted_days,
-            "confirm": settings.confirm,
             "timeout": settings.timeout,
+            **policy_of(settings),
         }
         return cls(store, **chosen | options)
 
