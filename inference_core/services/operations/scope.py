@@ -120,6 +120,7 @@ class MemoryPolicy:
 class MemoryScope(MemoryPolicy):
     """One agent's view of a store, under the application's policy.
 
+    A store from `open_store` keeps its own embeddings, secrets, quota and audit; those of the policy do not count.
     ``zone`` is the user's time zone where nothing more precise is known. ``actor`` is who the audit trail names.
     ``spares_pins``: saving the words of a pinned memory again does not change it. ``store`` is a reference that keeps
     the store from being collected, as an engine does not. ``beside`` is written with each batch, in its transaction.
