@@ -46,8 +46,8 @@ from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.memory.namespaces import AUDIT, QUEUE_ROOT, SEALS, VERSIONS
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MEMORY_CATEGORIES, MemoryCategory
+from inference_core.outbox.messages import MARKS
 from inference_core.outbox.outbox import OUTBOX
-from inference_core.outbox.partitions import MARKS
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import ScriptedChatModel, call_tool

@@ -35,7 +35,7 @@ FIRST_BAR_MS: Final = 300
 BAR_SIZE: Final = 10_000
 MEMORY_BAR_MB: Final = 60
 _MB: Final = 1024 * 1024
-_IMPORTED: Final = ("inference_core.stores.backends.sql.sqlite", "inference_core.stores.indexing.snapshot")
+_IMPORTED: Final = ("inference_core.stores.backends.sql.sqlite", "inference_core.stores.indexing.indexes")
 
 
 class Probe(NamedTuple):

@@ -28,21 +28,8 @@ SUITES: Final = {
 }
 BENCHMARKS: Final = (
     *("import", "cold_start", "burst", "responsiveness", "group_commit", "postgres_saves", "recall", "save", "update"),
-    *(
-        "cold",
-        "footprint",
-        "models",
-        "middleware",
-        "turn",
-        "house",
-        "ingest",
-        "outbox",
-        "listing",
-        "migration",
-        "starvation",
-        "serving",
-    ),
-    *("audit", "backup", "encryption", "telemetry", "neighbours", "context_build", "recall_cache", "capacity"),
+    *("cold", "footprint", "models", "middleware", "turn", "house", "ingest", "outbox", "listing", "migration"),
+    *("serving", "audit", "backup", "encryption", "telemetry", "neighbours", "context_build", "capacity"),
 )
 """Names of results; each is written by the script of its name."""
 RECALL_SIZES: Final = ("1000", "100000")

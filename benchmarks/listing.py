@@ -25,10 +25,9 @@ from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run as run_plan
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.services.operations.receipts import keep_receipt
 
 CALLS: Final = 30

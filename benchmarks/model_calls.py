@@ -32,7 +32,7 @@ from inference_core.evaluation.formats import load_locomo
 from inference_core.ingestion.extraction.schema import ExtractedMemories
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import ConversationMessage, Role
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.testing import ScriptedChatModel, call_tool
 
 _EVERY: Final = 3

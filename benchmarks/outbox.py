@@ -26,8 +26,7 @@ from inference_core.effects import in_thread
 from inference_core.effects import run as run_plan
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Outbox, Partition, Waiting
 
 RATIO_BAR: Final = 1.5
 TURNS: Final = 500

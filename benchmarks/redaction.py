@@ -7,15 +7,18 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from report import Row, publish
-from secret_texts import benign, held_out, hostile, known
 
 from inference_core import AgentMemoryStoreService, Guard, open_store
 from inference_core.memory.redaction import Policy
 from inference_core.memory.secrets import credentials_in
 from inference_core.services.agent_memory_service import SyncMemoryService
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from secret_texts import benign, held_out, hostile, known
 
 MIN_FOUND, MAX_FALSE, MAX_MS, MAX_SAVE = 0.95, 0.01, 60.0, 1.03
 ROUNDS = 40

@@ -41,7 +41,7 @@ from inference_core import AgentMemoryStoreService, MemoryContext, MemoryMiddlew
 from inference_core.client import MemoryClient
 from inference_core.effects import run as run_plan
 from inference_core.errors import DeadlineExceeded, InferenceCoreError, StoreUnavailable, VersionConflict, WriteUnknown
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.server.identity.auth import Permission, create_key
 from inference_core.testing import ScriptedChatModel
 

@@ -202,18 +202,22 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class Statements:
-    """The statements of one connection: those that read, and commits of those that wrote."""
+    """The statements of one connection: those that read, and commits of those that wrote and that wait for the disk."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
         self._is_open = self._has_written = False
+        self._waits = True
 
     def see(self, statement: str) -> None:
         """A statement, with its values, before it is executed."""
         verb = statement.split(maxsplit=1)[0].upper().rstrip(";")
         if verb in ("BEGIN", "COMMIT", "END", "ROLLBACK"):
-            self._walk.commits += self._has_written and verb in ("COMMIT", "END") and self._walk.is_on
+            is_commit = self._has_written and verb in ("COMMIT", "END")
+            self._walk.commits += is_commit and self._waits and self._walk.is_on
             self._is_open, self._has_written = verb == "BEGIN", False
+        elif verb == "PRAGMA" and "synchronous" in statement:
+            self._waits = "NORMAL" not in statement
         elif verb in ("INSERT", "UPDATE", "DELETE", "REPLACE"):
             self._has_written = self._is_open
             self._walk.commits += not self._is_open and self._walk.is_on

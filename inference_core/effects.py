@@ -99,6 +99,16 @@ class Turn(Future[T]):
         self.began: float | None = None
         self.ended: float | None = None
 
+    def set_result(self, result: T) -> None:
+        """As a future does; notes the time."""
+        self.ended = time.monotonic()
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """As a future does; notes the time."""
+        self.ended = time.monotonic()
+        super().set_exception(exception)
+
 
 class Patience:
     """An operation's limit for the time that its calls *run*, in seconds.
@@ -252,11 +262,14 @@ class WorkerPool:
             self._wake.notify()
         return future
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``function`` on this pool, or in the thread of a sync caller without a deadline."""
+    def effect(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Effect[T]:
+        """A call of ``function`` on this pool, or in the thread of a sync caller without a deadline."""
         task = carried(partial(function, *args, **kwargs))
-        result: T = await Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
-        return result
+        return Effect(partial(self.submit, task), inline=task, may_block=self.may_block)
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """An operation that runs ``function``, as `effect` does."""
+        return await self.effect(function, *args, **kwargs)
 
     def close(self, timeout: float = 0.0) -> None:
         """Refuses further calls and ends the workers after the queued ones; waits at most ``timeout`` seconds."""
@@ -272,24 +285,18 @@ class WorkerPool:
             with self._wake:
                 self._began.pop(worker, None)
                 self._idle += 1
-                self._wake.wait_for(lambda: self._tasks or self._closed)
+                while not (self._tasks or self._closed):
+                    self._wake.wait()
                 self._idle -= 1
                 if not self._tasks:
                     return
                 self._began[worker] = awake_s()
                 turn, call = self._tasks.popleft()
             turn.began = time.monotonic()
-            settle(turn, partial(_timed, turn, call))
+            settle(turn, call)
             if turn.ended is not None:  # else it was dropped, which says nothing about the others
                 self._last = turn.ended, turn.ended - turn.began
             del turn, call  # else an idle thread would keep the call's objects alive until its next call
-
-
-def _timed(turn: Turn[T], call: Callable[[], T]) -> T:
-    try:
-        return call()
-    finally:
-        turn.ended = time.monotonic()
 
 
 def settle(future: Future[T], call: Callable[[], T]) -> None:

@@ -43,7 +43,7 @@ OF_PROCESSES = frozenset({"test_several_processes_write_at_once", "test_a_killed
 """With --full also through async methods, and on more stores: `faults` has the same of every database."""
 STORES = frozenset({"any_store", "own_store", "database_url", "timed_store", "populated", "world", "limits", "kept"})
 """The fixtures whose parameters are kinds of stores."""
-FURTHER = frozenset({"postgres", "redis", "file", "memory", "mongodb-mock", "langgraph-sqlite"})
+FURTHER = frozenset({"postgres", "redis", "file", "memory", "langgraph-sqlite"})
 """Stores on which all that sees only the protocol of stores runs with --full alone: what differs has contracts."""
 OF_STORES = frozenset(
     {"test_backend_contract.py", "test_memory_store.py", "test_store_conformance.py", "test_langgraph_semantics.py"}

@@ -14,8 +14,7 @@ from inference_core import AgentMemoryStoreService
 from inference_core.effects import run
 from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import PLACES, encode_label
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import DEAD_LIST
+from inference_core.outbox.outbox import DEAD_LIST, Outbox
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Backend, Put, Row
 from inference_core.stores.engine import StoreEngine

@@ -19,7 +19,7 @@ from inference_core.memory.record import MemoryRecord, ended
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, MemoryType, get_category_for_type
 from inference_core.outbox.messages import Candidate, Extraction
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.services.operations.receipts import keep_receipt, rebuild_receipt
 from inference_core.services.operations.scope import put_of
 from inference_core.testing import FrozenClock

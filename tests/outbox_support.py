@@ -10,10 +10,11 @@ from typing import Any
 from inference_core import AgentMemoryStoreService
 from inference_core.clock import Clock
 from inference_core.effects import run
+from inference_core.ingestion.undo import undo_changes
 from inference_core.ingestion.worker import BatchReport, Pipeline
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory, Role
-from inference_core.outbox.outbox import Claim, Limits, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
+from inference_core.services.operations.scope import MemoryScope
 
 ADA = Partition("ada")
 Script = Callable[[Sequence[ConversationMessage], Sequence[KnownMemory]], Extraction]
@@ -74,20 +75,25 @@ def put(outbox: Outbox, *messages: ConversationMessage, partition: Partition = A
     return run(outbox.put(partition, messages))
 
 
-def seen(outbox: Outbox, partition: Partition = ADA) -> int:
-    """The version of the row that says that ``partition`` has messages; 0 if none does."""
-    return dict(run(outbox.partitions())).get(partition, 0)
+def is_listed(outbox: Outbox, partition: Partition = ADA) -> bool:
+    """Whether a row says that ``partition`` has messages."""
+    return partition in run(outbox.partitions())
 
 
-async def claiming(outbox: Outbox, partition: Partition, version: int) -> Claim | None:
+async def claiming(outbox: Outbox, partition: Partition = ADA) -> Claim | None:
     """A batch that was ready and is claimed now, if there is one."""
-    found = await outbox.next_batch(partition, version)
+    found = await outbox.next_batch(partition)
     return None if found is None else await outbox.claim(found)
 
 
 def step(pipeline: Pipeline, partition: Partition = ADA) -> BatchReport:
     """Works on one batch."""
-    return run(pipeline.process(partition, seen(pipeline.outbox, partition)))
+    return run(pipeline.process(partition))
+
+
+def undone(scope: MemoryScope, user: str, **chosen: Any) -> int:
+    """Undoes a job or a session; how many memories were removed."""
+    return len(run(undo_changes(scope, user, **chosen)).removed)
 
 
 def contents(store: Any, user: str = "ada", agent: str | None = None) -> list[str]:

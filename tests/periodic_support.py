@@ -16,8 +16,7 @@ from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.outbox.messages import Role
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Limits, Outbox, Partition
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
 QUIET = timedelta(minutes=30)

@@ -14,6 +14,9 @@ CONTEXT.set_forkserver_preload(
     [
         "inference_core.agents.middleware.short_term",
         "inference_core.cli.app",
+        "inference_core.cli.background",
+        "inference_core.cli.memories",
+        "inference_core.cli.serve",
         "inference_core.server.mcp",
         "inference_core.server.app",
         "inference_core.services.agent_memory_service",
@@ -23,7 +26,7 @@ CONTEXT.set_forkserver_preload(
         "inference_core.ingestion.procrastinate_dispatch",
         "inference_core.ingestion.verbatim",
         "inference_core.transfer.migrate",
-        "inference_core.stores.indexing.snapshot",
+        "inference_core.stores.indexing.indexes",
         "inference_core.stores.backends.sql.sqlite",
         "langchain.agents",
         "langgraph.checkpoint.sqlite",

@@ -23,7 +23,7 @@ from langgraph.prebuilt.chat_agent_executor import (
 
 from inference_core import AgentMemoryStoreService, MemoryStore, VectorMemory
 from inference_core.effects import Operation
-from inference_core.outbox.partitions import MARKS
+from inference_core.outbox.messages import MARKS
 from inference_core.short_term.window import SUMMARY_MARK
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool

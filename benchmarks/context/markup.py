@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.items import ContextItem
-from inference_core.context.profile import fenced_profile
-from inference_core.context.render import COMPACT, XML, fenced, fields_of
+from inference_core.context.render import COMPACT, XML, fenced, fenced_profile, fields_of
 from inference_core.effects import run
 from inference_core.evaluation.conversations import Conversation
 from inference_core.memory.text import text_tokens

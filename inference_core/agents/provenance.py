@@ -25,8 +25,7 @@ from inference_core.memory.namespaces import is_owner, space_in
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import new_id
 from inference_core.memory.trust import MemorySource, Origin, Trust
-from inference_core.outbox.messages import OWN_ARTIFACT, ConversationMessage, Role, is_plain, quotes
-from inference_core.outbox.partitions import noted_outside
+from inference_core.outbox.messages import OWN_ARTIFACT, ConversationMessage, Role, is_plain, noted_outside, quotes
 from inference_core.outbox.said import Said, same_subject
 from inference_core.services.operations.review import withdraw
 from inference_core.services.operations.scope import MemoryScope

@@ -1,7 +1,6 @@
 """The command line: ``inference-core COMMAND``, also as ``python -m inference_core COMMAND``.
 
-Commands import stores, models and numpy inside their functions, if they need them, so that ``--help`` and completion
-answer at once.
+A command's module is imported when the command is run, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     130 interrupted by Ctrl-C.
     """
     try:
-        from inference_core.cli.app import run
+        from inference_core.cli.app import run  # noqa: PLC0415 - of an extra
 
         return run(argv)
     except KeyboardInterrupt:

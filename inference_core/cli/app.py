@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli import background, chat, maintenance, memories, protection, serve, transfer
-from inference_core.cli.eval import evaluate
 from inference_core.cli.output import fail, is_plain
 from inference_core.errors import InferenceCoreError, MemoryNotFound
 
@@ -25,54 +27,101 @@ _EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 failed, and one line on standard error says what to do; 2 wrong usage; 3 no such memory; "
     "130 interrupted by Ctrl-C."
 )
-app: Final = typer.Typer(help="Long-term memory for LangGraph agents.", epilog=_EXIT_CODES, no_args_is_help=False)
-for _name, _command in {
-    "save": memories.save,
-    "recall": memories.recall,
-    "context": memories.context,
-    "list": memories.list_memories,
-    "update": memories.update,
-    "delete": memories.delete,
-    "chat": chat.chat,
-    "ingest": background.ingest,
-    "export": transfer.export,
-    "import": transfer.import_,
-    "copy": transfer.copy,
-    "migrate": transfer.migrate,
-    "mcp": serve.mcp,
-    "spaces": protection.spaces,
-    "doctor": maintenance.doctor,
-    "repair": maintenance.repair,
-    "scan": maintenance.scan,
-    "reembed": maintenance.reembed,
-    "encryption": maintenance.encryption,
-    "history": memories.history,
-    "why": memories.why,
-    "audit": protection.audit,
-    "worker": background.worker,
-    "queue": background.queue,
-    "undo": background.undo,
-    "stats": background.stats,
-    "summarize": background.summarize,
-    "insights": background.insights,
-    "review": protection.review,
-    "pin": maintenance.pin,
-    "unpin": maintenance.unpin,
-    "forget": maintenance.forget,
-    "restore": maintenance.restore,
-    "retention": maintenance.retention,
-    "hold": protection.hold,
-    "serve": serve.serve,
-    "inspect": serve.inspect,
-    "keys": serve.keys,
-    "backup": protection.backup,
-    "verify": protection.verify,
-    "recover": protection.recover,
-    "erase": protection.erase,
-    "erasures": protection.erasures,
-}.items():
-    app.command(_name)(_command)
-app.add_typer(evaluate, name="eval")
+_COMMANDS: Final = {
+    "save": "memories:save",
+    "recall": "memories:recall",
+    "context": "memories:context",
+    "list": "memories:list_memories",
+    "update": "memories:update",
+    "delete": "memories:delete",
+    "chat": "chat:chat",
+    "ingest": "background:ingest",
+    "export": "transfer:export",
+    "import": "transfer:import_",
+    "copy": "transfer:copy",
+    "migrate": "transfer:migrate",
+    "mcp": "serve:mcp",
+    "spaces": "protection:spaces",
+    "doctor": "diagnosis:doctor",
+    "repair": "maintenance:repair",
+    "scan": "maintenance:scan",
+    "reembed": "maintenance:reembed",
+    "encryption": "maintenance:encryption",
+    "history": "memories:history",
+    "why": "memories:why",
+    "audit": "protection:audit",
+    "worker": "background:worker",
+    "queue": "background:queue",
+    "undo": "background:undo",
+    "stats": "background:stats",
+    "summarize": "background:summarize",
+    "insights": "background:insights",
+    "review": "protection:review",
+    "pin": "maintenance:pin",
+    "unpin": "maintenance:unpin",
+    "forget": "maintenance:forget",
+    "restore": "maintenance:restore",
+    "retention": "maintenance:retention",
+    "hold": "protection:hold",
+    "serve": "serve:serve",
+    "inspect": "serve:inspect",
+    "keys": "serve:keys",
+    "backup": "protection:backup",
+    "verify": "protection:verify",
+    "recover": "protection:recover",
+    "erase": "protection:erase",
+    "erasures": "protection:erasures",
+    "eval": "eval:evaluate",
+}
+"""Each command and its function in a module of this package; a ``program`` in the module has its further commands."""
+
+
+class Commands(TyperGroup):
+    """All commands. One is imported, and its signature read, when it is run: either takes longer than most of them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name in _COMMANDS:
+            self.add_command(TyperCommand(name, rich_markup_mode=self.rich_markup_mode))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What ``--help`` and completion show of a command; None if there is no such command."""
+        if shown := super().get_command(ctx, cmd_name):
+            home, function = _COMMANDS[cmd_name].split(":")
+            shown.help = _docstrings(home)[function]
+        return shown
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` name, and the rest of them. Raises UsageError if there is no such command."""
+        name, *rest = args
+        if name in _COMMANDS:
+            return name, _command(name, self.rich_markup_mode), rest
+        return super().resolve_command(ctx, args)
+
+
+@cache
+def _docstrings(module: str) -> dict[str, str | None]:
+    """The docstrings of the functions in a module of this package, which is not imported."""
+    source = files("inference_core.cli").joinpath(f"{module}.py").read_text(encoding="utf-8")
+    functions = [one for one in ast.parse(source).body if isinstance(one, ast.FunctionDef)]
+    return {one.name: ast.get_docstring(one) for one in functions}
+
+
+@cache
+def _command(name: str, markup: Any) -> Any:
+    home, function = _COMMANDS[name].split(":")
+    module = import_module(f"inference_core.cli.{home}")
+    program = getattr(module, "program", None)
+    if program is None:
+        program = typer.Typer(add_completion=False)
+        program.command(name)(getattr(module, function))
+    program.rich_markup_mode = markup
+    return get_command(program)
+
+
+app: Final = typer.Typer(
+    cls=Commands, help="Long-term memory for LangGraph agents.", epilog=_EXIT_CODES, no_args_is_help=False
+)
 
 
 def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inference-core") -> int:
@@ -111,7 +160,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
-@cache  # Typer reads the signatures of all commands, which takes longer than most of them run
+@cache
 def command_of(program: typer.Typer, plain: bool) -> Callable[..., object]:
     """The command that runs ``program``; ``plain``: its help has no colours and boxes."""
     program.rich_markup_mode = None if plain else "rich"
@@ -137,6 +186,6 @@ def configure(
     ] = False,
 ) -> None:
     """Long-term memory for LangGraph agents."""
-    from inference_core.settings import load_env_file
+    from inference_core.settings import load_env_file  # noqa: PLC0415 - not for --help
 
     load_env_file(env_file)

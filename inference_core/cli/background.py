@@ -12,12 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.options import STARTING_S, Opened, Outboxes, Target, held_back, on_store, one_of
+from inference_core.cli.options import STARTING_S, Opened, Outboxes, Target, held_back, on_store, one_of, option
 from inference_core.cli.output import note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
 from inference_core.errors import InvalidInput, ModelError, only_warned
 from inference_core.ingestion import FORMATS
+from inference_core.ingestion.analytics import statistics
+from inference_core.ingestion.extraction.rules import RuleExtractor
+from inference_core.ingestion.formats.transcripts import format_of
+from inference_core.ingestion.periodic.summaries import unsummarized_sessions
+from inference_core.ingestion.undo import undo_changes
+from inference_core.ingestion.verbatim import IngestReport, hand_over
+from inference_core.ingestion.verbatim import ingest as ingested
+from inference_core.ingestion.worker import Pipeline, Worker, insights_to_do, look_after_insights_now, summarize_now
+from inference_core.lifecycle.forgetting import ForgettingPolicy, ForgettingRounds
+from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds
+from inference_core.outbox.messages import Role
+from inference_core.outbox.outbox import dead_letters, drop, retry, status
+from inference_core.services.operations.tuning import tuned
 
 if TYPE_CHECKING:
     from inference_core.ingestion.verbatim import IngestReport
@@ -32,22 +45,16 @@ _AUTO: Final = "auto"
 _INTERRUPTED: Final = 130
 _SHOWN: Final = 60
 _NAMES: Final = 5
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
+_DryRun = Annotated[bool, option("--dry-run", "Show what would be done, without doing it.")]
 
 
 Threads = Annotated[
-    list[str] | None,
-    typer.Option("--thread", metavar="ID", help="For a checkpointer: also this thread, if it does not name a user."),
+    list[str] | None, option("--thread ID", "For a checkpointer: also this thread, if it does not name a user.")
 ]
 Me = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--me", metavar="NAME", help="A name of the user in the file. Messages of other names are not theirs."
-    ),
+    list[str] | None, option("--me NAME", "A name of the user in the file. Messages of other names are not theirs.")
 ]
-Queued = Annotated[
-    bool, typer.Option("--queue", help="Queue the messages for a worker instead of storing them as memories.")
-]
+Queued = Annotated[bool, option("--queue", "Queue the messages for a worker instead of storing them as memories.")]
 
 
 @on_store("user", "agent", "url", "embeddings", "json")
@@ -56,7 +63,7 @@ def ingest(
     file: Annotated[
         str, typer.Argument(help="An export of ChatGPT or Claude (also zipped), lists of messages, a WhatsApp chat, …")
     ],
-    form: Annotated[str, typer.Option("--format", help="The file's format.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
+    form: Annotated[str, option("--format", "The file's format.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
     threads: Threads = None,
     me: Me = None,
     queue: Queued = False,
@@ -66,8 +73,6 @@ def ingest(
     Besides the exports, it reads JSON Lines with role and content, LangGraph checkpointers (an SQLite file or a
     postgresql:// URL), LoCoMo files and BEAM folders.
     """
-    from inference_core.ingestion.formats.transcripts import format_of
-
     chosen = format_of(file) if form == _AUTO else form
     ingest_conversations(target, file, chosen, threads or (), me or (), queue=queue)
 
@@ -79,10 +84,7 @@ def ingest_conversations(
 
     ``me`` are names of the user. Ctrl-C ends it after the current batch, with the exit code 130.
     """
-    from inference_core.evaluation.formats import load_transcript
-    from inference_core.ingestion.verbatim import IngestReport, hand_over
-    from inference_core.ingestion.verbatim import ingest as ingested
-    from inference_core.outbox.messages import Role
+    from inference_core.evaluation.formats import load_transcript  # noqa: PLC0415 - imports all that evaluates
 
     zone = time_zone(target.settings(creates=True).timezone)
     transcript = load_transcript(form, file, user_id=target.user, me=me, threads=threads, zone=zone)
@@ -146,10 +148,8 @@ def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: b
 @on_store("url", "embeddings", "json")
 def worker(
     target: Target,
-    once: Annotated[bool, typer.Option("--once", help="Process the messages that are waiting now, then exit.")] = False,
-    threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, help="Number of users to process at once.")
-    ] = 4,
+    once: Annotated[bool, option("--once", "Process the messages that are waiting now, then exit.")] = False,
+    threads: Annotated[int, option("--threads N", "Number of users to process at once.", min=1)] = 4,
 ) -> None:
     """Extract memories from waiting messages, with the models of AGENT_MEMORY_MODEL or by rules.
 
@@ -157,10 +157,6 @@ def worker(
     (AGENT_MEMORY_FORGET_HOURS) and removes what is past its retention period (AGENT_MEMORY_RETENTION). Ctrl-C and
     SIGTERM stop it after the current batches. Any number of workers can share a store.
     """
-    from inference_core.lifecycle.forgetting import ForgettingPolicy, ForgettingRounds
-    from inference_core.lifecycle.retention import RetentionPolicy, RetentionRounds
-    from inference_core.services.operations.tuning import tuned
-
     with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
         forgetting = ForgettingRounds(scope, ForgettingPolicy.from_settings(settings), settings.forget_hours)
@@ -200,8 +196,11 @@ def worker(
 
 
 def _worker(memory: Opened, settings: MemorySettings, threads: int, chore: Callable[[], object]) -> Worker:
-    from inference_core.agents.from_settings import limits_of, make_extractor, make_periodic
-    from inference_core.ingestion.worker import Pipeline, Worker
+    from inference_core.agents.from_settings import (  # noqa: PLC0415 - imports all agents
+        limits_of,
+        make_extractor,
+        make_periodic,
+    )
 
     pipeline = Pipeline(
         memory.service.scope,
@@ -226,8 +225,6 @@ def queue(
 
     status counts them, list shows the failed ones and why they failed, retry queues these again, drop deletes them.
     """
-    from inference_core.outbox.partitions import dead_letters, drop, retry, status
-
     if keys and action in ("status", "list"):
         raise typer.BadParameter(f"{action} takes no keys")
     with target.open() as memory:
@@ -251,21 +248,19 @@ def queue(
 @on_store("user", "url", "json")
 def undo(
     target: Target,
-    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="The job, from a memory's metadata.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Changes of this session.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Changes by this agent.")] = None,
-    since: Annotated[datetime | None, typer.Option("--since", metavar="DATE", help="Changes since this time.")] = None,
-    until: Annotated[datetime | None, typer.Option("--until", metavar="DATE", help="Changes before this time.")] = None,
+    job: Annotated[str | None, option("--job ID", "The job, from a memory's metadata.")] = None,
+    session: Annotated[str | None, option("--session ID", "Changes of this session.")] = None,
+    agent: Annotated[str | None, option("--agent NAME", "Changes by this agent.")] = None,
+    since: Annotated[datetime | None, option("--since DATE", "Changes since this time.")] = None,
+    until: Annotated[datetime | None, option("--until DATE", "Changes before this time.")] = None,
     outbox: Outboxes = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be undone.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only show what would be undone.")] = False,
 ) -> None:
     """Undo the changes of a session, a job, an agent or a period, including those made by tools.
 
     Restores memories to their state before; added ones are removed. Later changes by others stay, and so do pinned
     memories. With --session, its waiting and failed messages are removed too, also those in --outbox.
     """
-    from inference_core.ingestion.jobs import undo_changes
-
     if (job and session) or all(given is None for given in (job, session, agent, since, until)):
         raise InvalidInput("Pass --job or --session, or --agent, --since or --until")
     if outbox and not (session and agent is since is until is None):
@@ -300,8 +295,6 @@ def undo(
 @on_store("user", "agent", "url", "json")
 def stats(target: Target) -> None:
     """Show statistics about a user's memories and the work that extracted them."""
-    from inference_core.ingestion.analytics import statistics
-
     with target.open() as memory:
         figures = asdict(run(statistics(memory.service.scope, target.user)))
     _print_figures(target, figures)
@@ -310,18 +303,13 @@ def stats(target: Target) -> None:
 @on_store("user", "agent", "url", "embeddings", "json")
 def summarize(
     target: Target,
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Only this session, even if it is not quiet yet.")
-    ] = None,
+    session: Annotated[str | None, option("--session ID", "Only this session, even if it is not quiet yet.")] = None,
     dry_run: _DryRun = False,
 ) -> None:
     """Summarize a user's sessions that have new messages and are quiet (AGENT_MEMORY_SESSION_QUIET).
 
     Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Existing memories are not changed.
     """
-    from inference_core.ingestion.periodic.summaries import unsummarized_sessions
-    from inference_core.ingestion.worker import summarize_now
-
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"summaries": True})
         news = run(unsummarized_sessions(memory.service.scope, pipeline.outbox, target.user))
@@ -340,8 +328,6 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
     Each cites its sources, which are not changed. Without a model, none are derived.
     """
-    from inference_core.ingestion.worker import insights_to_do, look_after_insights_now
-
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"insights": True})
         if not dry_run:
@@ -353,9 +339,7 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
 
 
 def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:
-    from inference_core.agents.from_settings import make_periodic
-    from inference_core.ingestion.extraction.rules import RuleExtractor
-    from inference_core.ingestion.worker import Pipeline
+    from inference_core.agents.from_settings import make_periodic  # noqa: PLC0415 - imports all agents
 
     periodic = make_periodic(memory.settings.model_copy(update=tasks))
     return Pipeline(memory.service.scope, RuleExtractor(), periodic=periodic)

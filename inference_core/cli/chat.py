@@ -8,11 +8,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final
 
 import typer
+from langgraph.checkpoint.memory import InMemorySaver
+from rich.text import Text
 
-from inference_core.cli.options import Target, on_store, wait_ready
+from inference_core.agents.middleware.calls import told_in
+from inference_core.agents.service import AgentService
+from inference_core.cli.options import Target, on_store, option, wait_ready
 from inference_core.cli.output import console, fail, note, one_line, print_json
+from inference_core.context.render import lines_in
 from inference_core.errors import InferenceCoreError
 from inference_core.memory.text import harmless
+from inference_core.settings import AgentSettings, read_settings
 
 _PROMPT: Final = "you: "
 _HELP: Final = "/memory shows what was recalled for the last answer, /quit leaves (Ctrl-D too)"
@@ -21,25 +27,15 @@ _HELP: Final = "/memory shows what was recalled for the last answer, /quit leave
 @on_store("user", "agent", "url", "embeddings", "json")
 def chat(
     target: Target,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="The chat model (default: AGENT_MODEL).")
-    ] = None,
-    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
-    thread: Annotated[
-        str | None, typer.Option("--thread", metavar="ID", help="Continue this conversation, and keep it.")
-    ] = None,
+    model: Annotated[str | None, option("--model NAME", "The chat model (default: AGENT_MODEL).")] = None,
+    system: Annotated[str | None, option("--system TEXT", "The system prompt.")] = None,
+    thread: Annotated[str | None, option("--thread ID", "Continue this conversation, and keep it.")] = None,
 ) -> None:
     """Talk with an agent that remembers you.
 
     Reads what you say from standard input, a line at a time. /memory shows what was recalled for the last answer,
     /quit leaves.
     """
-    from langgraph.checkpoint.memory import InMemorySaver
-    from rich.text import Text
-
-    from inference_core.agents.service import AgentService
-    from inference_core.settings import AgentSettings, read_settings
-
     # Without --thread the conversation ends with the program; what was remembered stays.
     checkpoints: dict[str, Any] = {"checkpointer": InMemorySaver()} if thread is None else {}
     service = AgentService(
@@ -82,7 +78,7 @@ def chat(
 def _lines(*, asks: bool) -> Iterator[str]:
     """What the user says, line by line, until /quit or the end of the input."""
     if asks:
-        import readline  # noqa: F401 # pyright: ignore[reportUnusedImport] - gives input() arrow keys
+        import readline  # noqa: F401, PLC0415 # pyright: ignore[reportUnusedImport] - gives input() arrow keys
     while True:
         try:
             said = input(_PROMPT if asks else "").strip()
@@ -164,9 +160,6 @@ class Turn:
             sys.stdout.flush()
 
     def _recall(self, update: Mapping[str, Any]) -> None:
-        from inference_core.agents.middleware.calls import told_in
-        from inference_core.context.render import lines_in
-
         self.memory_status = update["memory_status"]
         self.memory_status_reason = update.get("memory_status_reason")
         self.memories_recalled = count = update.get("memories_recalled", 0)

@@ -1,4 +1,4 @@
-"""What ``doctor`` finds out: versions, extras, the store, the models, the settings, and what is wrong with them."""
+"""``doctor`` and what it finds out: versions, extras, the store, models, settings, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import platform
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
 from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
 
 from inference_core import __version__
-from inference_core.cli.options import LOADING_S
+from inference_core.cli.options import LOADING_S, Target, on_store
+from inference_core.cli.output import draw, one_line, print_json, working
 from inference_core.embeddings import large, local, multilingual
 from inference_core.embeddings.factory import is_former, make_embedder
 from inference_core.errors import ConfigurationError, InferenceCoreError, MissingExtra
@@ -26,6 +30,7 @@ from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.settings import AgentSettings, MemorySettings, S, read_settings
 from inference_core.stores.backend import EMBEDDING_META
 from inference_core.stores.factory import has_store, open_backend
+from inference_core.stores.indexing.indexes import index_size, needed_megabytes
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.migrate import migrate_memories
 
@@ -41,6 +46,7 @@ _MODELS: Final = {
     large.EXTRA: large.LargeEmbeddings,
     multilingual.EXTRA: multilingual.MultilingualEmbeddings,
 }
+_LABEL: Final = 10
 _MANY: Final = 1_000
 _MEGABYTE: Final = 1024 * 1024
 _INDEXED_BYTES: Final = 10_000
@@ -255,8 +261,6 @@ def _find_damage(found: Diagnosis, backend: Backend) -> None:
 
 def _find_large_users(found: Diagnosis, backend: Backend, typed: Sequence[Namespace], index_mb: int) -> None:
     """Names the users whose index alone is larger than the bound; builds the indexes of those that may be."""
-    from inference_core.stores.indexing.indexes import index_size, needed_megabytes
-
     few = index_mb * _MEGABYTE // _INDEXED_BYTES
     counts: Counter[str] = Counter()
     for one in backend.tally(typed) if (found.store.memories or 0) > few else ():
@@ -335,3 +339,57 @@ def _model(found: Diagnosis, name: str) -> ModelReport:
         return ModelReport(name, installed, "present")
     found.problems.append(f"The key for {name} is missing: set {variable}")
     return ModelReport(name, installed, "missing")
+
+
+@on_store("url", "embeddings", "json")
+def doctor(target: Target) -> None:
+    """Diagnose problems and suggest fixes.
+
+    Checks the installation, settings, store and models, and changes nothing. Exits with 1 if it finds a problem.
+    """
+    with working("Checking …"):
+        found = diagnose(target.url, target.embeddings)
+    if target.json:
+        print_json(found.to_json())
+    else:
+        _draw_pairs("bold", _findings(found))
+        draw("")
+        _draw_pairs("yellow", [("hint", text) for text in found.hints])
+        _draw_pairs("bold red", [("problem", text) for text in found.problems])
+        if not found.problems:
+            _draw_pairs("green", [("No problems found.", "")])
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _draw_pairs(style: str, rows: Iterable[tuple[str, str]]) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style=style, min_width=_LABEL)
+    grid.add_column(overflow="fold")
+    for name, value in rows:
+        grid.add_row(name, Text(one_line(value)))
+    draw(grid)
+
+
+def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
+    store = found.store
+    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'does not exist'})"
+    if store.capabilities is not None:
+        yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
+        yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
+        is_configured = store.vectors_made_by == found.embedding_model
+        maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
+        yield "", f"vectors by {maker}, {'more than ' * store.more_pending}{store.vectors_pending or 0} pending"
+    ready = "ready" if found.embeddings_ready else "not ready"
+    yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
+    yield "chat model", _shown(found.chat_model) if found.chat_model else "none"
+    yield "fallbacks", "; ".join(map(_shown, found.fallbacks)) or "none"
+    yield "time zone", found.time_zone
+    changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all defaults"]
+    yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
+
+
+def _shown(model: ModelReport) -> str:
+    return f"{model.name} ({'installed' if model.installed else 'not installed'}, key {model.key})"

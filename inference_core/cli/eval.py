@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from inference_core.cli.options import Target, on_store, one_of, wait_ready
+from inference_core.agents.from_settings import make_chat_models
+from inference_core.cli.options import Target, on_store, one_of, option, wait_ready
 from inference_core.cli.output import console, is_plain, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.evaluation import DATASETS, JUDGE_PROMPTS, MODES, STORE, SYSTEMS, WITH_MODEL, WITH_RERANKER
+from inference_core.evaluation.answers import JUDGES, USUAL, Asked, Everything, Nothing, Replies, answered, sampled
+from inference_core.evaluation.experiment import run_experiment, summarize
+from inference_core.evaluation.formats import conversations_with, load_dataset, questions_about
+from inference_core.evaluation.report import AnswerReport, RetrievalReport, SystemComparison, answers_compared
+from inference_core.evaluation.systems import OwnStore, make_reranker, make_system
+from inference_core.ingestion.formats.transcripts import format_of
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.stores.factory import open_configured_store
 
 if TYPE_CHECKING:
     from inference_core.evaluation.conversations import Conversation
@@ -31,8 +40,8 @@ if TYPE_CHECKING:
 CONVERSATIONS: Final = "conversations"
 """Given in place of a data set's format: the user's own conversations, with a file of questions."""
 NO_JUDGE: Final = "none"
-Split = Annotated[str, typer.Option("--split", help="all, first-half, second-half, or the name of a BEAM folder.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first N conversations.")]
+Split = Annotated[str, option("--split", "all, first-half, second-half, or the name of a BEAM folder.")]
+Limit = Annotated[int | None, option("--limit", "Only the first N conversations.", min=1)]
 
 
 class RetrievalUnlessNamed(TyperGroup):
@@ -43,49 +52,42 @@ class RetrievalUnlessNamed(TyperGroup):
         return super().parse_args(ctx, args if args[:1] in (["qa"], ["retrieval"]) else ["retrieval", *args])
 
 
-evaluate: Final = typer.Typer(cls=RetrievalUnlessNamed, help="Measure retrieval, or with qa answers, with questions.")
+def evaluate() -> None:
+    """Measure retrieval, or with qa answers, with questions."""
 
 
-@evaluate.command("retrieval")
+program: Final = typer.Typer(cls=RetrievalUnlessNamed, callback=evaluate)
+
+
+@program.command("retrieval")
 @on_store("agent", "url", "json")
 def retrieval(
     target: Target,
     dataset: Annotated[
         str, typer.Argument(help="The format of the data; store: your own store.", **one_of((*DATASETS, STORE)))
     ],
-    data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The file, or the BEAM folder.")] = None,
+    data: Annotated[Path | None, option("--data PATH", "The file, or the BEAM folder.")] = None,
     questions: Annotated[
-        Path | None, typer.Option("--questions", metavar="FILE", help="For store: questions, one JSON object a line.")
+        Path | None, option("--questions FILE", "For store: questions, one JSON object a line.")
     ] = None,
-    user: Annotated[
-        str, typer.Option("--user", metavar="ID", help="For store: the user whose memories these are.")
-    ] = "",
+    user: Annotated[str, option("--user ID", "For store: the user whose memories these are.")] = "",
     system: Annotated[
-        list[str] | None,
-        typer.Option("--system", help="What to measure; may be given several times.", **one_of(SYSTEMS)),
+        list[str] | None, option("--system", "What to measure; may be given several times.", **one_of(SYSTEMS))
     ] = None,
     embeddings: Annotated[
-        list[str] | None,
-        typer.Option("--embeddings", metavar="NAME", help="Embedding model; may be given several times."),
+        list[str] | None, option("--embeddings NAME", "Embedding model; may be given several times.")
     ] = None,
     reranker: Annotated[
-        list[str] | None,
-        typer.Option("--reranker", metavar="NAME", help="Also with this re-ranker: module:name or provider:model."),
+        list[str] | None, option("--reranker NAME", "Also with this re-ranker: module:name or provider:model.")
     ] = None,
     split: Split = "all",
     limit: Limit = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Write the result as a picture, e.g. r.png.")
-    ] = None,
+    plot: Annotated[Path | None, option("--plot FILE", "Write the result as a picture, e.g. r.png.")] = None,
 ) -> None:
     """Measure retrieval with questions, on a data set or your own store. Nothing in your store changes.
 
     To measure the answers of a model: inference-core eval qa --help.
     """
-    from inference_core.evaluation.experiment import run_experiment, summarize
-    from inference_core.evaluation.formats import load_dataset
-    from inference_core.evaluation.report import RetrievalReport, SystemComparison
-
     with ExitStack() as opened:
         runs: list[tuple[str, Callable[[], System]]] = []
         if dataset == STORE:
@@ -115,12 +117,12 @@ def _print(target: Target, document: Callable[[], object], text: str) -> None:
     elif is_plain():
         sys.stdout.write(text)
     else:
-        from rich.markdown import Markdown
+        from rich.markdown import Markdown  # noqa: PLC0415 - slow to import
 
         console().print(Markdown(text))
 
 
-@evaluate.command("qa")
+@program.command("qa")
 @on_store("agent", "url", "json")
 def answers(
     target: Target,
@@ -131,62 +133,43 @@ def answers(
             **one_of((*DATASETS, STORE, CONVERSATIONS)),
         ),
     ],
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="The model that answers, as provider:model.")],
+    model: Annotated[str, option("--model NAME", "The model that answers, as provider:model.")],
     judge: Annotated[
         str | None,
-        typer.Option(
-            "--judge",
-            metavar="NAME",
-            help="The model that judges, as provider:model, or none; by default the one that answers.",
-        ),
+        option("--judge NAME", "The model that judges, as provider:model, or none; by default the one that answers."),
     ] = None,
     judge_prompt: Annotated[
-        str | None,
-        typer.Option("--judge-prompt", help="The published rules to judge by.", **one_of(JUDGE_PROMPTS)),
+        str | None, option("--judge-prompt", "The published rules to judge by.", **one_of(JUDGE_PROMPTS))
     ] = None,
-    data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The file or folder.")] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="For conversations: the format (default: detected).")
-    ] = None,
+    data: Annotated[Path | None, option("--data PATH", "The file or folder.")] = None,
+    form: Annotated[str | None, option("--format NAME", "For conversations: the format (default: detected).")] = None,
     questions: Annotated[
-        Path | None,
-        typer.Option("--questions", metavar="FILE", help="For store and conversations: one JSON object a line."),
+        Path | None, option("--questions FILE", "For store and conversations: one JSON object a line.")
     ] = None,
-    user: Annotated[str, typer.Option("--user", metavar="ID", help="For store: whose memories these are.")] = "",
+    user: Annotated[str, option("--user ID", "For store: whose memories these are.")] = "",
     system: Annotated[
-        list[str] | None,
-        typer.Option("--system", help="What recalls memories; may be given several times.", **one_of(MODES)),
+        list[str] | None, option("--system", "What recalls memories; may be given several times.", **one_of(MODES))
     ] = None,
-    embeddings: Annotated[
-        str | None, typer.Option("--embeddings", metavar="NAME", help="Embedding model of ours and dense.")
-    ] = None,
-    k: Annotated[int, typer.Option("--k", min=1, help="Turns or memories for each question.")] = 20,
+    embeddings: Annotated[str | None, option("--embeddings NAME", "Embedding model of ours and dense.")] = None,
+    k: Annotated[int, option("--k", "Turns or memories for each question.", min=1)] = 20,
     split: Split = "all",
     limit: Limit = None,
     sample: Annotated[
-        int | None,
-        typer.Option("--sample", min=1, help="Only this many questions, drawn at random but the same each time."),
+        int | None, option("--sample", "Only this many questions, drawn at random but the same each time.", min=1)
     ] = None,
-    calls: Annotated[int, typer.Option("--calls", min=1, help="Maximum number of model calls at once.")] = 4,
+    calls: Annotated[int, option("--calls", "Maximum number of model calls at once.", min=1)] = 4,
     price: Annotated[
-        list[str] | None,
-        typer.Option("--price", metavar="MODEL=IN/OUT", help="Dollars per million tokens, such as m=0.25/2."),
+        list[str] | None, option("--price MODEL=IN/OUT", "Dollars per million tokens, such as m=0.25/2.")
     ] = None,
-    cache: Annotated[
-        Path, typer.Option("--cache", metavar="FILE", help="Stores every reply, so that a run can be resumed.")
-    ] = Path("eval-replies.jsonl"),
+    cache: Annotated[Path, option("--cache FILE", "Stores every reply, so that a run can be resumed.")] = Path(
+        "eval-replies.jsonl"
+    ),
 ) -> None:
     """Let a model answer questions from what systems recall, and another judge the answers.
 
     You pay for the model calls. Nothing in your store changes. An interrupted run continues where it stopped; --json
     also prints all answers.
     """
-    from inference_core.agents.from_settings import make_chat_models
-    from inference_core.evaluation.answers import JUDGES, USUAL, Asked, Everything, Nothing, Replies, answered, sampled
-    from inference_core.evaluation.formats import conversations_with, load_dataset
-    from inference_core.evaluation.report import AnswerReport, answers_compared
-    from inference_core.ingestion.formats.transcripts import format_of
-
     prices = _prices(price or [])
     rules = None if judge == NO_JUDGE else JUDGES[judge_prompt or USUAL.get(dataset, "longmemeval")]
     with ExitStack() as opened:
@@ -266,11 +249,6 @@ def _own_store(
 
     Closing ``opened`` closes the stores.
     """
-    from inference_core.evaluation.formats import questions_about
-    from inference_core.evaluation.systems import OwnStore, make_reranker
-    from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.stores.factory import open_configured_store
-
     settings = target.settings()
     judges = {STORE: None} | {f"{STORE} + {name}": make_reranker(name) for name in rerankers}
     services: list[AgentMemoryStoreService] = []
@@ -286,8 +264,6 @@ def _runs(
     target: Target, systems: Sequence[str], models: Sequence[str], rerankers: Sequence[str]
 ) -> list[tuple[str, Callable[[], System]]]:
     """Each system with each embedding model and re-ranker that it can use: a distinct name, and what makes it."""
-    from inference_core.evaluation.systems import make_reranker, make_system
-
     made = {name: make_reranker(name) for name in dict.fromkeys(rerankers)}
     runs: list[tuple[str, Callable[[], System]]] = []
     for system in dict.fromkeys(systems):

@@ -1,8 +1,8 @@
-"""The upkeep of a store: ``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``doctor``, …."""
+"""The upkeep of a store: ``pin``, ``forget``, ``restore``, ``retention``, ``repair``, ``scan``, ``encryption``, …."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of
-from inference_core.cli.output import counted, draw, note, one_line, print_json, print_numbered, progress_bar, working
+from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of, option, print_listed
+from inference_core.cli.output import counted, note, progress_bar
+from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MemoryNotFound
+from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
+from inference_core.lifecycle.repairs import find_damage, find_secrets, key_status, mend, redact, rotate
+from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
+from inference_core.memory.namespaces import Owner, Space
+from inference_core.memory.redaction import Guard
+from inference_core.stores.encryption.keyring import StoredKeyRing
+from inference_core.stores.encryption.sealed import SealedBackend
+from inference_core.stores.factory import open_backend
+from inference_core.transfer.copying import reembed as embed_anew
 
 if TYPE_CHECKING:
-    from inference_core.cli.diagnosis import Diagnosis, ModelReport
     from inference_core.effects import Progress
     from inference_core.lifecycle.repairs import Damage, Exposed
     from inference_core.stores.backend import Backend
 
 F = TypeVar("F", "Damage", "Exposed")
 _SHOWN: Final = 50
-_LABEL: Final = 10
 
 
 @on_store("user", "space", "agent", "url", "json")
@@ -48,56 +56,48 @@ def _pin(target: Target, memory_id: str, *, pinned: bool) -> None:
 @on_store("user", "url", "json")
 def forget(
     target: Target,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be forgotten, and why.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only show what would be forgotten, and why.")] = False,
     most: Annotated[
-        str | None,
-        typer.Option("--max", metavar="N", help="Maximum memories: 5000, or 5000,context=200 for single types."),
+        str | None, option("--max N", "Maximum memories: 5000, or 5000,context=200 for single types.")
     ] = None,
-    max_tokens: Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Maximum tokens.")] = None,
+    max_tokens: Annotated[str | None, option("--max-tokens N", "Maximum tokens.")] = None,
     half_life: Annotated[
-        float | None,
-        typer.Option("--half-life", metavar="DAYS", help="Time in which an unused memory loses half its strength."),
+        float | None, option("--half-life DAYS", "Time in which an unused memory loses half its strength.")
     ] = None,
-    below: Annotated[
-        float | None, typer.Option("--below", metavar="X", min=0, max=1, help="Forget memories weaker than this.")
-    ] = None,
+    below: Annotated[float | None, option("--below X", "Forget memories weaker than this.", min=0, max=1)] = None,
 ) -> None:
     """Forget what has expired, has faded or exceeds a limit, for every agent.
 
     You can undo this with restore. Options that you omit come from AGENT_MEMORY_FORGET_…. Pinned memories stay.
     """
-    from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
-
     limits = {"max_memories": most, "max_tokens": max_tokens, "half_life": half_life, "below": below}
     given = {f"forget_{name}": value for name, value in limits.items() if value is not None}
     with target.open() as memory, ExitStack() as bar:
         policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=given))
         advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
         report = MemoryLifecycle(memory.service).sync.forget(target.user, policy, dry_run=dry_run, progress=advance)
-    if target.json:
-        forgotten = [
-            {
-                "id": one.record.id,
-                "content": one.record.content,
-                "memory_type": one.record.memory_type.value,
-                "agent_name": one.record.agent_name,
-                "reason": one.reason.value,
-                "detail": one.detail,
-                "strength": round(one.strength, 4),
-                "recalls": one.usage.count,
-                "last_recalled": one.usage.last,
-            }
-            for one in report.forgotten
-        ]
-        counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
-        print_json({"dry_run": dry_run, "forgotten": forgotten, **counts})
-        return
-    print_numbered(
+    forgotten = [
+        {
+            "id": one.record.id,
+            "content": one.record.content,
+            "memory_type": one.record.memory_type.value,
+            "agent_name": one.record.agent_name,
+            "reason": one.reason.value,
+            "detail": one.detail,
+            "strength": round(one.strength, 4),
+            "recalls": one.usage.count,
+            "last_recalled": one.usage.last,
+        }
+        for one in report.forgotten
+    ]
+    counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
+    rows = [
         (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
-    )
+    ]
     kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
     erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
-    note(f"{'Would forget' if dry_run else 'Forgot'} {len(report.forgotten)}, {report.remaining} remain{kept}{erased}")
+    text = f"{'Would forget' if dry_run else 'Forgot'} {len(forgotten)}, {report.remaining} remain{kept}{erased}"
+    print_listed(target, {"dry_run": dry_run, "forgotten": forgotten, **counts}, rows, text)
 
 
 @on_store("url", "json")
@@ -105,27 +105,20 @@ def retention(
     target: Target,
     days: Annotated[
         str | None,
-        typer.Option(
-            "--days",
-            metavar="RULES",
-            help="Days by memory type, category, all, archive, versions, receipts or conversations, as in "
+        option(
+            "--days RULES",
+            "Days by memory type, category, all, archive, versions, receipts or conversations, as in "
             "interaction=365,archive=30 (default: AGENT_MEMORY_RETENTION).",
         ),
     ] = None,
     basis: Annotated[
         str | None,
-        typer.Option(
-            "--basis", help="What a memory's age is measured from.", **one_of(("created", "last_used", "valid_to"))
-        ),
+        option("--basis", "What a memory's age is measured from.", **one_of(("created", "last_used", "valid_to"))),
     ] = None,
     users: Users = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only show what would be removed.")] = False,
 ) -> None:
     """Permanently remove what is past its retention period, of all users or of some; pinned memories too."""
-    from inference_core.effects import run
-    from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
-    from inference_core.memory.namespaces import Owner, Space
-
     with target.open() as memory:
         settings, scope = memory.settings, memory.service.scope
         rules = days or settings.retention
@@ -135,34 +128,26 @@ def retention(
         owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
         found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
     names = {one: ("space", one.name) if isinstance(one, Space) else ("user_id", str(one)) for one in found}
-    if target.json:
-        removed = [{names[owner][0]: names[owner][1], **one.to_json()} for owner, rows in found.items() for one in rows]
-        print_json({"dry_run": dry_run, "removed": removed})
-        return
-    print_numbered(
-        (
-            one.key,
-            [
-                f"{names[owner][0].removesuffix('_id')} {names[owner][1]}",
-                f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days",
-            ],
-        )
-        for owner, rows in found.items()
-        for one in rows
-    )
-    total = sum(map(len, found.values()))
-    note(f"{'Would permanently remove' if dry_run else 'Permanently removed'} {counted(total, 'row', 'rows')}")
+    removed = list[dict[str, Any]]()
+    rows = list[tuple[str, list[str]]]()
+    for owner, overdue in found.items():
+        kind, name = names[owner]
+        removed += [{kind: name, **one.to_json()} for one in overdue]
+        whose = f"{kind.removesuffix('_id')} {name}"
+        rows += [
+            (one.key, [whose, f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days"]) for one in overdue
+        ]
+    text = f"{'Would permanently remove' if dry_run else 'Permanently removed'} {counted(len(rows), 'row', 'rows')}"
+    print_listed(target, {"dry_run": dry_run, "removed": removed}, rows, text)
 
 
 @on_store("user", "url", "json")
 def restore(
     target: Target,
     memory_ids: Annotated[list[str] | None, typer.Argument(help="The IDs that forget and restore print.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Everything that can be restored.")] = False,
+    everything: Annotated[bool, option("--all", "Everything that can be restored.")] = False,
 ) -> None:
     """Restore forgotten or deleted memories. Without IDs and --all: show what can be restored."""
-    from inference_core.lifecycle.forgetting import MemoryLifecycle
-
     if memory_ids and everything:
         raise typer.BadParameter("Pass memory IDs, or --all")
     with target.open() as memory:
@@ -185,9 +170,7 @@ def restore(
         )
         text = {"id": one.document.id, "content": one.document.content}
         rows.append(text | {"reason": one.reason, "forgotten_at": one.forgotten_at, "until": one.until})
-    if not target.json:
-        print_numbered(lines)
-    target.print({"forgotten": rows}, f"{len(found) or 'Nothing'} can be restored")
+    print_listed(target, {"forgotten": rows}, lines, f"{len(found) or 'Nothing'} can be restored")
 
 
 @on_store("url", "json")
@@ -195,16 +178,14 @@ def repair(
     target: Target,
     users: Users = None,
     newer: Annotated[
-        bool, typer.Option("--newer", help="Also remove what a newer version wrote; an updated package can read it.")
+        bool, option("--newer", "Also remove what a newer version wrote; an updated package can read it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; otherwise, it is only shown.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Remove it; otherwise, it is only shown.")] = False,
 ) -> None:
     """Remove what cannot be read: damaged rows and vectors, and damaged lines of files.
 
     Without --yes it only shows them. Removed data cannot be restored; if you have a backup, restore that instead.
     """
-    from inference_core.lifecycle.repairs import find_damage, mend
-
     _put_right(
         target,
         lambda backend, advance: find_damage(backend, users or (), advance),
@@ -220,9 +201,9 @@ def repair(
 def scan(
     target: Target,
     users: Users = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Redact them; otherwise, they are only listed.")] = False,
+    fix: Annotated[bool, option("--fix", "Redact them; otherwise, they are only listed.")] = False,
     pii: Annotated[
-        bool, typer.Option("--pii", help="Also personal data: e-mail addresses, phone numbers, IBANs, IP addresses.")
+        bool, option("--pii", "Also personal data: e-mail addresses, phone numbers, IBANs, IP addresses.")
     ] = False,
 ) -> None:
     """Find secrets in stored memories and messages: credentials, keys, passwords, card numbers.
@@ -230,9 +211,6 @@ def scan(
     Names their kinds and where they are, never the secrets. Items that your application put into the store are listed
     but not changed.
     """
-    from inference_core.lifecycle.repairs import find_secrets, redact
-    from inference_core.memory.redaction import Guard
-
     guard = Guard("redact", "redact" if pii else "off")
     _put_right(
         target,
@@ -255,8 +233,6 @@ def _put_right(
     nothing: str,
 ) -> None:
     """Finds and shows rows; ``act``, None unless ``option`` was given, puts right those that ``is_meant`` chooses."""
-    from inference_core.stores.factory import open_backend
-
     settings = target.settings()
     with closing(open_backend(settings.store_url, **settings.encryption)) as backend:
         with progress_bar("Rows") as advance:
@@ -276,12 +252,10 @@ def _put_right(
 @on_store("url", "json")
 def reembed(
     target: Target,
-    embeddings: Annotated[str, typer.Option("--embeddings", metavar="NAME", help="The new model.")],
+    embeddings: Annotated[str, option("--embeddings NAME", "The new model.")],
     place: Annotated[str | None, typer.Argument(metavar="URL", help="The store; the same as --url.")] = None,
 ) -> None:
     """Embed all texts with another model. An interrupted run continues where it stopped."""
-    from inference_core.transfer.copying import reembed as embed_anew
-
     settings = Target(url=place or target.url, embeddings=embeddings).settings()
     with progress_bar("Embedding texts") as advance:
         done = embed_anew(settings.store_url, settings.embeddings_spec, advance, **settings.encryption)
@@ -299,9 +273,7 @@ def encryption(
         ),
     ] = "status",
     users: Users = None,
-    new_key: Annotated[
-        Path | None, typer.Option("--new-key", metavar="FILE", help="For rewrap: a file with the new master key.")
-    ] = None,
+    new_key: Annotated[Path | None, option("--new-key FILE", "For rewrap: a file with the new master key.")] = None,
     outbox: Outboxes = None,
 ) -> None:
     """Show or replace the keys of a store that is encrypted with AGENT_MEMORY_KEYS.
@@ -309,11 +281,6 @@ def encryption(
     For rotate, name every other database encrypted with these keys with --outbox, or its rows are lost.
     An interrupted rotation is finished by the next one. To destroy a user's key, erase the user.
     """
-    from inference_core.lifecycle.repairs import key_status, rotate
-    from inference_core.stores.encryption.keyring import StoredKeyRing
-    from inference_core.stores.encryption.sealed import SealedBackend
-    from inference_core.stores.factory import open_backend
-
     settings = target.settings()
     with ExitStack() as opened:
         stores: list[SealedBackend] = []
@@ -338,62 +305,3 @@ def encryption(
             backend.keyring.rewrap(new_key.read_text(encoding="utf-8"))
             text = "All keys are wrapped by the new master key: set AGENT_MEMORY_ENCRYPTION_KEY to it now"
             target.print({"rewrapped": True}, text)
-
-
-@on_store("url", "embeddings", "json")
-def doctor(target: Target) -> None:
-    """Diagnose problems and suggest fixes.
-
-    Checks the installation, settings, store and models, and changes nothing. Exits with 1 if it finds a problem.
-    """
-    from inference_core.cli.diagnosis import diagnose
-
-    with working("Checking …"):
-        found = diagnose(target.url, target.embeddings)
-    if target.json:
-        print_json(found.to_json())
-    else:
-        _draw_pairs("bold", _findings(found))
-        draw("")
-        _draw_pairs("yellow", [("hint", text) for text in found.hints])
-        _draw_pairs("bold red", [("problem", text) for text in found.problems])
-        if not found.problems:
-            _draw_pairs("green", [("No problems found.", "")])
-    if found.problems:
-        raise typer.Exit(1)
-
-
-def _draw_pairs(style: str, rows: Iterable[tuple[str, str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style=style, min_width=_LABEL)
-    grid.add_column(overflow="fold")
-    for name, value in rows:
-        grid.add_row(name, Text(one_line(value)))
-    draw(grid)
-
-
-def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
-    yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
-    store = found.store
-    yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'does not exist'})"
-    if store.capabilities is not None:
-        yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
-        yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
-        is_configured = store.vectors_made_by == found.embedding_model
-        maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
-        yield "", f"vectors by {maker}, {'more than ' * store.more_pending}{store.vectors_pending or 0} pending"
-    ready = "ready" if found.embeddings_ready else "not ready"
-    yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
-    yield "chat model", _model(found.chat_model) if found.chat_model else "none"
-    yield "fallbacks", "; ".join(map(_model, found.fallbacks)) or "none"
-    yield "time zone", found.time_zone
-    changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all defaults"]
-    yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
-
-
-def _model(model: ModelReport) -> str:
-    return f"{model.name} ({'installed' if model.installed else 'not installed'}, key {model.key})"

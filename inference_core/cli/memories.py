@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
+from rich.text import Text
 
 from inference_core.cli.options import (
     ONE_TYPE,
@@ -22,9 +23,9 @@ from inference_core.cli.options import (
     Yes,
     json_object,
     on_store,
+    option,
 )
 from inference_core.cli.output import (
-    as_json,
     confirm,
     counted,
     draw,
@@ -38,19 +39,16 @@ from inference_core.cli.output import (
     shares,
 )
 from inference_core.errors import ConfirmationNeeded, InvalidInput, MemoryNotFound
+from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.text import harmless
 from inference_core.memory.types import MemoryType
+from inference_core.memory.wire import Memory
 
 _SHOWN: Final = 60
-_Tags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", metavar="TEXT", help="Only those with this tag; may be given several times."),
-]
-_Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")]
-_After = Annotated[
-    datetime | None, typer.Option("--created-after", metavar="DATE", help="Only those stored since then.")
-]
-_Before = Annotated[datetime | None, typer.Option("--created-before", metavar="DATE", help="Only those stored before.")]
+_Tags = Annotated[list[str] | None, option("--tag TEXT", "Only those with this tag; may be given several times.")]
+_Session = Annotated[str | None, option("--session ID", "Only those of this session.")]
+_After = Annotated[datetime | None, option("--created-after DATE", "Only those stored since then.")]
+_Before = Annotated[datetime | None, option("--created-before DATE", "Only those stored before.")]
 _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
 
 
@@ -58,24 +56,16 @@ _Content = Annotated[str, typer.Argument(help="What to remember; - reads it from
 def save(
     target: Target,
     content: _Content,
-    kind: Annotated[str, typer.Option("--type", help=f"One of {TYPES}.", **ONE_TYPE)] = MemoryType.GENERAL.value,
+    kind: Annotated[str, option("--type", f"One of {TYPES}.", **ONE_TYPE)] = MemoryType.GENERAL.value,
     category: NewCategory = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TEXT", help="What it is about; recall matches these words too.")
-    ] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="The conversation it is from.")] = None,
-    memory_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Replaces the memory with this ID.")
-    ] = None,
-    importance: Annotated[float, typer.Option("--importance", metavar="X", min=0, max=1, help="From 0 to 1.")] = 0.5,
-    pinned: Annotated[bool, typer.Option("--pinned", help="Never forget it.")] = False,
-    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TEXT", help="May be given several times.")] = None,
-    valid_from: Annotated[
-        datetime | None, typer.Option("--valid-from", metavar="DATE", help="When it became true.")
-    ] = None,
-    expires_at: Annotated[
-        datetime | None, typer.Option("--expires-at", metavar="DATE", help="When to forget it.")
-    ] = None,
+    topic: Annotated[str | None, option("--topic TEXT", "What it is about; recall matches these words too.")] = None,
+    session: Annotated[str | None, option("--session ID", "The conversation it is from.")] = None,
+    memory_id: Annotated[str | None, option("--id ID", "Replaces the memory with this ID.")] = None,
+    importance: Annotated[float, option("--importance X", "From 0 to 1.", min=0, max=1)] = 0.5,
+    pinned: Annotated[bool, option("--pinned", "Never forget it.")] = False,
+    tags: Annotated[list[str] | None, option("--tag TEXT", "May be given several times.")] = None,
+    valid_from: Annotated[datetime | None, option("--valid-from DATE", "When it became true.")] = None,
+    expires_at: Annotated[datetime | None, option("--expires-at DATE", "When to forget it.")] = None,
     metadata: Metadata = None,
 ) -> None:
     """Save a memory durably and print its id; with --space, it may wait for an admin."""
@@ -111,27 +101,19 @@ def save(
 def recall(
     target: Target,
     query: Annotated[str, typer.Argument(help="The question; if empty, the newest memories.")],
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Maximum number.")
-    ] = None,
+    limit: Annotated[int | None, option("--limit -k N", "Maximum number.", min=1, max=1000)] = None,
     kind: Kind = None,
     category: Category = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show the parts of each score, and what was left out.")
-    ] = False,
-    max_characters: Annotated[
-        int | None, typer.Option("--max-characters", metavar="N", min=1, help="Maximum total length.")
-    ] = None,
+    explain: Annotated[bool, option("--explain", "Show the parts of each score, and what was left out.")] = False,
+    max_characters: Annotated[int | None, option("--max-characters N", "Maximum total length.", min=1)] = None,
     diversity: Annotated[
-        float, typer.Option("--diversity", metavar="X", min=0, max=10, help="Prefer hits that differ from each other.")
+        float, option("--diversity X", "Prefer hits that differ from each other.", min=0, max=10)
     ] = 0.0,
     tags: _Tags = None,
     session: _Session = None,
     created_after: _After = None,
     created_before: _Before = None,
-    min_relevance: Annotated[
-        float, typer.Option("--min-relevance", metavar="X", min=0, max=1, help="Leave out less relevant ones.")
-    ] = 0.0,
+    min_relevance: Annotated[float, option("--min-relevance X", "Leave out less relevant ones.", min=0, max=1)] = 0.0,
 ) -> None:
     """Find the memories that answer a question, the best first."""
     with target.open(embeds=True) as memory:
@@ -161,8 +143,6 @@ def recall(
         return
     print_memories(found, memory.zone)
     if found.left_out:
-        from rich.text import Text
-
         draw(Text("Left out", "bold"))
         print_numbered([(one.content, [reason, *shares(one.explanation)]) for one, reason in found.left_out])
     means = ", by words and meaning" if found.by_meaning else ", by words only" if query.strip() else ""
@@ -173,8 +153,8 @@ def recall(
 def context(
     target: Target,
     query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-k", metavar="N", min=1, max=1000, help="Maximum number.")] = 30,
-    kinds: Annotated[list[str] | None, typer.Option("--type", help="May be given several times.", **ONE_TYPE)] = None,
+    limit: Annotated[int, option("--limit -k N", "Maximum number.", min=1, max=1000)] = 30,
+    kinds: Annotated[list[str] | None, option("--type", "May be given several times.", **ONE_TYPE)] = None,
 ) -> None:
     """Print the block that an agent's prompt would get."""
     with target.open(embeds=query is not None) as memory:
@@ -192,15 +172,14 @@ def context(
 @on_store("user", "space", "agent", "url", "json")
 def list_memories(
     target: Target,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Memories per page.")] = 20,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="How many to skip.")] = 0,
+    limit: Annotated[int, option("--limit N", "Memories per page.", min=1)] = 20,
+    offset: Annotated[int, option("--offset N", "How many to skip.", min=0)] = 0,
     kind: Kind = None,
     category: Category = None,
-    search: Annotated[str | None, typer.Option("--search", metavar="TEXT", help="Only those with this text.")] = None,
+    search: Annotated[str | None, option("--search TEXT", "Only those with this text.")] = None,
     session: _Session = None,
     after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="CURSOR", help="The page after this next_cursor, which --json prints."),
+        str | None, option("--after CURSOR", "The page after this next_cursor, which --json prints.")
     ] = None,
     tags: _Tags = None,
     created_after: _After = None,
@@ -238,22 +217,17 @@ def list_memories(
 def update(
     target: Target,
     memory_id: Id,
-    content: Annotated[
-        str | None, typer.Option("--content", metavar="TEXT", help="The new text; - reads standard input.")
-    ] = None,
-    kind: Annotated[str | None, typer.Option("--type", help=f"One of {TYPES}.", **ONE_TYPE)] = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TEXT", help='The new topic; "" removes it.')] = None,
+    content: Annotated[str | None, option("--content TEXT", "The new text; - reads standard input.")] = None,
+    kind: Annotated[str | None, option("--type", f"One of {TYPES}.", **ONE_TYPE)] = None,
+    topic: Annotated[str | None, option("--topic TEXT", 'The new topic; "" removes it.')] = None,
     category: NewCategory = None,
     metadata: Metadata = None,
     tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", metavar="TEXT", help='Replaces all tags; may be given several times; "" removes them.'),
+        list[str] | None, option("--tag TEXT", 'Replaces all tags; may be given several times; "" removes them.')
     ] = None,
-    importance: Annotated[
-        float | None, typer.Option("--importance", metavar="X", min=0, max=1, help="From 0 to 1.")
-    ] = None,
+    importance: Annotated[float | None, option("--importance X", "From 0 to 1.", min=0, max=1)] = None,
     expires_at: Annotated[
-        str | None, typer.Option("--expires-at", metavar="DATE", help="When to forget it, as 2026-12-31, or never.")
+        str | None, option("--expires-at DATE", "When to forget it, as 2026-12-31, or never.")
     ] = None,
 ) -> None:
     """Change the given fields of a memory and keep the others."""
@@ -305,7 +279,7 @@ def history(target: Target, memory_id: Id) -> None:
 def why(
     target: Target,
     memory_id: Id,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of turns.")] = 50,
+    limit: Annotated[int, option("--limit N", "Maximum number of turns.", min=1)] = 50,
 ) -> None:
     """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
     with target.open() as memory:
@@ -347,6 +321,17 @@ def why(
         note(f"There are more than {limit} turns; raise --limit")
 
 
+def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
+    """A memory as JSON data: the fields that the HTTP API tells, two of them under the service's names too.
+
+    ``space`` is there for a memory of a space.
+    """
+    told = Memory.of(document).model_dump()
+    told |= {"memory_category": told["category"], "metadata": told["extra_metadata"]}
+    told |= {"space": document.space} if document.space else {}
+    return {name: one.isoformat() if isinstance(one, datetime) else one for name, one in told.items()}
+
+
 def _counted(count: int) -> str:
     return counted(count, "memory", "memories") if count else "no memories"
 
@@ -363,11 +348,11 @@ def _text(given: str) -> str:
 def delete(
     target: Target,
     memory_id: Annotated[str | None, typer.Argument(help="The ID that save, recall and list print.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All memories that this agent reads.")] = False,
+    everything: Annotated[bool, option("--all", "All memories that this agent reads.")] = False,
     kind: Kind = None,
     category: Category = None,
     yes: Yes = False,
-    erase: Annotated[bool, typer.Option("--erase", help="Remove it permanently.")] = False,
+    erase: Annotated[bool, option("--erase", "Remove it permanently.")] = False,
 ) -> None:
     """Delete one memory, or with --all every memory that this agent reads: the shared ones and its own.
 

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
 
 import typer
 
-from inference_core.cli.output import note, print_json, working
+from inference_core.cli.output import note, print_json, print_numbered, working
 from inference_core.clock import time_zone
 from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.memory.audit import Actor
+from inference_core.memory.namespaces import Space
+from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
 from inference_core.stores.urls import parse_url, shown_url
+from inference_core.telemetry import use_json_logs
 
 if TYPE_CHECKING:
     from inference_core.embeddings.embedder import Embedder
@@ -47,13 +51,19 @@ _INTERRUPTED: Final = (
 )
 TYPES: Final = ", ".join(MEMORY_TYPES)
 CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
-Users = Annotated[
-    list[str] | None, typer.Option("--user", metavar="ID", help="Only this user's; may be given several times.")
-]
-Outboxes = Annotated[
-    list[str] | None, typer.Option("--outbox", metavar="URL", help="The outbox, if it is another database.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def option(names: str, text: str, **more: Any) -> Any:
+    """The `typer.Option` with the help ``text`` and these ``names``, as in "--limit -k N": the last is its value's."""
+    flags = names.split()
+    if not flags[-1].startswith("-"):
+        more["metavar"] = flags.pop()
+    return typer.Option(*flags, help=text, **more)
+
+
+Users = Annotated[list[str] | None, option("--user ID", "Only this user's; may be given several times.")]
+Outboxes = Annotated[list[str] | None, option("--outbox URL", "The outbox, if it is another database.")]
+Yes = Annotated[bool, option("--yes -y", "Do not ask for confirmation.")]
 
 
 def account() -> str:
@@ -81,14 +91,12 @@ def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
 ONE_TYPE: Final = one_of(MEMORY_TYPES, "TYPE")
 _ONE_CATEGORY: Final = one_of(MEMORY_CATEGORIES, "CATEGORY")
 Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
-Kind = Annotated[str | None, typer.Option("--type", help=f"Only of this type: {TYPES}.", **ONE_TYPE)]
-Category = Annotated[
-    str | None, typer.Option("--category", help=f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)
-]
+Kind = Annotated[str | None, option("--type", f"Only of this type: {TYPES}.", **ONE_TYPE)]
+Category = Annotated[str | None, option("--category", f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)]
 NewCategory = Annotated[
-    str | None, typer.Option("--category", help=f"One of {CATEGORIES}; by default the type's.", **_ONE_CATEGORY)
+    str | None, option("--category", f"One of {CATEGORIES}; by default the type's.", **_ONE_CATEGORY)
 ]
-Metadata = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="Your own data, a JSON object.")]
+Metadata = Annotated[str | None, option("--metadata JSON", "Your own data, a JSON object.")]
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
@@ -147,8 +155,6 @@ class Target:
     @property
     def owner(self) -> Owner:
         """Whose memories: the user's, or those of the space, as this member. Raises InvalidId."""
-        from inference_core.memory.namespaces import Space
-
         return self.user if self.space is None else Space(self.space, member=self.user)
 
     def settings(self, *, creates: bool = False) -> MemorySettings:
@@ -157,7 +163,7 @@ class Target:
         Raises ConfigurationError, also for a file that does not exist unless ``creates`` is set: a mistyped URL must
         not create a store.
         """
-        from inference_core.settings import MemorySettings, read_settings
+        from inference_core.settings import MemorySettings, read_settings  # noqa: PLC0415 - not for help and completion
 
         given: dict[str, Any] = {"store_url": self.url, "embeddings": self.embeddings}
         found = read_settings(MemorySettings, **{name: value for name, value in given.items() if value is not None})
@@ -175,7 +181,7 @@ class Target:
     @contextmanager
     def open_outboxes(self, urls: Sequence[str]) -> Generator[list[StoreEngine]]:
         """The outboxes in these databases. Raises what `open` raises."""
-        from inference_core.stores.factory import open_configured_store
+        from inference_core.stores.factory import open_configured_store  # noqa: PLC0415 - not for help and completion
 
         with ExitStack() as opened:
             engines: list[StoreEngine] = []
@@ -194,11 +200,9 @@ class Target:
         A database that does not answer is tried again for ``patience_s`` seconds. Raises what `settings` and
         `open_store` raise.
         """
-        from inference_core.memory.audit import Actor
-        from inference_core.memory.spaces import Spaces
-        from inference_core.services.agent_memory_service import AgentMemoryStoreService
-        from inference_core.stores.factory import open_configured_store
-        from inference_core.telemetry import use_json_logs
+        # Imported here, so that the help and completion of most commands answer at once.
+        from inference_core.services.agent_memory_service import AgentMemoryStoreService  # noqa: PLC0415
+        from inference_core.stores.factory import open_configured_store  # noqa: PLC0415
 
         settings = self.settings(creates=creates)
         if settings.log_format == "json":
@@ -218,6 +222,13 @@ class Target:
             print_json(document)
         else:
             note(text)
+
+
+def print_listed(target: Target, document: Any, rows: Iterable[tuple[str, Sequence[str]]], text: str) -> None:
+    """Prints ``document`` with ``--json``, else for people ``rows``, as `print_numbered` does, and ``text``."""
+    if not target.json:
+        print_numbered(rows)
+    target.print(document, text)
 
 
 _HINTS: Final = get_type_hints(Target, include_extras=True)

@@ -7,22 +7,20 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from inference_core.errors import InvalidInput
+from inference_core.memory.record import WEAK_RELEVANCE
 from inference_core.memory.text import ADDED, REMOVED, SAME, harmless, word_changes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from inference_core.memory.record import MemoryStoreDocument
-
-
-_ALWAYS: Final = ("memory_type", "memory_category", "topic", "session_id", "agent_name")
-_IF_SET: Final = (
-    *("importance", "pinned", "tags", "valid_from", "valid_to", "expires_at"),
-    *("supersedes", "superseded_by"),
-)
 
 
 def one_line(text: str) -> str:
@@ -32,8 +30,6 @@ def one_line(text: str) -> str:
 
 def console(*, stderr: bool = False) -> Console:
     """Standard output or error: in colour on a terminal, plain text elsewhere and with NO_COLOR."""
-    from rich.console import Console  # slow to import
-
     options: dict[str, Any] = {"stderr": stderr, "highlight": False, "markup": False, "emoji": False}
     made = Console(**options)
     return Console(color_system=None, **options) if made.no_color else made
@@ -64,8 +60,6 @@ def print_json(document: Any) -> None:
 
 def note(text: str, style: str = "dim") -> None:
     """Prints something besides the result on one line of standard error."""
-    from rich.text import Text
-
     console(stderr=True).print(Text(one_line(text), style), soft_wrap=True)
 
 
@@ -84,30 +78,12 @@ def working(what: str) -> Generator[None]:
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
     """A progress bar on standard error; yields a function to call with how many are done, and of how many."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - slow
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True)) as progress:
         task = progress.add_task("", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def as_json(document: MemoryStoreDocument) -> dict[str, Any]:
-    """A memory as JSON data, without the optional fields that it does not have."""
-    value = document.value
-    ranking = {"score": document.score, "relevance": document.relevance, "explanation": document.explanation}
-    return {
-        "id": document.id,
-        "version": document.version,
-        "content": document.content,
-        **{name: value.get(name) for name in _ALWAYS},
-        **({"space": document.space} if document.space else {}),
-        "metadata": document.metadata,
-        "created_at": document.created_at_iso,
-        "updated_at": document.updated_at_iso,
-        **{name: value[name] for name in _IF_SET if name in value},
-        **{name: figure for name, figure in ranking.items() if figure is not None},
-    }
 
 
 def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None:
@@ -130,8 +106,6 @@ def word_diff(old: str, new: str) -> str:
 
 def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first: int = 1) -> None:
     """Prints memories, numbered from ``first``; below each its type, date, relevance, topic, space, id and score."""
-    from inference_core.memory.record import WEAK_RELEVANCE
-
     rows: list[tuple[str, list[str]]] = []
     for document in documents:
         match document.relevance:
@@ -151,9 +125,6 @@ def print_memories(documents: Iterable[MemoryStoreDocument], zone: tzinfo, first
 
 def print_numbered(rows: Iterable[tuple[str, Sequence[str]]], first: int = 1) -> None:
     """Prints texts, numbered from ``first``, each with the lines that belong below it."""
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", no_wrap=True, style="bold cyan")
     grid.add_column(overflow="fold")
@@ -166,9 +137,6 @@ def print_numbered(rows: Iterable[tuple[str, Sequence[str]]], first: int = 1) ->
 
 def print_figures(figures: Mapping[str, Any]) -> None:
     """Prints names and values, one pair a line."""
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 2))
     for name, value in figures.items():
         grid.add_row(Text(one_line(name.replace("_", " ")), "bold"), Text(one_line(str(value))))

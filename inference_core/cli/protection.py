@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inference_core.cli.options import Opened, Outboxes, Target, Yes, account, on_store, one_of
+from inference_core.cli.memories import as_json
+from inference_core.cli.options import Opened, Outboxes, Target, Yes, account, on_store, one_of, option, print_listed
 from inference_core.cli.output import (
-    as_json,
     confirm,
     counted,
     fail,
@@ -33,12 +33,19 @@ from inference_core.cli.output import (
     working,
 )
 from inference_core.errors import InvalidInput
+from inference_core.lifecycle.erasing import erase as erase_user
+from inference_core.lifecycle.ledger import Ledger, ledger_of
+from inference_core.lifecycle.repairs import replay as replay_erasures
 from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import Space
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole
+from inference_core.stores.factory import open_backend
 from inference_core.stores.locks import private_file
 from inference_core.stores.urls import shown_url
+from inference_core.transfer.backup import back_up, restore
+from inference_core.transfer.backup import drill as rehearse
+from inference_core.transfer.backup import verify as verify_backup
 
 if TYPE_CHECKING:
     from inference_core.agents.checkpoints import CheckpointThreads
@@ -52,24 +59,19 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the backup.")]
 LedgerPath = Annotated[
     Path | None,
-    typer.Option(
-        "--ledger",
-        metavar="FILE",
-        help="The ledger of erasures (default: beside the store's files, else ./inference-core-erasures.jsonl).",
+    option(
+        "--ledger FILE",
+        "The ledger of erasures (default: beside the store's files, else ./inference-core-erasures.jsonl).",
     ),
 ]
 Checkpoints = Annotated[
-    list[str] | None,
-    typer.Option("--checkpoints", metavar="URL", help="A checkpointer's database; may be given several times."),
+    list[str] | None, option("--checkpoints URL", "A checkpointer's database; may be given several times.")
 ]
 
 
 @on_store("url", "json")
 def backup(target: Target, folder: Folder) -> None:
     """Back up the whole store to a new folder. Agents can keep reading and writing."""
-    from inference_core.stores.factory import open_backend
-    from inference_core.transfer.backup import back_up
-
     settings = target.settings()
     with closing(open_backend(settings.store_url, **settings.encryption)) as store, progress_bar("Rows") as advance:
         made = back_up(store, folder, advance)
@@ -79,8 +81,6 @@ def backup(target: Target, folder: Folder) -> None:
 @on_store("url", "json")
 def verify(target: Target, folder: Folder) -> None:
     """Read an entire backup and compare it with its manifest."""
-    from inference_core.transfer.backup import verify as verify_backup
-
     key = target.settings(creates=True).encryption["encryption_key"]
     with progress_bar("Rows") as advance:
         found = verify_backup(folder, advance, encryption_key=key)
@@ -91,9 +91,7 @@ def verify(target: Target, folder: Folder) -> None:
 def recover(
     target: Target,
     folder: Folder,
-    drill: Annotated[
-        bool, typer.Option("--drill", help="Only test it: restore to a temporary place, then remove that.")
-    ] = False,
+    drill: Annotated[bool, option("--drill", "Only test it: restore to a temporary place, then remove that.")] = False,
     ledger: LedgerPath = None,
     checkpoints: Checkpoints = None,
 ) -> None:
@@ -101,10 +99,6 @@ def recover(
 
     --drill restores it temporarily, compares it, recalls memories from it, and ends with exit code 1 if that fails.
     """
-    from inference_core.lifecycle.ledger import Ledger, ledger_of
-    from inference_core.transfer.backup import drill as rehearse
-    from inference_core.transfer.backup import restore
-
     settings = target.settings(creates=True)
     if drill:
         with progress_bar("Rows") as advance:
@@ -149,8 +143,6 @@ def _print_manifest(target: Target, manifest: Manifest, text: str, **more: int) 
 def _opened(
     target: Target, outboxes: Sequence[str], checkpoints: Sequence[str]
 ) -> Generator[tuple[list[Backend], list[CheckpointThreads]]]:
-    from inference_core.stores.factory import open_backend
-
     with ExitStack() as opened:
         stores = [
             opened.enter_context(closing(open_backend(url, **target.encryption_of(url))))
@@ -165,7 +157,7 @@ def _opened_threads(checkpoints: Sequence[str]) -> Generator[list[CheckpointThre
     with ExitStack() as opened:
         threads: list[CheckpointThreads] = []
         if checkpoints:
-            from inference_core.agents.checkpoints import CheckpointThreads
+            from inference_core.agents.checkpoints import CheckpointThreads  # noqa: PLC0415 - imports all agents
 
             threads = [opened.enter_context(closing(CheckpointThreads(url))) for url in checkpoints]
         yield threads
@@ -174,14 +166,12 @@ def _opened_threads(checkpoints: Sequence[str]) -> Generator[list[CheckpointThre
 @on_store("user", "url", "json")
 def erase(
     target: Target,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only show what would be removed.")] = False,
     checkpoints: Checkpoints = None,
     outbox: Outboxes = None,
     ledger: LedgerPath = None,
-    receipt: Annotated[Path | None, typer.Option("--receipt", metavar="FILE", help="Write the receipt here.")] = None,
-    fully: Annotated[
-        bool, typer.Option("--full", help="PostgreSQL: run VACUUM FULL, which blocks reads and writes.")
-    ] = False,
+    receipt: Annotated[Path | None, option("--receipt FILE", "Write the receipt here.")] = None,
+    fully: Annotated[bool, option("--full", "PostgreSQL: run VACUUM FULL, which blocks reads and writes.")] = False,
     yes: Yes = False,
 ) -> None:
     """Permanently remove a user's data: memories, archive, messages, receipts, jobs, conversations.
@@ -189,9 +179,6 @@ def erase(
     Then checks that nothing is left, even in the bytes of files, and prints a receipt. Agents can keep running.
     Exit code 1 means that something is left; run it again.
     """
-    from inference_core.lifecycle.erasing import erase as erase_user
-    from inference_core.lifecycle.ledger import Ledger, ledger_of
-
     with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), ExitStack() as written:
         book = Ledger(ledger or ledger_of(target.settings().store_url))
         if not dry_run and not yes:
@@ -223,17 +210,13 @@ def erase(
 def erasures(
     target: Target,
     replay: Annotated[
-        Path | None,
-        typer.Option("--replay", metavar="FILE", help="After a restore: erase the users named in this ledger."),
+        Path | None, option("--replay FILE", "After a restore: erase the users named in this ledger.")
     ] = None,
     ledger: LedgerPath = None,
     checkpoints: Checkpoints = None,
     outbox: Outboxes = None,
 ) -> None:
     """List the erasures of a ledger, or replay them on a restored store."""
-    from inference_core.lifecycle.ledger import Ledger, ledger_of
-    from inference_core.lifecycle.repairs import replay as replay_erasures
-
     if replay is None:
         entries = Ledger(ledger or ledger_of(target.settings().store_url)).entries
         for entry in [] if target.json else entries:
@@ -276,7 +259,7 @@ def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
 
 _ALL: Final = "all"
 When = Annotated[
-    datetime | None, typer.Option("--until", formats=["%Y-%m-%d"], help="The day on which the hold ends automatically.")
+    datetime | None, option("--until", "The day on which the hold ends automatically.", formats=["%Y-%m-%d"])
 ]
 _ROLES = [role.name.lower() for role in SpaceRole]
 
@@ -284,15 +267,11 @@ _ROLES = [role.name.lower() for role in SpaceRole]
 @on_store("user", "space", "agent", "url", "embeddings", "json")
 def review(
     target: Target,
-    approve: Annotated[
-        list[str] | None, typer.Option("--approve", metavar="ID", help="Approve this memory, or all of --session.")
-    ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="Replace the text of the memory that you approve.")] = None,
-    reject: Annotated[
-        list[str] | None, typer.Option("--reject", metavar="ID", help="Reject this memory, or all of --session.")
-    ] = None,
-    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason for the rejection.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of this session.")] = None,
+    approve: Annotated[list[str] | None, option("--approve ID", "Approve this memory, or all of --session.")] = None,
+    text: Annotated[str | None, option("--text", "Replace the text of the memory that you approve.")] = None,
+    reject: Annotated[list[str] | None, option("--reject ID", "Reject this memory, or all of --session.")] = None,
+    why: Annotated[str | None, option("--why TEXT", "The reason for the rejection.")] = None,
+    session: Annotated[str | None, option("--session ID", "Only those of this session.")] = None,
 ) -> None:
     """Approve or reject the memories of all agents that wait for the user's confirmation.
 
@@ -407,19 +386,14 @@ def _show(found: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
 def audit(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("show", "verify")))] = "show",
-    thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only changes in this thread.")] = None,
+    thread: Annotated[str | None, option("--thread ID", "Only changes in this thread.")] = None,
     actor: Annotated[
-        str | None,
-        typer.Option("--actor", metavar="NAME", help="Only changes by this kind of actor, ID, agent or tool."),
+        str | None, option("--actor NAME", "Only changes by this kind of actor, ID, agent or tool.")
     ] = None,
-    memory_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Only changes of this memory.")] = None,
-    since: Annotated[
-        datetime | None, typer.Option("--since", metavar="DATE", help="Only changes at this time or later.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of events.")] = 50,
-    head: Annotated[
-        str | None, typer.Option("--head", metavar="HEX", help="verify: the head that an earlier verify printed.")
-    ] = None,
+    memory_id: Annotated[str | None, option("--id ID", "Only changes of this memory.")] = None,
+    since: Annotated[datetime | None, option("--since DATE", "Only changes at this time or later.")] = None,
+    limit: Annotated[int, option("--limit N", "Maximum number of events.", min=1)] = 50,
+    head: Annotated[str | None, option("--head HEX", "verify: the head that an earlier verify printed.")] = None,
 ) -> None:
     """Show who changed a user's memories, the newest first: which agent, thread, run and tool; never the text.
 
@@ -437,11 +411,10 @@ def audit(
             since=since and since.replace(tzinfo=memory.zone),
             limit=limit,
         )
-    if target.json:
-        print_json({"events": [{"id": event.id, **event.to_value()} for event in found]})
-        return
-    print_numbered([_entry(event, memory.zone) for event in found])
-    note(counted(len(found), "event", "events"))
+    document = {"events": [{"id": event.id, **event.to_value()} for event in found]}
+    print_listed(
+        target, document, [_entry(event, memory.zone) for event in found], counted(len(found), "event", "events")
+    )
 
 
 def _verify(target: Target, head: str | None) -> None:
@@ -478,9 +451,9 @@ def hold(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))],
     hold_id: Annotated[str | None, typer.Argument(help="release: the hold's ID.")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="add: why, for auditors.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", metavar="ID", help="add: only this memory.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="add: only this session.")] = None,
+    reason: Annotated[str | None, option("--reason TEXT", "add: why, for auditors.")] = None,
+    memory: Annotated[str | None, option("--memory ID", "add: only this memory.")] = None,
+    session: Annotated[str | None, option("--session ID", "add: only this session.")] = None,
     until: When = None,
 ) -> None:
     """Protect a user's data from removal: add, list and release legal holds.
@@ -527,10 +500,10 @@ def spaces(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))],
     space: Annotated[str, typer.Argument(help="The name of the space.")],
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="The user with the role.")] = None,
-    group: Annotated[str | None, typer.Option("--group", metavar="NAME", help="The group with the role.")] = None,
+    user: Annotated[str | None, option("--user ID", "The user with the role.")] = None,
+    group: Annotated[str | None, option("--group NAME", "The group with the role.")] = None,
     role: Annotated[
-        str, typer.Option("--role", help="The role to grant; each includes those before it.", **one_of(_ROLES))
+        str, option("--role", "The role to grant; each includes those before it.", **one_of(_ROLES))
     ] = "read",
 ) -> None:
     """Grant, revoke and list roles in a space: memories that several users share.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import webbrowser
 from typing import Annotated
 
 import typer
 
-from inference_core.cli.options import STARTING_S, Target, on_store, one_of
-from inference_core.cli.output import note, print_figures, print_json
+from inference_core.cli.options import STARTING_S, Target, on_store, one_of, option
+from inference_core.cli.output import note, print_figures
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.services.agent_memory_service import AgentMemoryStoreService
+from inference_core.settings import ServerSettings, read_settings
+from inference_core.stores.factory import open_configured_store
+from inference_core.telemetry import use_json_logs
 
 _PERMISSIONS = ("read", "write", "review", "act-as", "admin")
 
@@ -19,22 +24,14 @@ _PERMISSIONS = ("read", "write", "review", "act-as", "admin")
 @on_store("agent", "url", "embeddings")
 def serve(
     target: Target,
-    user: Annotated[
-        str | None,
-        typer.Option("--user", metavar="ID", help="On loopback, requests without a key act as this user."),
-    ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Default: AGENT_SERVER_HOST, 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Default: AGENT_SERVER_PORT, 8765.")] = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log as JSON, including each request.")] = False,
+    user: Annotated[str | None, option("--user ID", "On loopback, requests without a key act as this user.")] = None,
+    host: Annotated[str | None, option("--host", "Default: AGENT_SERVER_HOST, 127.0.0.1.")] = None,
+    port: Annotated[int | None, option("--port", "Default: AGENT_SERVER_PORT, 8765.")] = None,
+    json_logs: Annotated[bool, option("--json-logs", "Log as JSON, including each request.")] = False,
 ) -> None:
     """Serve memories over HTTP to programs with a key, until Ctrl-C or SIGTERM."""
-    import logging
-
-    from inference_core.settings import ServerSettings, read_settings
-    from inference_core.telemetry import use_json_logs
-
     try:
-        from inference_core.server.app import serve as answer
+        from inference_core.server.app import serve as answer  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         raise MissingExtra("inference-core serve", "server") from error
     given = {"user": user, "host": host, "port": port}
@@ -53,24 +50,27 @@ def keys(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("create", "list", "revoke")))] = "list",
     ids: Annotated[list[str] | None, typer.Argument(help="The keys to revoke.")] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Whose memories the key opens.")] = None,
+    user: Annotated[str | None, option("--user ID", "Whose memories the key opens.")] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--allow",
-            help="What the key may do; may be given several times. By default read and write.",
+            "What the key may do; may be given several times. By default read and write.",
             **one_of(_PERMISSIONS),
         ),
     ] = None,
-    days: Annotated[
-        float | None, typer.Option("--days", metavar="N", help="Days after which the key is refused; by default never.")
-    ] = None,
+    days: Annotated[float | None, option("--days N", "Days after which the key is refused; by default never.")] = None,
 ) -> None:
     """Create, list and revoke the keys that serve accepts. A key is shown once.
 
     With act-as it opens the memories of any user that a request names, for a program that knows who its users are.
     """
-    from inference_core.server.identity.auth import Permission, create_key, list_keys, revoke_key
+    from inference_core.server.identity.auth import (  # noqa: PLC0415 - of an extra
+        Permission,
+        create_key,
+        list_keys,
+        revoke_key,
+    )
 
     if (action == "revoke") != bool(ids):
         raise typer.BadParameter("revoke requires the IDs that list shows; create and list take none")
@@ -87,29 +87,25 @@ def keys(
             target.print({"revoked": ids}, f"Revoked {', '.join(ids or ())}.")
         else:
             found = [one.to_json() for one in run(list_keys(engine))]
-            if target.json:
-                print_json({"keys": found})
-            for one in [] if target.json else found:
+            if target.json or not found:
+                target.print({"keys": found}, "No keys")
+                return
+            for one in found:
                 may, until = ", ".join(one["permissions"]), one["expires_at"] or "it is revoked"
                 print_figures({one["id"]: one["user"] or "any user", "may": may, "until": until})
-            if not found and not target.json:
-                note("No keys")
 
 
 @on_store("user", "agent", "url", "embeddings")
 def mcp(
     target: Target,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tools that save, update or delete.")] = False,
+    read_only: Annotated[bool, option("--read-only", "Offer no tools that save, update or delete.")] = False,
 ) -> None:
     """Serve a user's memory to an agent in another program, over the Model Context Protocol.
 
     The other program starts this command and talks to it over standard input and output. It ends when they close.
     """
-    from inference_core.services.agent_memory_service import AgentMemoryStoreService
-    from inference_core.stores.factory import open_configured_store
-
     try:
-        from inference_core.server.mcp import Caller, MemoryServer
+        from inference_core.server.mcp import Caller, MemoryServer  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("inference_core"):
             raise
@@ -126,9 +122,9 @@ def mcp(
 @on_store("agent", "url", "embeddings")
 def inspect(
     target: Target,
-    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Start with this user.")] = None,
-    port: Annotated[int, typer.Option("--port", help="By default any free port.", min=0, max=65_535)] = 0,
-    opens: Annotated[bool, typer.Option("--open", help="Open the link in a browser.")] = False,
+    user: Annotated[str | None, option("--user ID", "Start with this user.")] = None,
+    port: Annotated[int, option("--port", "By default any free port.", min=0, max=65_535)] = 0,
+    opens: Annotated[bool, option("--open", "Open the link in a browser.")] = False,
 ) -> None:
     """Look at memories in a browser: print a link that works once, and serve it until Ctrl-C.
 
@@ -136,7 +132,7 @@ def inspect(
     contained it. Looking changes nothing. Only this machine reaches them.
     """
     try:
-        from inference_core.server.app import inspect as answer
+        from inference_core.server.app import inspect as answer  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         raise MissingExtra("inference-core inspect", "server") from error
 

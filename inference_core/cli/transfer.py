@@ -12,23 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from inference_core.cli.background import Me, Queued, Threads, ingest_conversations
-from inference_core.cli.options import Target, Users, on_store, one_of
+from inference_core.cli.options import Target, Users, on_store, one_of, option
 from inference_core.cli.output import counted, print_json, progress_bar
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import FORMATS
+from inference_core.ingestion.formats.chat_exports import json_values
+from inference_core.ingestion.formats.transcripts import format_of
 from inference_core.memory.text import harmless
+from inference_core.stores.factory import open_backend
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.urls import parse_url, shown_url
+from inference_core.transfer.copying import ConflictPolicy, copy_store
+from inference_core.transfer.json_lines import FORMAT, export_store, import_store
+from inference_core.transfer.migrate import import_items, migrate_memories
+from inference_core.transfer.sources import is_mem0, mem0_items
 
 if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
     from inference_core.stores.backend import Backend
     from inference_core.transfer.copying import TransferReport
     from inference_core.transfer.migration_report import MigrationReport
 
 Conflicts = Annotated[
     str,
-    typer.Option(
+    option(
         "--conflicts",
-        help="If another memory has the ID: use the newer one, keep or replace the existing one, or fail.",
+        "If another memory has the ID: use the newer one, keep or replace the existing one, or fail.",
         **one_of(("newer", "keep", "replace", "fail")),
     ),
 ]
@@ -39,12 +48,10 @@ def export(
     target: Target,
     file: Annotated[Path, typer.Argument(help="The new file, as JSON Lines; compressed if its name ends in .gz.")],
     users: Users = None,
-    vectors: Annotated[bool, typer.Option("--vectors", help="Include the vectors.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    vectors: Annotated[bool, option("--vectors", "Include the vectors.")] = False,
+    force: Annotated[bool, option("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write all memories, or those of some users, to a file."""
-    from inference_core.transfer.json_lines import export_store
-
     if file.exists() and not force:
         raise InvalidInput(f"{file} already exists; name another file, or replace it with --force")
     with _opened(target.settings().store_url) as backend, progress_bar("Memories") as advance:
@@ -59,11 +66,10 @@ def import_(
         str, typer.Argument(help="A file from export, memories of mem0 (JSON), or any conversations that ingest reads.")
     ],
     user: Annotated[
-        str | None,
-        typer.Option("--user", metavar="ID", help="The user of the conversations; of memories, only this user's."),
+        str | None, option("--user ID", "The user of the conversations; of memories, only this user's.")
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="The file's format.", **one_of(("auto", "export", "mem0", *FORMATS)))
+        str, option("--format", "The file's format.", **one_of(("auto", "export", "mem0", *FORMATS)))
     ] = "auto",
     conflicts: Conflicts = "newer",
     threads: Threads = None,
@@ -75,14 +81,6 @@ def import_(
     Reads files from export, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
     LangGraph threads (an SQLite file or a postgresql:// URL) and mem0's memories. For langmem, see migrate.
     """
-    from inference_core.ingestion.formats.chat_exports import json_values
-    from inference_core.ingestion.formats.transcripts import format_of
-    from inference_core.stores.governance.quotas import limited
-    from inference_core.transfer.copying import ConflictPolicy
-    from inference_core.transfer.json_lines import import_store
-    from inference_core.transfer.migrate import import_items
-    from inference_core.transfer.sources import mem0_items
-
     chosen = (_form_of_memories(file) or format_of(file)) if form == "auto" else form
     if chosen not in ("export", "mem0"):
         if user is None:
@@ -93,8 +91,10 @@ def import_(
     if chosen == "export":
         policy, guard = ConflictPolicy(conflicts), settings.guard
         with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
-            to = limited(backend, settings.quota)
-            transferred = import_store(Path(file), to, user_ids=users, policy=policy, progress=advance, secrets=guard)
+            rules_of(backend, settings.quota)
+            transferred = import_store(
+                Path(file), backend, user_ids=users, policy=policy, progress=advance, secrets=guard
+            )
         target.print(transferred.to_json(), _summary(transferred, file, settings.store_url))
         return
     with progress_bar("Memories") as advance:
@@ -102,12 +102,8 @@ def import_(
             settings.store_url,
             lambda: mem0_items(json_values(Path(file)), users),
             agent_name=target.agent,
-            max_content_bytes=settings.max_content_bytes,
             progress=advance,
-            **settings.encryption,
-            secrets=settings.guard,
-            quota=settings.quota,
-            confirm=settings.confirm,
+            **_written_as(settings),
         )
     _show(target, report)
 
@@ -116,30 +112,24 @@ def import_(
 def migrate(
     target: Target,
     users: Users = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="URL", help="The database to read (default: the store's)."),
-    ] = None,
+    source: Annotated[str | None, option("--from URL", "The database to read (default: the store's).")] = None,
     layouts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--layout",
-            metavar="NAME",
-            help="Only these: coala, flat, langmem, files, or labels such as notes.{user}; may be given several times.",
+        option(
+            "--layout NAME",
+            "Only these: coala, flat, langmem, files, or labels such as notes.{user}; may be given several times.",
         ),
     ] = None,
     legacy_namespace: Annotated[
-        str, typer.Option("--legacy-namespace", metavar="NAME", help="The last label of flat namespaces.")
+        str, option("--legacy-namespace NAME", "The last label of flat namespaces.")
     ] = "memories",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be done, without doing it.")] = False,
 ) -> None:
     """Copy memories that other applications keep in LangGraph's stores: SqliteStore, PostgresStore, or our own.
 
     Finds the layout of the CoALA document, flat (user, "memories") and langmem's ("memories", user). --layout files
     copies deepagents' files too. The originals are not changed. Safe to repeat.
     """
-    from inference_core.transfer.migrate import migrate_memories
-
     settings = target.settings(creates=source is not None)
     with progress_bar("Memories") as advance:
         report = migrate_memories(
@@ -150,14 +140,21 @@ def migrate(
             legacy_namespace=legacy_namespace,
             agent_name=target.agent,
             dry_run=dry_run,
-            max_content_bytes=settings.max_content_bytes,
             progress=advance,
-            **settings.encryption,
-            secrets=settings.guard,
-            quota=settings.quota,
-            confirm=settings.confirm,
+            **_written_as(settings),
         )
     _show(target, report)
+
+
+def _written_as(settings: MemorySettings) -> dict[str, Any]:
+    """The arguments that say how a store with these settings is written."""
+    return {
+        "max_content_bytes": settings.max_content_bytes,
+        "secrets": settings.guard,
+        "quota": settings.quota,
+        "confirm": settings.confirm,
+        **settings.encryption,
+    }
 
 
 def _show(target: Target, report: MigrationReport) -> None:
@@ -172,10 +169,6 @@ def _show(target: Target, report: MigrationReport) -> None:
 
 def _form_of_memories(file: str) -> str | None:
     """The format of a file of memories, "export" or "mem0"; None if it is something else."""
-    from inference_core.ingestion.formats.chat_exports import json_values
-    from inference_core.transfer.json_lines import FORMAT
-    from inference_core.transfer.sources import is_mem0
-
     path = Path(file)
     if path.suffix == ".gz":
         return "export"
@@ -191,19 +184,18 @@ def _form_of_memories(file: str) -> str | None:
 @on_store("json")
 def copy(
     target: Target,
-    source: Annotated[str, typer.Option("--from", metavar="URL", help="The store to read.")],
-    destination: Annotated[str, typer.Option("--to", metavar="URL", help="The store to write.")],
+    source: Annotated[str, option("--from URL", "The store to read.")],
+    destination: Annotated[str, option("--to URL", "The store to write.")],
     users: Users = None,
     conflicts: Conflicts = "newer",
 ) -> None:
     """Copy one store into another. Safe to repeat: existing memories are not written again."""
-    from inference_core.stores.governance.quotas import limited
-    from inference_core.transfer.copying import ConflictPolicy, copy_store
-
     settings, policy = Target(url=source).settings(), ConflictPolicy(conflicts)
     with _opened(source) as read, _opened(destination) as written, progress_bar("Memories") as advance:
-        to, guard = limited(written, settings.quota), settings.guard
-        report = copy_store(read, to, user_ids=users or (), policy=policy, progress=advance, secrets=guard)
+        rules_of(written, settings.quota)
+        report = copy_store(
+            read, written, user_ids=users or (), policy=policy, progress=advance, secrets=settings.guard
+        )
     target.print(report.to_json(), _summary(report, shown_url(source), destination))
 
 
@@ -213,8 +205,6 @@ def _opened(url: str) -> Generator[Backend]:
 
     Without AGENT_MEMORY_KEYS, the encryption key is used only for file stores.
     """
-    from inference_core.stores.factory import open_backend
-
     given = Target(url=url).settings(creates=True).encryption
     if not given["keys"] and parse_url(url).scheme != "file":
         given["encryption_key"] = None

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, combinations, permutations, zip_longest
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from inference_core.context.items import ContextItem, Doubt, Dropped, DropReason, section_of
@@ -96,20 +97,9 @@ def collapsed(
     that is trusted more. The kept item is as relevant as the best of those it stands for. Messages of a conversation
     may repeat each other.
     """
-
-    def merit(said: _Said) -> tuple[Any, ...]:
-        # Which one is kept: first what no source has rated, then the more trusted, rules before others, the text that
-        # says more, an item in a section of its own, the more relevant, the newer.
-        item, features = said
-        category = item.record.category if item.record else None
-        is_special = category is not None and item.section != section_of(category)
-        when = item.happened_at.timestamp() if item.happened_at else 0.0
-        is_rule = category is MemoryCategory.PROCEDURAL
-        return item.relevance is None, item.trust, is_rule, len(features.stems), is_special, item.relevance or 0.0, when
-
     kept: list[_Said] = []
     dropped: list[Dropped] = []
-    for item, features in sorted(((item, _features(item.text)) for item in items), key=merit, reverse=True):
+    for item, features in sorted(((item, _features(item.text)) for item in items), key=_merit, reverse=True):
         at = next((at for at, one in enumerate(kept) if _says_all_of(one, (item, features), min_overlap)), None)
         if at is None:
             kept.append((item, features))
@@ -119,6 +109,20 @@ def collapsed(
         if best.relevance is not None and item.relevance is not None and item.relevance > best.relevance:
             kept[at] = replace(best, relevance=item.relevance, score=max(best.score, item.score)), own
     return [item for item, _ in kept], dropped
+
+
+def _merit(said: _Said) -> tuple[Any, ...]:
+    """What decides which of two is kept.
+
+    First what no source has rated, then the more trusted, rules before others, the text that says more, an item in a
+    section of its own, the more relevant, the newer.
+    """
+    item, features = said
+    category = item.record.category if item.record else None
+    is_special = category is not None and item.section != section_of(category)
+    when = item.happened_at.timestamp() if item.happened_at else 0.0
+    is_rule = category is MemoryCategory.PROCEDURAL
+    return item.relevance is None, item.trust, is_rule, len(features.stems), is_special, item.relevance or 0.0, when
 
 
 def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
@@ -201,7 +205,7 @@ class _Claim(NamedTuple):
 
 def newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items`` by when they happened; those of unknown time last."""
-    return sorted(items, key=lambda item: item.when, reverse=True)
+    return sorted(items, key=attrgetter("when"), reverse=True)
 
 
 def alike_newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -309,6 +313,7 @@ def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[
     doubts = [_doubts_alone(item, bool(found)) for item, found in zip_longest(items, outdated)]
     notes = [at for at, item in enumerate(items) if query and _is_note(item)]
     texts = dict(zip(notes, compared(query or "", [items[at].text for at in notes]), strict=True))
+    when = {at: items[at].when for at in notes}
     is_of_now = not asks_for_past(query or "")
     for one, other in permutations(notes, 2):
         mine, theirs = items[one], items[other]
@@ -316,7 +321,7 @@ def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[
             continue
         if texts[one].others < texts[other].others and closeness(texts[one], texts[other]) > _ON_THE_SAME:
             doubts[other].add(Doubt.OF_OTHERS)
-        is_later = mine.when < theirs.when and mine.trust <= theirs.trust
+        is_later = when[one] < when[other] and mine.trust <= theirs.trust
         if is_of_now and is_later and is_replaced(texts[one], texts[other]):
             doubts[one].add(Doubt.OUTDATED)
     return [replace(item, doubts=frozenset(found)) for item, found in zip(items, doubts, strict=True)]

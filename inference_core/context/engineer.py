@@ -9,10 +9,11 @@ budget first. `services/context_builder.py` collects them for prompts that appli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from langchain_core.language_models import BaseChatModel
@@ -32,9 +33,11 @@ from inference_core.context.items import STANDING, AssembledContext, ContextItem
 from inference_core.context.render import (
     FORMATS,
     MAX_LINE_CHARACTERS,
-    MIN_CUT,
     XML,
+    Counter,
     Format,
+    cut_item,
+    fitted,
     line_in,
     line_of,
     neutral_line,
@@ -139,15 +142,15 @@ def chances(
     found: dict[tuple[str, str], float] = {}
     for source in dict.fromkeys(item.source for item in judged):
         own = [item for item in judged if item.source == source]
-        own.sort(key=lambda item: item.score - item.doubt, reverse=True)
-        first = own[0].score - own[0].doubt
+        own.sort(key=_score, reverse=True)
+        first = _score(own[0])
         others = [item.relevance or 0.0 for item in judged if item.source != source and item.trust > Trust.EXTERNAL]
         vouched = external = 0
         for item in own:
             relevance = item.relevance or 0.0
             before = vouched + min(external, _MAX_EXTERNAL) + sum(other > relevance for other in others)
             evidence = _BASE + _RELEVANCE * _logit(relevance) + _AMONG * (_logit(relevance) - _logit(best))
-            evidence += _PLACE * math.log1p(before) + _DISTANCE * (item.score - item.doubt - first)
+            evidence += _PLACE * math.log1p(before) + _DISTANCE * (_score(item) - first)
             tokens = min(max(text_tokens(item.text), _USUAL_TOKENS), _LONG_TOKENS)
             brevity = math.sqrt(_USUAL_TOKENS / tokens) if before else 1.0
             is_silenced = best < min_best and item.kind not in spared
@@ -155,6 +158,10 @@ def chances(
             found[source, item.id] = 0.0 if is_out else brevity / (1 + math.exp(-evidence))
             vouched, external = vouched + (item.trust > Trust.EXTERNAL), external + (item.trust <= Trust.EXTERNAL)
     return found
+
+
+def _score(item: ContextItem) -> float:
+    return item.score - item.doubt if item.doubts else item.score
 
 
 def _logit(share: float) -> float:
@@ -182,8 +189,6 @@ def is_likely(item: ContextItem, chance: Chances, least: float) -> bool:
 
 
 T = TypeVar("T")
-Counter = Callable[[str], int]
-"""How many tokens a text takes."""
 Unit = tuple[ContextItem, ...]
 """What is given together or not at all: one item, or the items of a conflict."""
 SPEAKERS: Final = ("user", "assistant", "tool")
@@ -193,8 +198,6 @@ UNJUDGED: Final = 0.5
 """The value of an item that no source has judged."""
 _UNVOUCHED_SHARE: Final = 0.5
 """An item from outside is worth this share of what it would be worth from the user."""
-_SHORTER: Final = 0.8
-_LEAST: Final = 0.01
 _LATER: Final = 8
 """At most this many units that do not fit are tried one by one."""
 _MAX_TEXT: Final = 2 * MAX_LINE_CHARACTERS
@@ -284,25 +287,13 @@ class ContextEngineer:
         """
         with_preamble = self.preamble if preamble is None else preamble
         shown_as = self.form or form
-        rendered = self._own or FORMATS[shown_as]
         found = [ContextItem.of_document(one) if isinstance(one, MemoryStoreDocument) else one for one in items]
         given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in found])
         moment = now or datetime.now(UTC)
         units, dropped = self._selected(given, query, necessity) if self.selects else ([(item,) for item in given], [])
 
-        def render(kept: Sequence[Unit]) -> AssembledContext:
-            context = AssembledContext(
-                sections=in_sections([unit[0] for unit in kept if len(unit) == 1 and unit[0].trust > Trust.EXTERNAL]),
-                conflicts=[unit for unit in kept if len(unit) > 1],
-                untrusted=at_both_ends([unit[0] for unit in kept if unit[0].trust <= Trust.EXTERNAL]),
-            )
-            text = rendered(context, moment, zone, with_preamble) if kept else ""
-            return replace(context, text=text, tokens=self.counter(text) if text else 0)
-
-        def cost_of(item: ContextItem) -> int:
-            return self.counter(line_in(shown_as, item, zone, local_day(moment, zone))) + 1
-
-        context, over = self._fitted(units, render, cost_of, max(max_tokens, 0))
+        rendering = _Rendering(self._own or FORMATS[shown_as], shown_as, self.counter, moment, zone, with_preamble)
+        context, over = _fitted(units, rendering, max(max_tokens, 0))
         return replace(context, dropped=[*dropped, *over])
 
     def _selected(
@@ -332,94 +323,87 @@ class ContextEngineer:
                 units.append(tuple(group))
             else:
                 dropped += [Dropped(item, DropReason.IRRELEVANT) for item in group]
+        return sorted(units, key=_worth, reverse=True), dropped
 
-        def worth(unit: Unit) -> float:
-            return max(map(_value, unit)) * (_UNVOUCHED_SHARE if unit[0].trust <= Trust.EXTERNAL else 1.0)
 
-        return sorted(units, key=worth, reverse=True), dropped
+@dataclass(frozen=True, slots=True)
+class _Rendering:
+    """How the text of a context is made: by ``render``, in the form that ``form`` names, at ``now``."""
 
-    def _fitted(
-        self,
-        units: Sequence[Unit],
-        render: Callable[[Sequence[Unit]], AssembledContext],
-        cost_of: Callable[[ContextItem], int],
-        max_tokens: int,
-    ) -> tuple[AssembledContext, list[Dropped]]:
-        """The context of as many of the best ``units`` as fit, and what does not.
+    render: Format
+    form: str
+    counter: Counter
+    now: datetime
+    zone: tzinfo
+    with_preamble: bool
 
-        Nearly always all fit, and one rendering is enough. Otherwise each line is counted once, and the block is
-        assumed to take the same besides its lines when there are fewer. A counter may count a whole as more than its
-        parts, so the result is counted again, and the last units go until it fits.
-        """
-        context = render(units)
-        if context.tokens <= max_tokens:
-            return context, []
+    def context(self, units: Sequence[Unit]) -> AssembledContext:
+        """The context of ``units``, with its text and size."""
+        context = AssembledContext(
+            sections=in_sections([unit[0] for unit in units if len(unit) == 1 and unit[0].trust > Trust.EXTERNAL]),
+            conflicts=[unit for unit in units if len(unit) > 1],
+            untrusted=at_both_ends([unit[0] for unit in units if unit[0].trust <= Trust.EXTERNAL]),
+        )
+        text = self.render(context, self.now, self.zone, self.with_preamble) if units else ""
+        return replace(context, text=text, tokens=self.counter(text) if text else 0)
 
-        def cost(unit: Unit) -> int:
-            return sum(map(cost_of, unit))
+    def cost(self, unit: Unit) -> int:
+        """The tokens of the lines of ``unit``."""
+        today = local_day(self.now, self.zone)
+        return sum(self.counter(line_in(self.form, item, self.zone, today)) + 1 for item in unit)
 
-        def cut(unit: Unit, share: float) -> Unit | None:
-            shorter = cut_item(unit[0], share) if len(unit) == 1 else None
-            return shorter and (shorter,)
 
-        room = max_tokens - max(context.tokens - sum(map(cost, units)), 0)
-        kept = fitted(units, cost, cut, room)
-        while (context := render(kept)).tokens > max_tokens:
-            kept = kept[:-1]
-        there = {unit[0].key for unit in kept}
-        for unit in [unit for unit in units if unit[0].key not in there][:_LATER]:
-            if (wider := render([*kept, unit])).tokens <= max_tokens:  # sections that are left out make room
-                kept, context = [*kept, unit], wider
-        given = {item.key for unit in kept for item in unit}
-        over = [item for unit in units for item in unit if item.key not in given]
-        return context, [Dropped(item, DropReason.BUDGET) for item in over]
+def _fitted(units: Sequence[Unit], rendering: _Rendering, max_tokens: int) -> tuple[AssembledContext, list[Dropped]]:
+    """The context of as many of the best ``units`` as fit, and what does not.
+
+    Nearly always all fit, and one rendering is enough. Otherwise each line is counted once, and the block is assumed to
+    take the same besides its lines when there are fewer. A counter may count a whole as more than its parts, so the
+    result is counted again, and the last units go until it fits.
+    """
+    context = rendering.context(units)
+    if context.tokens <= max_tokens:
+        return context, []
+    room = max_tokens - max(context.tokens - sum(map(rendering.cost, units)), 0)
+    kept = fitted(units, rendering.cost, _cut_unit, room)
+    while (context := rendering.context(kept)).tokens > max_tokens:
+        kept = kept[:-1]
+    there = {unit[0].key for unit in kept}
+    for unit in [unit for unit in units if unit[0].key not in there][:_LATER]:
+        if (wider := rendering.context([*kept, unit])).tokens <= max_tokens:  # sections that are left out make room
+            kept, context = [*kept, unit], wider
+    given = {item.key for unit in kept for item in unit}
+    over = [item for unit in units for item in unit if item.key not in given]
+    return context, [Dropped(item, DropReason.BUDGET) for item in over]
 
 
 EVERYTHING: Final = ContextEngineer(selects=False)
 """Shows all items that it gets, as far as the budget allows."""
 
 
-def fitted(
-    best_first: Sequence[T], cost: Callable[[T], int], cut: Callable[[T, float], T | None], room: int
-) -> list[T]:
-    """Those of ``best_first``, taken in order, that cost no more than ``room`` together.
-
-    Before anything is left out, long items are cut, all to the same cost, so that no long text displaces another item.
-    ``cut`` shortens an item to a share of its cost, or returns None where it cannot.
-    """
-    costs = list(map(cost, best_first))
-    level, left = float(max(costs, default=0)), room
-    for at, size in enumerate(ordered := sorted(costs)):  # water-filling: the highest cost at which all fit
-        if size * (len(ordered) - at) > left:
-            level = left / (len(ordered) - at)
-            break
-        left -= size
-    kept: list[T] = []
-    for one, whole in zip(best_first, costs, strict=True):
-        item, size, share = one, whole, level / max(whole, 1)
-        while size > level and share > _LEAST and (shorter := cut(one, share)) is not None:
-            item, size, share = shorter, cost(shorter), _SHORTER * share  # escaping makes parts of a text longer
-        if size <= room:
-            kept.append(item)
-            room -= size
-    return kept
+def _cut_unit(unit: Unit, share: float) -> Unit | None:
+    """``unit`` with its item cut; None for a conflict, and for an item that is too short."""
+    shorter = cut_item(unit[0], share) if len(unit) == 1 else None
+    return shorter and (shorter,)
 
 
-def cut_item(item: ContextItem, share: float) -> ContextItem | None:
-    """``item`` with about ``share`` of its text; None if that is too little to say anything."""
-    length = max(int(share * len(item.text)), MIN_CUT)
-    return replace(item, cut=length) if length < len(item.text) else None
+def _worth(unit: Unit) -> float:
+    return max(map(_value, unit)) * (_UNVOUCHED_SHARE if unit[0].trust <= Trust.EXTERNAL else 1.0)
 
 
 def _value(item: ContextItem) -> float:
-    return (UNJUDGED if item.relevance is None else item.relevance) / (1 + item.doubt)
+    value = UNJUDGED if item.relevance is None else item.relevance
+    return value / (1 + item.doubt) if item.doubts else value
 
 
 def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
-    in_order = sorted(items, key=lambda item: (*item.key, item.text))
-    newest_first = sorted(in_order, key=lambda item: item.when, reverse=True)
-    return sorted(newest_first, key=lambda item: (_value(item), item.score - item.doubt), reverse=True)
+    in_order = sorted(items, key=attrgetter("source", "id", "text"))
+    newest_first = sorted(in_order, key=attrgetter("when"), reverse=True)
+    return sorted(newest_first, key=_value_and_score, reverse=True)
+
+
+def _value_and_score(item: ContextItem) -> tuple[float, float]:
+    return _value(item), _score(item)
 
 
 def at_both_ends(best_first: Sequence[T]) -> list[T]:
@@ -445,7 +429,7 @@ def in_sections(items: Sequence[ContextItem]) -> dict[str, list[ContextItem]]:
         if any(item.relevance is not None for item in best_first):
             sections[name] = alike_newest_first(at_both_ends(best_first))
         elif all(item.kind in SPEAKERS for item in best_first):
-            sections[name] = sorted(best_first, key=lambda item: (item.when, item.score))
+            sections[name] = sorted(best_first, key=attrgetter("when", "score"))
     return {name: sections[name] for name in (*_IN_ORDER, *others) if name in sections}
 
 

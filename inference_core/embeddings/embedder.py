@@ -282,6 +282,12 @@ class Embedder:
         embed = partial(self._shared.embed, asked) if self._has_batches else partial(self._embedded, asked)
         return self._asked(asked, partial(self._questions.submit, embed), timeout, inline=embed)
 
+    def _query_now(self, text: str, spaces: frozenset[int] = frozenset()) -> Encodings:
+        """Like `query`, in the caller's thread. Raises EmbeddingError."""
+        self._check_ready()
+        asked = _QueryText(text[:_READ_CHARS], spaces)
+        return self._shared.embed(asked) if self._has_batches else self._embedded(asked)
+
     def embed_now(self, passages: Sequence[Passage]) -> Encodings:
         """The encodings of ``passages``, made in the caller's thread. Success ends the pause after failures.
 
@@ -312,9 +318,7 @@ class Embedder:
         LangChain's default coroutine is not used: it runs on the event loop's shared executor. No coroutine gives token
         vectors. On a second event loop none is used, as the client's connections belong to the first.
         """
-        if not self.is_ready:
-            loading = "The embedding model is being loaded"
-            raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
+        self._check_ready()
         name = "aembed_query" if isinstance(given, _QueryText) else "aembed_documents"
         own = getattr(type(self.model), name)
         is_native = not self._gives_tokens and own is not getattr(Embeddings, name) and self._is_on_first_loop()
@@ -325,6 +329,11 @@ class Embedder:
             timeout=timeout,
         )
         return encodings
+
+    def _check_ready(self) -> None:
+        if not self.is_ready:
+            loading = "The embedding model is being loaded"
+            raise EmbeddingError(self.failure or (self._last_failure if self._ready.is_set() else loading))
 
     def _is_on_first_loop(self) -> bool:
         """Whether the caller's event loop is the one in which the model's coroutines run; True without a loop."""
@@ -590,13 +599,35 @@ async def embed_query(
     Only a model that knows the language of the query tells whether memory is needed. So a query that is not surely in
     English, such as "danke", has a vector in the multilingual space too, if there is one.
     """
+    language = language_of(text)
+    spaces = _asked_in(embedder, language, spaces)
+    encodings = await embedder.query(text, timeout, spaces)
+    return _by_space(encodings, language, spaces, with_tokens=with_tokens)
+
+
+def embed_query_now(
+    embedder: Embedder, text: str, spaces: frozenset[int], *, with_tokens: bool
+) -> dict[int, QueryVectors]:
+    """Like `embed_query`, made in the caller's thread. Raises EmbeddingError."""
+    language = language_of(text)
+    spaces = _asked_in(embedder, language, spaces)
+    encodings = embedder._query_now(text, spaces)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - of this module
+    return _by_space(encodings, language, spaces, with_tokens=with_tokens)
+
+
+def _asked_in(embedder: Embedder, language: str, spaces: frozenset[int]) -> frozenset[int]:
+    """``spaces``, and the multilingual one for a query in another ``language``."""
     from inference_core.retrieval.vectors import MULTILINGUAL  # noqa: PLC0415 - imports numpy, which takes time
 
-    language = language_of(text)
+    return spaces | {MULTILINGUAL} if spaces and language != "en" and embedder.has_languages else spaces
+
+
+def _by_space(
+    encodings: Sequence[TextEncoding], language: str, spaces: frozenset[int], *, with_tokens: bool
+) -> dict[int, QueryVectors]:
+    from inference_core.retrieval.vectors import MULTILINGUAL  # noqa: PLC0415 - imports numpy, which takes time
+
     is_english = language in _ENGLISH
-    if spaces and language != "en" and embedder.has_languages:
-        spaces |= {MULTILINGUAL}
-    encodings = await embedder.query(text, timeout, spaces)
     found: dict[int, QueryVectors] = {}
     for encoding in encodings:
         weight = 1.0 if is_english or encoding.space == MULTILINGUAL else ACROSS

@@ -38,8 +38,8 @@ from inference_core.memory.trust import MemorySource
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.stores.factory import open_store
+from inference_core.stores.indexing.indexes import RERANKED
 from inference_core.stores.indexing.search import Reranker
-from inference_core.stores.indexing.snapshot import RERANKED
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from inference_core.ingestion.jobs import count_jobs, jobs
+from inference_core.ingestion.undo import count_jobs, jobs
 from inference_core.lifecycle.forgetting import by_use, usages_beside
 from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
 from inference_core.memory.record import Bar, table, why_invalid

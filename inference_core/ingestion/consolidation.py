@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from inference_core.errors import InvalidMemory, UntrustedWrite
-from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, why_invalid
-from inference_core.memory.text import canonical_text, digest_of, moment_field
+from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, without_block
+from inference_core.memory.text import canonical_text, digest_of, moment_field, same_text
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust
 from inference_core.memory.types import get_category_for_type
 from inference_core.outbox.messages import (
@@ -30,11 +30,10 @@ from inference_core.outbox.messages import (
     traced,
 )
 from inference_core.outbox.said import Said
+from inference_core.services.operations.admission import Place, check_rejected_on, has_to_wait, place_on, proposal
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.review import check_rejected, proposal
-from inference_core.services.operations.save import has_to_wait
-from inference_core.services.operations.scope import MAX_TAGS, MemoryScope, checked_moment, find, put_of, record_of
-from inference_core.stores.backend import Key, Write
+from inference_core.services.operations.scope import MAX_TAGS, MemoryScope, checked_moment, put_of, record_of
+from inference_core.stores.backend import Backend, Key, Write
 
 OFFERED: Final = 20
 REINFORCED: Final = "reinforced"
@@ -91,7 +90,7 @@ class MemoryChanges:
         said = [moment for one in (record, repetition) if (moment := moment_field(one.extra_metadata, SAID))]
         seen |= {SAID: max(said).isoformat()} if said else {}
         self.before[record.id] = {name: record.extra_metadata[name] for name in seen if name in record.extra_metadata}
-        self.set(replace(record, extra_metadata={**record.extra_metadata, **seen}))
+        self.set(replace(record, extra_metadata={**without_block(record.extra_metadata), **seen}))
 
     def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
         """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
@@ -110,7 +109,7 @@ class MemoryChanges:
             return
         if target.superseded_by == successor.id:
             self.set(target)  # an earlier attempt of this job ended it
-        elif target.pinned or not _holds(target, now) or _is_lower(record, target):
+        elif target.pinned or not target.holds_at(now) or _is_lower(record, target):
             return
         else:
             self.set(ended(target, record, successor.id))
@@ -167,28 +166,28 @@ async def consolidated(
     changes = MemoryChanges(job_id)
     told = list(traced([*earlier, *messages]))
     messages = told[len(earlier) :]
+    key = await scope.engine.content_key()
     for given in candidates:
         sources = _sources(given, messages)
         said = Said(told, sources=sources)
         candidate = judged(given, said)
         try:
             record = _record(scope, user_id, candidate, messages, job_id)
-            await check_rejected(scope, record)
-            found = candidate.target and await find(scope, user_id, candidate.target)
-            target = _reachable(candidate, changes.get(found), said) if found else None
-            if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
-                record = _outlived(record, target)
-            outranks = partial(_outranks, record, sources)
-            successor, is_known, replaced = await _placed(scope, record, changes, outranks)
+            found, place = await scope.engine.ask(partial(_read, scope, user_id, record, candidate.target, key))
         except (InvalidMemory, UntrustedWrite) as error:
             changes.problems.append(mended(str(error)))
             continue
+        target = _reachable(candidate, changes.get(found), said) if found else None
+        if candidate.action is Action.SUPERSEDE and target is not None and _is_earlier(record, target):
+            record = _outlived(record, target)
+        outranks = partial(_outranks, record, sources)
+        successor, is_known, replaced = _placed(record, place, changes, outranks)
         now = record.created_at
         repeated, ends = _targeted(candidate, target, outranks, now)
         replaced |= {one.id: one for one in ends}
         waits = has_to_wait(record, scope.confirm)
         if waits and not is_known and repeated is None:
-            await changes.propose(scope, record, [one for one in replaced.values() if _holds(one, now)])
+            await changes.propose(scope, successor, [one for one in replaced.values() if one.holds_at(now)])
             continue
         if waits and record.trust is Trust.EXTERNAL:
             continue  # a repetition from outside vouches for nothing
@@ -202,6 +201,16 @@ async def consolidated(
         for one in replaced.values():
             changes.supersede(one, successor, record)
     return changes
+
+
+def _read(
+    scope: MemoryScope, user_id: str, record: MemoryRecord, target: str | None, key: bytes, backend: Backend
+) -> tuple[MemoryRecord | None, Place]:
+    """The memory with the id ``target``, and the place of ``record``. Raises UntrustedWrite if it was rejected."""
+    check_rejected_on(record, key, backend)
+    homes = scope.namespaces.read_scopes(user_id)
+    rows = backend.get([(home, target) for home in homes]) if target else []
+    return next((record_of(row) for row in rows if row), None), place_on(record, key, (), backend)
 
 
 def judged(candidate: Candidate, said: Said) -> Candidate:
@@ -233,7 +242,7 @@ def _is_earlier(record: MemoryRecord, target: MemoryRecord) -> bool:
     """
     said, since = (moment_field(one.extra_metadata, SAID) for one in (record, target))
     is_dated = said is not None and since is not None and said < since
-    return is_dated and _normal(record.content) != _normal(target.content)
+    return is_dated and not same_text(record.content, target.content)
 
 
 def _outlived(record: MemoryRecord, later: MemoryRecord) -> MemoryRecord:
@@ -255,37 +264,32 @@ def _targeted(
     """The memory that ``candidate`` repeats, and those that it replaces; both are ``target`` or nothing."""
     if target is None:
         return None, []
-    is_same = candidate.action is Action.REINFORCE or _normal(candidate.content) == _normal(target.content)
+    is_same = candidate.action is Action.REINFORCE or same_text(candidate.content, target.content)
     is_lower = is_same and outranks(target)
-    repeated = target if is_same and not is_lower and _holds(target, now) else None
+    repeated = target if is_same and not is_lower and target.holds_at(now) else None
     return repeated, [target] if is_lower or candidate.action is Action.SUPERSEDE else []
 
 
-async def _placed(
-    scope: MemoryScope, record: MemoryRecord, changes: MemoryChanges, outranks: Callable[[MemoryRecord], bool]
+def _placed(
+    record: MemoryRecord, place: Place, changes: MemoryChanges, outranks: Callable[[MemoryRecord], bool]
 ) -> tuple[MemoryRecord, bool, dict[str, MemoryRecord]]:
     """The memory that says what ``record`` does, and True; else ``record`` under a free id, and False.
 
     Memories that say the same but that ``record`` ``outranks`` do not count: the third value has them by id. A memory
     that was superseded, has ended or was given another text stays as it is, and ``record`` gets another id.
     """
-    now = record.created_at
-    lower: dict[str, MemoryRecord] = {}
-    while True:
-        (row,) = await scope.engine.get([(record.namespace, record.id)])
-        known = changes.get(record if row is None else record_of(row))
-        if known is record:
-            return record, False, lower
-        is_said = _normal(known.content) == _normal(record.content)
-        if is_said and outranks(known):
-            lower[known.id] = known
-        elif (
-            is_said
-            and known.superseded_by in (None, record.superseded_by)
-            and (_holds(known, now) or not _holds(record, now))
-        ):
-            return known, True, lower
+    record = replace(record, id=place.memory_id)
+    same = [changes.get(one) for one in place.same]
+    while (added := changes.get(record)) is not record:  # by this job
+        same += [added] if same_text(added.content, record.content) else []
         record = replace(record, id=digest_of([record.id]))
+    now = record.created_at
+    lower = {one.id: one for one in same if outranks(one)}
+    for known in same:
+        is_said = known.superseded_by in (None, record.superseded_by) and known.id not in lower
+        if is_said and (known.holds_at(now) or not record.holds_at(now)):
+            return known, True, lower
+    return record, False, lower
 
 
 def _outranks(record: MemoryRecord, sources: Sequence[ConversationMessage], old: MemoryRecord) -> bool:
@@ -295,10 +299,6 @@ def _outranks(record: MemoryRecord, sources: Sequence[ConversationMessage], old:
     untrusted. An assistant that repeats what it has recalled vouches for nothing.
     """
     return _is_lower(old, record) and any(message.is_own for message in sources)
-
-
-def _holds(record: MemoryRecord, now: datetime) -> bool:
-    return why_invalid(record.to_value(), now) is None
 
 
 def _record(
@@ -328,7 +328,7 @@ def _record(
     }
     tags = filter(None, (label(tag, _TAG_CHARACTERS) for tag in candidate.tags))
     record = MemoryRecord(
-        id=digest_of([*namespace, candidate.memory_type.value, _normal(content)]),
+        id="",
         content=content,
         memory_type=candidate.memory_type,
         category=category,
@@ -348,7 +348,3 @@ def _record(
     )
     put_of(record)  # raises now what would otherwise fail only at the write
     return record
-
-
-def _normal(content: str) -> str:
-    return " ".join(content.casefold().rstrip(".!").split())

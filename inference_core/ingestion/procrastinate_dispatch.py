@@ -22,7 +22,7 @@ from procrastinate.signals import on_stop
 
 from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.stores.backends.sql.postgres import parameters_of
 
 QUEUE: Final = "inference_core"

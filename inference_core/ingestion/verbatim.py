@@ -26,14 +26,15 @@ from inference_core.outbox.messages import (
     OTHER_PARTS,
     ConversationMessage,
     Transcript,
+    mark,
+    marks_of,
     mended,
     session_label,
     split_text,
+    unmarked,
 )
-from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.partitions import Partition, mark, marks_of, unmarked
-from inference_core.services.operations.review import proposal
-from inference_core.services.operations.save import has_to_wait
+from inference_core.outbox.outbox import Outbox, Partition, check_outbox
+from inference_core.services.operations.admission import admitted
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, retried
 from inference_core.stores.backend import Put, Write
 from inference_core.stores.engine import StoreEngine
@@ -117,23 +118,14 @@ class Drafts:
     async def stored_or_offered(self, drafts: Sequence[Draft]) -> tuple[list[str], list[MemoryRecord], list[Write]]:
         """The keys of ``drafts`` that can be marked, the memories to store, and the writes that let others wait.
 
-        What the user did not state waits if its category is to be confirmed. If the user has rejected it, or too much
-        waits, its message gets no mark, so that it can be offered again. Raises StoreError.
+        If the user has rejected one, or too much waits, its message gets no mark, so that it can be offered again.
+        Raises StoreError.
         """
-        scope = self._scope
-        keys: list[str] = []
-        records: list[MemoryRecord] = []
-        waiting: dict[str, list[Write]] = {}  # memories with the same words wait only once
-        for draft in drafts:
-            for one in draft.records:
-                if has_to_wait(one, scope.confirm):
-                    self.offered[one.id], name, writes = await proposal(scope, one)
-                    waiting.setdefault(name, writes)
-                else:
-                    records.append(one)
-            if not any(self.offered.get(one.id) is Decision.NO for one in draft.records):
-                keys.append(draft.key)
-        return keys, records, list(chain.from_iterable(waiting.values()))
+        found = await admitted(self._scope, [record for draft in drafts for record in draft.records])
+        self.offered |= found.decisions
+        refused = {key for key, decision in self.offered.items() if decision is Decision.NO}
+        keys = [draft.key for draft in drafts if refused.isdisjoint(one.id for one in draft.records)]
+        return keys, found.stored, list(chain.from_iterable(found.waiting.values()))
 
     def _record(self, message: ConversationMessage, memory_id: str, content: str, **extra: int) -> MemoryRecord:
         now = self._scope.clock.now()

@@ -25,22 +25,20 @@ from inference_core.errors import (
     ConfigurationError,
     ModelError,
     QuotaExceeded,
-    StoreError,
     StoreUnavailable,
     UserErased,
     VersionConflict,
     only_warned,
 )
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
-from inference_core.ingestion.jobs import is_done, job_put
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler, insight_work, session_work
+from inference_core.ingestion.undo import is_done, job_put
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory, any_outside, session_name
-from inference_core.outbox.outbox import Claim, Limits, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Check, Write
@@ -124,14 +122,8 @@ class MessageWork:
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
         messages = [waiting.message for waiting in claim.batch]
-        return consolidated(
-            scope,
-            claim.partition.user_id,
-            extraction.candidates,
-            messages,
-            claim.job_id,
-            earlier=claim.earlier,
-        )
+        user, found = claim.partition.user_id, extraction.candidates
+        return consolidated(scope, user, found, messages, claim.job_id, earlier=claim.earlier)
 
     async def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> list[Write]:
         """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""
@@ -160,24 +152,23 @@ class Pipeline:
         self.scope = scope
         self.outbox = outbox or Outbox(scope.engine, scope.clock, limits)
         self.periodic = periodic or PeriodicWork()
-        self._messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
-        self._tasks = self.periodic.works(self.outbox)
+        messages = MessageWork(self.outbox, checked_extractor(extractor), self.periodic)
+        self._handlers: dict[str | None, TaskHandler] = {None: messages, **self.periodic.works(self.outbox)}
 
-    async def partitions(self) -> list[tuple[Partition, int]]:
-        """The partitions that may have work to do now, each with its ``seen`` for `process`."""
-        found = await self.outbox.partitions()
-        return [*found, *(await self.outbox.due(list(self._tasks)) if self._tasks else [])]
+    def partitions(self) -> Operation[list[Partition]]:
+        """The partitions that may have work to do now."""
+        return self.outbox.partitions(self._handlers)
 
-    async def process(self, partition: Partition, seen: int, *, alone: bool = True) -> BatchReport:
+    async def process(self, partition: Partition, *, alone: bool = True) -> BatchReport:
         """Works on one batch of ``partition``. Raises StoreError; the claimed messages are then retried later.
 
-        ``seen`` is the version of the row that lists ``partition``. ``alone``: the caller does nothing else meanwhile;
-        only then are messages tried that a worker was working on when it died.
+        ``alone``: the caller does nothing else meanwhile; only then are messages tried that a worker was working on
+        when it died.
         """
         fence: Sequence[Check] = ()
         if self.outbox.engine is not self.scope.engine:  # else the claim's fence tells if the user was erased since
             fence = await self.scope.engine.fenced([encode_label(partition.user_id)])
-        found = await self.outbox.next_batch(partition, seen)
+        found = await self.outbox.next_batch(partition)
         if found is None:
             return BatchReport(BatchOutcome.NOTHING)
         if self.outbox.is_exhausted(found):
@@ -205,7 +196,7 @@ class Pipeline:
             zone = time_zone(claim.batch[0].zone) if claim.batch[0].zone else zone
         scope = replace(self.scope, namespaces=namespaces, zone=zone)
         try:
-            work: TaskHandler = self._tasks[claim.partition.task] if claim.partition.task else self._messages
+            work = self._handlers[claim.partition.task]
             extraction = claim.extraction
             if extraction is None:
                 await scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
@@ -214,7 +205,7 @@ class Pipeline:
                 for kind, count in tokens.items() if extraction.model_calls else ():
                     record(TOKENS, count, {OPERATION: "chat", DIRECTION: kind})
                 claim = await self.outbox.keep(claim, extraction)
-            await self._apply(scope, work, claim, extraction, fence)
+            has_more = await self._apply(scope, work, claim, extraction, fence)
         except QuotaExceeded as error:
             # The extraction, if it was made, is kept: no model is asked again once there is room.
             await self.outbox.release(claim, _FULL_S)
@@ -231,7 +222,7 @@ class Pipeline:
             _LOG.warning("Messages of one user could not be made memories: %s", told_error(error))
             outcome = BatchOutcome.MODEL_FAILED if isinstance(error, ModelError) else BatchOutcome.LATER
             return await self._failed(claim, f"{type(error).__name__}: {error}", outcome)
-        return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=True)
+        return _report(claim, BatchOutcome.DONE, len(claim.batch), has_more=has_more)
 
     async def _failed(self, claim: Claim, reason: str, outcome: BatchOutcome = BatchOutcome.LATER) -> BatchReport:
         try:
@@ -250,32 +241,37 @@ class Pipeline:
         claim: Claim,
         extraction: Extraction,
         fence: Sequence[Check],
-    ) -> None:
-        """Applies the extraction and removes the batch from the outbox; atomically if both are in one database."""
+    ) -> bool:
+        """Applies the extraction and removes the batch from the outbox; atomically if both are in one database.
+
+        Returns whether the partition may have more to do now.
+        """
         user, name = claim.partition.user_id, claim.partition.task or "consolidate"
         source = MemorySource(origin=Origin.AGENT, thread_id=session_name(claim.batch[0].message.session_id))
         for attempt in range(1, _ATTEMPTS + 1):
             settled = await work.completion_writes(scope, claim, extraction)
-            if await is_done(scope, user, claim.job_id):
-                await self.outbox.engine.write(settled)
-                return
-            changes = await work.changes(scope, claim, extraction)
-            writes = changes.writes
-            # Periodic work that changed nothing, without asking a model, leaves no note.
-            if not claim.partition.task or changes.changed or changes.problems or extraction.model_calls:
-                writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))
+            writes: list[Write] = []
+            if not await is_done(scope, user, claim.job_id):
+                changes = await work.changes(scope, claim, extraction)
+                writes = changes.writes
+                # Periodic work that changed nothing, without asking a model, leaves no note.
+                if not claim.partition.task or changes.changed or changes.problems or extraction.model_calls:
+                    writes.append(job_put(scope, user, claim.batch[0].message.session_id, changes, extraction))
             try:
                 if self.outbox.engine is scope.engine:
                     await scope.write([*settled, *writes], name, source=source, job=claim.job_id)
                 else:
                     # Memories and the note first: after a crash in between, the note tells that they are written.
-                    await scope.write([*writes, *fence], name, source=source, job=claim.job_id)
+                    if writes:
+                        await scope.write([*writes, *fence], name, source=source, job=claim.job_id)
                     await self.outbox.engine.write(settled)
             except VersionConflict:
                 if attempt == _ATTEMPTS:
                     raise
+                claim = replace(claim, listed=0)  # perhaps a message has come in: the partition stays on the list
             else:
-                return
+                break
+        return not claim.listed
 
 
 def _report(claim: Claim, outcome: BatchOutcome, count: int, *, has_more: bool) -> BatchReport:
@@ -317,7 +313,7 @@ async def _done_now(pipeline: Pipeline, works: Sequence[tuple[Partition, Convers
         await outbox.engine.write(writes)
     done = failed = 0
     for partition, _ in works:  # one attempt each: a failed piece is not due again before its backoff ends
-        report = await pipeline.process(partition, 0)
+        report = await pipeline.process(partition)
         done += report.periodic - report.dead
         failed += report.dead or report.outcome not in (BatchOutcome.DONE, BatchOutcome.NOTHING)
     return Done(done, failed)
@@ -348,7 +344,7 @@ class _Lap:
     """A pass over the partitions: those in progress, those to work on alone, and whether another pass is due."""
 
     under_way: set[Partition] = field(default_factory=set[Partition])
-    alone: list[tuple[Partition, int]] = field(default_factory=list[tuple[Partition, int]])
+    alone: list[Partition] = field(default_factory=list[Partition])
     has_more: bool = False
 
 
@@ -411,17 +407,12 @@ class Worker:
 
     def waiting(self) -> list[Partition]:
         """The partitions that may have something to do now. Raises StoreError."""
-        return [partition for partition, _ in run(self._pipeline.partitions())]
+        return run(self._pipeline.partitions())
 
     def work_on(self, partition: Partition) -> None:
-        """Works on ``partition`` alone, until it has nothing left to do now.
-
-        Raises StoreError if the outbox cannot be read.
-        """
-        has_more = True
-        while has_more:
-            seen = run(self._pipeline.outbox.seen(partition))
-            has_more = seen > 0 and self._tried((partition, seen), alone=True).has_more
+        """Works on ``partition`` alone, until it has nothing left to do now. Errors are only logged."""
+        while self._tried(partition, alone=True).has_more:
+            pass
 
     def start(self) -> None:
         """Starts the background thread, once."""
@@ -484,13 +475,13 @@ class Worker:
                     self._is_woken = False
                 listed = run(self._pipeline.partitions())
                 with self._changed:  # all before the first one goes on, which needs this lock for that
-                    for found in listed:
-                        is_new = found[0] not in lap.under_way
+                    for partition in listed:
+                        is_new = partition not in lap.under_way
                         # The partition's last batch may have been read before this message was put in.
-                        lap.has_more |= not is_new and found[0] in noted
+                        lap.has_more |= not is_new and partition in noted
                         if is_new:
-                            pool.submit(partial(self._go_on, pool, lap, found))
-                            lap.under_way.add(found[0])
+                            pool.submit(partial(self._go_on, pool, lap, partition))
+                            lap.under_way.add(partition)
                 with self._changed:  # until all is done, or it is time to look for other partitions
                     self._changed.wait_for(lambda: not lap.under_way or lap.alone or self._is_woken, self._interval_s)
                     if not lap.under_way:
@@ -500,39 +491,35 @@ class Worker:
             with self._changed:
                 self._changed.wait_for(lambda: not lap.under_way)
         # Last, while this worker has nothing else in progress: a message that killed another worker may kill it too.
-        for found in lap.alone:
-            lap.has_more |= self._tried(found, alone=True).has_more
+        for partition in lap.alone:
+            lap.has_more |= self._tried(partition, alone=True).has_more
         return lap.has_more
 
-    def _go_on(self, pool: WorkerPool, lap: _Lap, found: tuple[Partition, int]) -> None:
+    def _go_on(self, pool: WorkerPool, lap: _Lap, partition: Partition) -> None:
         """Works on one batch of a partition, then queues its next batch behind those of all other partitions."""
-        partition, _ = found
-        report = self._tried(found, alone=False)
+        report = self._tried(partition, alone=False)
         goes_on = False
         try:
-            seen = run(self._pipeline.outbox.seen(partition)) if report.has_more and not self._rests else 0
-            if seen:
+            if report.has_more and not self._rests:
                 with self._changed:
-                    pool.submit(partial(self._go_on, pool, lap, (partition, seen)))
+                    pool.submit(partial(self._go_on, pool, lap, partition))
                 goes_on = True
-        except StoreError as error:
-            _LOG.warning("Messages of one user wait for the next look: %s", error)
         finally:  # whatever happens, else the pass would wait for this partition forever
             with self._changed:
                 lap.has_more |= report.has_more
                 if report.outcome is BatchOutcome.ALONE:
-                    lap.alone.append(found)
+                    lap.alone.append(partition)
                 if not goes_on:
                     lap.under_way.discard(partition)
                 self._changed.notify_all()
 
-    def _tried(self, found: tuple[Partition, int], *, alone: bool) -> BatchReport:
+    def _tried(self, partition: Partition, *, alone: bool) -> BatchReport:
         """Works on one batch of a partition. An error is only logged; the batch is retried later."""
         if self._rests:
             return BatchReport(BatchOutcome.LATER)
         report = BatchReport(BatchOutcome.LATER)
         with only_warned(_LOG, "Work on messages stopped: %s"):
-            report = run(self._pipeline.process(*found, alone=alone))
+            report = run(self._pipeline.process(partition, alone=alone))
         with self._lock:
             self.progress.batches += report.outcome is BatchOutcome.DONE
             self.progress.messages += report.messages

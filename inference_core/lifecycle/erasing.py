@@ -34,12 +34,12 @@ from inference_core.lifecycle.ledger import (
     sweep,
 )
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
-from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
+from inference_core.outbox.outbox import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
 from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.governance.fence import Fences, fences_of
-from inference_core.stores.governance.holds import Holding, holding
 from inference_core.stores.governance.journal import Journal, end_key
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.locks import private_file, read_at, sync_folder
 
 NOT_OURS: Final = (
@@ -137,7 +137,7 @@ def erase(
     if isinstance(user_id, Space):
         raise InvalidId("A space is not a user: to remove it, delete its memories and revoke its roles")
     user_id = str(user_id)
-    label, stores = encode_label(user_id), [holding(store) for store in stores]
+    label = encode_label(user_id)
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
     noted = _read_plan(plan, ledger, [fences_of(store).since(label) for store in stores])
     fences = _fenced(stores, label, ledger, dry_run=dry_run)
@@ -153,7 +153,7 @@ def erase(
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
     known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
     # Texts cannot be found in the files of an encrypted store, and a plan would hold them in clear: so it has none.
-    open_stores = [not isinstance(getattr(store, "beneath", store), SealedBackend) for store in stores]
+    open_stores = [not isinstance(store, SealedBackend) for store in stores]
     fresh = (trace for one, is_open in zip(found, open_stores, strict=True) if is_open for trace in one.traces)
     known["traces"] = [*known.get("traces", ()), *fresh][: 2 * _MOST_TRACES]
     # The user's id is searched for in any case, so a plan need not contain it.
@@ -222,14 +222,14 @@ def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: b
     """Puts up the user's fence in each store. Raises Held for a legal hold, also for one that began meanwhile."""
     fences = [fences_of(store) for store in stores]
     for store in stores:
-        cast("Holding", store).check(label)
+        rules_of(store).holds.check(label)
     if not dry_run:
         ledger.make()
         for fence in fences:
             fence.put_up(label)
         try:
             for store in stores:
-                cast("Holding", store).check(label)
+                rules_of(store).holds.check(label)
         except Held:  # it began between the first check and the fence; behind the fence, none can begin
             for fence in fences:
                 fence.take_down(label)
@@ -240,7 +240,7 @@ def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: b
 def _end_trail(journal: Journal, label: str) -> None:
     """Seals the end of the key of the user's audit events. The fence keeps out seals that would follow it."""
     for _ in range(_TRIES):
-        (outcome,) = journal.backend.apply([end_key(journal, label)])
+        (outcome,) = journal.rules.apply([end_key(journal, label)])
         if not isinstance(outcome, VersionConflict):  # else a sealer that began before was faster
             if isinstance(outcome, Exception):
                 raise outcome
@@ -262,11 +262,11 @@ def _remove_all(
 
 
 def _remove(store: Backend, label: str, also: Sequence[Key], replay_of: str) -> None:
-    sealed = getattr(store, "beneath", store)
-    if replay_of and isinstance(sealed, SealedBackend):
+    rules_of(store).holds.check(label)
+    if replay_of and isinstance(store, SealedBackend):
         # A user who came back has a new key, which seals what another store with these keys has of the user.
-        sealed.destroy_keys_of_rows(label)
-        store = sealed.inner
+        store.destroy_keys_of_rows(label)
+        store = store.inner
     for _ in range(_TRIES):
         store.erase(label, also)
         if next(iter(store.inspect(label)), None) is None:

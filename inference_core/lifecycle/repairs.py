@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 from inference_core.effects import Progress
 from inference_core.errors import Held, InvalidId, InvalidInput, SealError
@@ -31,9 +31,9 @@ from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Put, Remove, Row, Unreadable, Write
 from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBackend
 from inference_core.stores.governance.fence import Fence, fences_of
-from inference_core.stores.governance.holds import Holding, holding
 from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.redacting import redacted
+from inference_core.stores.governance.rules import rules_of
 
 
 def replay(
@@ -70,7 +70,7 @@ def replay(
         stale = [store for store in stores if not _knows(fences_of(store).last(label), entry, known)]
         try:
             for store in stores:
-                cast("Holding", holding(store)).check(label)
+                rules_of(store).holds.check(label)
             if stale:
                 reason = f"replay of {entry['id']}"
                 receipts.append(

@@ -42,6 +42,9 @@ CITES: Final = "cites"
 """The metadata key that lists the memories this one was derived from."""
 JOB: Final = "job"
 """Metadata key: the job that made the memory."""
+BLOCK: Final = "block"
+BLOCK_SESSIONS: Final = "sessions"
+"""Metadata keys: the block of short-term memory that made the memory, and from which sessions."""
 WOULD_END: Final = "would_end"
 """Metadata key of a superseded memory: the end that it had before."""
 INDEXED_FIELDS: Final = ["content", "topic"]
@@ -89,6 +92,11 @@ class MemoryRecord:
     def happened_at(self) -> datetime:
         """When it happened, if known, else when it was stored."""
         return self.valid_from or self.created_at
+
+    def holds_at(self, now: datetime) -> bool:
+        """Whether it is valid at ``now``: it was not superseded and has not ended; see `why_invalid`."""
+        ends = (self.valid_to, self.expires_at)
+        return bool(self.content) and not self.superseded_by and all(end is None or end > now for end in ends)
 
     @property
     def cites(self) -> tuple[str, ...]:
@@ -198,8 +206,10 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "newer"
     if not text_field(value, "content"):
         return "empty"
-    is_superseded = bool(text_field(value, "superseded_by"))
-    end, expiry = moment_field(value, "valid_to"), moment_field(value, "expires_at")
+    is_superseded = "superseded_by" in value and bool(text_field(value, "superseded_by"))
+    # Most memories have neither, and each search asks this of many.
+    end = moment_field(value, "valid_to") if "valid_to" in value else None
+    expiry = moment_field(value, "expires_at") if "expires_at" in value else None
     if as_of is None:
         if is_superseded:
             return "superseded"
@@ -213,6 +223,13 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "over"
     is_expired = expiry is not None and expiry <= now  # now, not as_of: an expired memory can no longer be read
     return "expired" if is_expired else None
+
+
+def without_block(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """``metadata`` of a memory that is not, or not only, a block's any more."""
+    is_block = BLOCK in metadata and isinstance(metadata.get(BLOCK_SESSIONS), list)
+    own = (BLOCK, BLOCK_SESSIONS) if is_block else ()
+    return {name: value for name, value in metadata.items() if name not in own}
 
 
 def ended(old: MemoryRecord, new: MemoryRecord, successor_id: str | None = None) -> MemoryRecord:
@@ -256,9 +273,9 @@ def turn_session_of(value: Mapping[str, Any]) -> str | None:
 
 def entities_of(value: Mapping[str, Any]) -> list[str]:
     """The entities in a memory's stored value: those it lists, and both ends of its relations."""
-    metadata = mapping_field(value, "extra_metadata")
-    if not metadata:  # true of most memories, and recall calls this for each of its best hits
+    if not value.get("extra_metadata"):  # true of most memories, and recall calls this for each of its best hits
         return []
+    metadata = mapping_field(value, "extra_metadata")
     entities = _items(metadata, "entities")
     named = [mapping_field({"entity": entity}, "entity").get("name", entity) for entity in entities]
     names = _listed(name for name in named if isinstance(name, str))

@@ -99,6 +99,16 @@ def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_
     return clean
 
 
+def plain_words(text: str) -> str:
+    """``text`` as it is compared with others: in lower case, without white space that means nothing and a final dot."""
+    return " ".join(text.casefold().rstrip(".!").split())
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether two texts say the same in the same words. Nothing else decides this for memories."""
+    return one == other or plain_words(one) == plain_words(other)
+
+
 def optional_text(text: object, *, what: str) -> str | None:
     """Canonical short text, such as a topic; None if it is None or blank. Raises InvalidMemory like canonical_text."""
     if text is None or (isinstance(text, str) and not text.strip()):

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -21,13 +22,16 @@ from typing import Any, Final, cast
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import TypeAdapter
 
-from inference_core.errors import InvalidMemory
-from inference_core.memory.namespaces import Owner
+from inference_core.clock import Clock
+from inference_core.errors import InvalidMemory, VersionConflict
+from inference_core.memory.namespaces import Namespace, Owner, encode_label
 from inference_core.memory.record import DEFAULT_IMPORTANCE
-from inference_core.memory.text import MAX_LABEL_BYTES, optional_text
+from inference_core.memory.text import MAX_LABEL_BYTES, digest_of, optional_text
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
 from inference_core.retrieval.analysis import UNSPACED, UNSPACED_LETTER
+from inference_core.stores.backend import Put
+from inference_core.stores.engine import StoreEngine
 
 OWN_ARTIFACT: Final = {"inference_core": "memory"}
 """The artifact of a memory tool's answer. A foreign tool may have the same name, and a server behind it no artifact."""
@@ -205,6 +209,8 @@ NO_THREAD: Final = "threadless"
 """The session of runs without a thread, whose callers pass the whole history each time."""
 EMPTY: Final = "empty"
 """Why a message without text is skipped."""
+MARKS: Final = "ingested"
+"""Second label of the namespace, below the user, that holds the marks of messages that were taken in."""
 OTHER_PARTS: Final = "parts without text"
 """Why a part of a message is skipped, such as an image. Counts parts, not messages."""
 _ENDS: Final = (
@@ -344,6 +350,68 @@ def split_text(text: str, max_bytes: int) -> list[str]:
         parts.append(window[:end].strip())
         start += end
     return [part for part in parts if part]
+
+
+def message_to_json(message: ConversationMessage) -> dict[str, Any]:
+    """``message`` as JSON data that every store can hold."""
+    return {
+        "session": session_name(message.session_id),
+        "role": message.role.value,
+        "text": mended(message.text),
+        "id": message.id and mended(message.id),
+        "position": message.position,
+        "author": message.author and mended(message.author),
+        "at": message.at and message.at.isoformat(),
+        **({"after_tool": True} if message.is_marked else {}),
+        **({} if message.is_proven else {"unproven": True}),
+    }
+
+
+def message_of(value: Mapping[str, Any]) -> ConversationMessage:
+    """The message that `message_to_json` wrote."""
+    return ConversationMessage(
+        session_id=value["session"],
+        role=Role(value["role"]),
+        text=value["text"],
+        id=value["id"],
+        position=value["position"],
+        author=value["author"],
+        at=datetime.fromisoformat(value["at"]) if value["at"] else None,
+        is_proven=not value.get("unproven", False),
+        is_marked=value.get("after_tool", False),
+    )
+
+
+def marks_of(user_id: Owner) -> Namespace:
+    """The namespace of the marks of this user's messages."""
+    return (encode_label(user_id), MARKS)
+
+
+def mark(namespace: Namespace, key: str, clock: Clock) -> Put:
+    """The write that marks a message as taken in; it fails if the message is marked already."""
+    return Put(namespace=namespace, key=key, value="{}", updated_at=clock.now(), expected=0)
+
+
+async def unmarked(engine: StoreEngine, marks: Namespace, keys: Iterable[str]) -> list[str]:
+    """Those of ``keys`` without a mark among ``marks``. Raises StoreError."""
+    asked = list(keys)
+    rows = await engine.get([(marks, key) for key in asked])
+    return [key for key, row in zip(asked, rows, strict=True) if row is None]
+
+
+async def noted_outside(
+    engine: StoreEngine, clock: Clock, user_id: Owner, session_id: str | None, is_outside: bool
+) -> bool:
+    """Whether text from outside was in the user's session before; if it ``is_outside`` now, a mark remembers it.
+
+    The mark stays until the user is erased. Raises StoreError.
+    """
+    marks, key = marks_of(user_id), digest_of(["tool", session_name(session_id)])
+    is_first = bool(await unmarked(engine, marks, [key]))
+    if is_first and is_outside:
+        with suppress(VersionConflict):  # another process was faster
+            await engine.write([mark(marks, key, clock)])
+    return not is_first
 
 
 STATES: Final = ("open", "done", "dropped")

@@ -1,4 +1,4 @@
-"""The outbox: messages that wait to become memories, in the memories' own database.
+"""The outbox: messages that wait to become memories, in the memories' own database, and periodic work.
 
 A message is put in once, however often it comes, and leaves in the transaction that writes what was made of it, so that
 nothing is lost and nothing happens twice. It leaves a mark behind: the reply path reads marks, the worker writes them.
@@ -8,7 +8,7 @@ kept until it is applied, so that a replay never asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,34 +18,44 @@ from weakref import WeakKeyDictionary
 
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
-from inference_core.memory.namespaces import Namespace, encode_label
-from inference_core.memory.text import digest_of, encode_json, text_tokens
+from inference_core.memory.namespaces import QUEUE_ROOT, MemoryNamespaceBuilder, Namespace, Owner, encode_label
+from inference_core.memory.text import digest_of, encode_json, moment_field, text_tokens
 from inference_core.outbox.messages import (
     NO_THREAD,
     ConversationMessage,
     Extraction,
     extraction_from_json,
     extraction_to_json,
-    mended,
-    session_name,
-    traced,
-)
-from inference_core.outbox.partitions import (
-    CLOSING,
-    DEAD_LIST,
-    OUTBOX,
-    Partition,
-    Waiting,
     marks_of,
+    mended,
     message_of,
     message_to_json,
-    places,
+    session_name,
+    traced,
 )
 from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.fence import AllFences
 from inference_core.telemetry import traceparent
 
+OUTBOX: Final = "outbox"
+"""Second label of the namespaces, below the user, that hold waiting messages."""
+DEAD: Final = "outbox_dead"
+"""Second label of the namespaces, below the user, that hold dead letters."""
+SESSIONS: Final = "sessions"
+"""The task of summarizing sessions."""
+INSIGHTS: Final = "insights"
+"""The task of drawing higher-level memories from several."""
+KEPT: Final = "messages"
+"""Second label of the namespaces, below the user, that keep the newest messages for prompts."""
+SHARDS: Final = 16
+_NO_AGENT: Final = "~shared"
+STATE: Final = "state"
+"""Last label of the namespace that holds a partition's lease and kept result."""
+_SAID: Final = "said"
+_EARLIER: Final = "earlier"
+DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
+"""Lists the dead letters of all users."""
 TASK_LEASES: Final = 10
 """A lease of periodic work is this many times longer, as the work may take many calls of a model."""
 _LEASE: Final = "lease"
@@ -53,12 +63,142 @@ RESULT: Final = "result"
 """The row that keeps what a model extracted from a batch."""
 _TICK: Final = timedelta(microseconds=1)
 _PAGE: Final = 200
-_MAX_LISTED: Final = 10_000
 _MAX_REASON: Final = 500
 MAX_EARLIER: Final = 6
 """How many messages before a batch an extractor is shown, of at most so many letters together."""
 MAX_EARLIER_LETTERS: Final = 4_000
 _EARLIER_LIFE: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The messages of a user with an agent, processed in their order, batch by batch.
+
+    With a ``task``, the periodic work of that kind instead, each piece of it as a message that waits until it is due.
+    """
+
+    user_id: str
+    agent_name: str | None = None
+    agent_scope_enabled: bool = True
+    task: str | None = None
+
+    @classmethod
+    def of(cls, user_id: Owner, agent: MemoryNamespaceBuilder) -> Partition:
+        """The partition of the user's messages to ``agent``."""
+        return cls(str(user_id), agent.agent_name, agent.is_agent_scoped)
+
+    @property
+    def messages(self) -> Namespace:
+        """Where its waiting messages are."""
+        return (*self._base, *([self.task] if self.task else []))
+
+    @property
+    def state(self) -> Namespace:
+        """Where its lease and its result are."""
+        return (*self.messages, STATE)
+
+    @property
+    def said(self) -> Namespace:
+        """Where the messages are that have become memories and wait for the summary of their session."""
+        return (*self._base, _SAID)
+
+    @property
+    def earlier(self) -> Namespace:
+        """Where, for each session, the last messages are that have become memories."""
+        return (*self._base, _EARLIER)
+
+    @property
+    def dead(self) -> Namespace:
+        """Where its dead letters are."""
+        return (encode_label(self.user_id), DEAD, self._agent)
+
+    @property
+    def kept(self) -> Namespace:
+        """Where the newest messages that an application handed over are kept for prompts."""
+        return (encode_label(self.user_id), KEPT, self._agent)
+
+    @property
+    def place(self) -> tuple[Namespace, str]:
+        """The row that lists it as having messages."""
+        one = [self.user_id, self.agent_name, self.agent_scope_enabled, *([self.task] if self.task else [])]
+        key = digest_of(one)
+        return places(self.task)[int(key[:8], 16) % SHARDS], key
+
+    @property
+    def _base(self) -> Namespace:
+        return (encode_label(self.user_id), OUTBOX, self._agent)
+
+    @property
+    def _agent(self) -> str:
+        return encode_label(self.agent_name, what="agent_name") if self.agent_name else _NO_AGENT
+
+    def to_value(self) -> dict[str, Any]:
+        """Itself as JSON data."""
+        value = {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
+        return {**value, **({"task": self.task} if self.task else {})}
+
+    def listing(self, at: datetime, expected: int | None = None, due: float | None = None) -> Put:
+        """The write that lists it, with the time (seconds since 1970) before which it has nothing to do."""
+        where, key = self.place
+        value = self.to_value() | ({} if due is None else {"due": due})
+        return Put(namespace=where, key=key, value=encode_json(value, what="outbox"), updated_at=at, expected=expected)
+
+    def unlisting(self, expected: int) -> Remove:
+        """The write that takes it off the list, unless something came in after ``expected``, the listing's version."""
+        where, key = self.place
+        return Remove(namespace=where, key=key, expected=expected)
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Partition:
+        """The partition that `to_value` gave."""
+        return cls(value["user"], value["agent"], value["scoped"], value.get("task"))
+
+
+def places(task: str | None) -> list[Namespace]:
+    """The namespaces that list the partitions with messages or, given a ``task``, with work of that kind."""
+    return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message in the outbox; ``zone`` names the time zone in which it was said, if known.
+
+    With ``due`` it is periodic work, which waits until then and may be put off meanwhile. ``trace`` is the span in
+    which it came, as W3C's traceparent, if that was traced.
+    """
+
+    key: str
+    version: int
+    message: ConversationMessage
+    zone: str | None = None
+    due: datetime | None = None
+    trace: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Identifies the work: periodic work that was put off is other work."""
+        return f"{self.key}:{self.version}" if self.due else self.key
+
+    def to_json(self) -> dict[str, Any]:
+        """Itself as JSON data."""
+        return {
+            **message_to_json(self.message),
+            **({"zone": self.zone} if self.zone else {}),
+            **({"due": self.due.isoformat()} if self.due else {}),
+            **({"trace": self.trace} if self.trace else {}),
+        }
+
+    @classmethod
+    def of(cls, row: Row) -> Waiting:
+        """The message that a row of the outbox holds."""
+        value = row.value
+        due = moment_field(value, "due")
+        return cls(row.key, row.version, message_of(value), value.get("zone"), due, value.get("trace"))
+
+    def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
+        """The write that puts it into the outbox."""
+        value = encode_json(self.to_json(), what="outbox")
+        return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
 
 
 class Attempt(NamedTuple):
@@ -101,7 +241,8 @@ class Claim:
 
     ``token`` is the version of its lease. ``tries`` are the attempts of messages by their keys, ``before`` what they
     were when the batch was claimed. ``fence`` refuses its writes if the user was erased since it was found.
-    ``earlier`` are the messages of the session before the batch, as far as they were kept.
+    ``earlier`` are the messages of the session before the batch, as far as they were kept. ``listed`` is the version of
+    the row that lists the partition, if nothing but the batch waits there; else 0.
     """
 
     partition: Partition
@@ -112,6 +253,7 @@ class Claim:
     before: Tries = field(default_factory=dict[str, Attempt])
     fence: Sequence[Check] = ()
     earlier: Sequence[ConversationMessage] = ()
+    listed: int = 0
 
     @property
     def is_interrupted(self) -> bool:
@@ -137,7 +279,6 @@ class Outbox:
         self.engine = engine
         self.limits = limits or Limits()
         self._clock = clock
-        self._listed: dict[Partition, int] = {}
 
     def watch(self, watcher: Watcher) -> None:
         """Has ``watcher`` called after each put into this database by this process. Safe to call from any thread."""
@@ -178,54 +319,47 @@ class Outbox:
             key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text), *author])
             fresh[key] = Waiting(key, 0, message, zone, trace=trace)
         while fresh:
-            where, place = partition.place
-            listed = self._listed.get(partition, 0)
             writes: list[Write] = [
-                Check(namespace=where, key=place, expected=listed) if listed else partition.listing(now),
+                # Each put gives the listing a new version, so that no worker takes it off the list meanwhile.
+                partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
                 *(one.put(waiting, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
                 *(one.put(partition.kept, now + at * _TICK) for at, one in enumerate(fresh.values()) if keeps),
             ]
             try:
-                versions = await self.engine.write(writes, since=since)
-            except VersionConflict:
-                # Some are waiting or marked already, or the partition's listing is not at the remembered version.
-                keys = [partition.place, *((scope, key) for scope in (marks, waiting) for key in fresh)]
-                row, *rows = await self.engine.get(keys)
-                self._remember(partition, row.version if row and CLOSING not in row.value else 0)
+                await self.engine.write(writes, since=since)
+            except VersionConflict:  # some are waiting or marked already
+                rows = await self.engine.get([(scope, key) for scope in (marks, waiting) for key in fresh])
                 known = {row.key for row in rows if row}
                 fresh = {key: one for key, one in fresh.items() if key not in known}
             else:
-                self._remember(partition, versions[0])
                 for watcher in _WATCHERS.get(self.engine, ()):
                     watcher(partition, len(fresh))
                 break
         return len(fresh)
 
-    async def partitions(self) -> list[tuple[Partition, int]]:
-        """The partitions with messages, each with the version of the row that lists it, the longest waiting first."""
-        return [(Partition.from_value(row.value), row.version) for row in await self._places(places(None))]
+    async def partitions(self, tasks: Iterable[str | None] = (None,)) -> list[Partition]:
+        """The partitions that may have something to do now, messages first, then the longest waiting first.
 
-    async def due(self, tasks: Sequence[str]) -> list[tuple[Partition, int]]:
-        """Like `partitions`, but those that may have periodic work of these kinds to do now."""
-        rows = await self._places([place for task in tasks for place in places(task)])
+        ``tasks`` are the kinds of periodic work to look for; None stands for messages.
+        """
+        rows = await self.engine.scan([place for task in tasks for place in places(task)])
         now = self._clock.now().timestamp()
-        return [(Partition.from_value(row.value), row.version) for row in rows if row.value.get("due", 0.0) <= now]
+        found = [Partition.from_value(row.value) for row in reversed(rows) if row.value.get("due", 0.0) <= now]
+        return sorted(found, key=lambda partition: partition.task is not None)
 
-    async def seen(self, partition: Partition) -> int:
-        """The version of the row that lists ``partition``; 0 if it is not listed."""
-        (row,) = await self.engine.get([partition.place])
-        return row.version if row else 0
-
-    async def next_batch(self, partition: Partition, seen: int) -> Claim | None:
+    async def next_batch(self, partition: Partition) -> Claim | None:
         """The next batch to `claim`; None if there is none, another worker has it, or its time has not come.
 
-        ``seen`` is the version that `partitions` gave: a partition without messages is taken off that list.
+        A partition without messages is taken off the list.
         """
         moment = self._clock.now()
         now = moment.timestamp()
         fence = await self.engine.fenced([encode_label(partition.user_id)])  # before anything of the user is read
-        lease, result = await self.engine.get([(partition.state, _LEASE), (partition.state, RESULT)])
+        listing, lease, result = await self.engine.get(
+            [partition.place, (partition.state, _LEASE), (partition.state, RESULT)]
+        )
+        listed = listing.version if listing else 0
         if lease is not None and lease.value["until"] > now:
             return None
         # Rows come newest first, so the oldest are at the end. More are read than were counted, as some may come in.
@@ -233,14 +367,9 @@ class Outbox:
         rows = await self.engine.page([partition.messages], limit=2 * _PAGE, offset=max(0, count - _PAGE))
         waiting = [Waiting.of(row) for row in reversed(rows)]
         if not waiting:
-            with suppress(VersionConflict):  # a message has come in between
-                # A `put` that remembers an earlier version of the listing fails, reads it and finds it closing. It then
-                # lists the partition anew, so that the removal fails; otherwise no worker would find its message.
-                (version,) = await self.engine.write([partition.listing(self._clock.now(), seen, is_closing=True)])
-                if not await self.engine.count([partition.messages]):
-                    where, key = partition.place
-                    await self.engine.write([Remove(namespace=where, key=key, expected=version)])
-                    self._remember(partition, 0)
+            if listed:
+                with suppress(VersionConflict):  # a message has come in between
+                    await self.engine.write([partition.unlisting(listed)])
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
         keys: Sequence[str] = [] if result is None else result.value["keys"]
@@ -253,12 +382,13 @@ class Outbox:
         if not batch and partition.task:
             due = min(_time_of(one, tries) for one in waiting)
             with suppress(VersionConflict):  # more work has come in
-                await self.engine.write([partition.listing(moment, seen, due)])
+                await self.engine.write([partition.listing(moment, listed, due)])
         token = 0 if lease is None else lease.version
         if not batch:
             return None
         earlier = await self._earlier(partition, batch[0].message)
-        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier)
+        is_all = len(batch) >= count
+        return Claim(partition, token, batch, tries, extraction, tries, fence, earlier, listed if is_all else 0)
 
     async def claim(self, found: Claim) -> Claim | None:
         """Claims what `next_batch` found; None if another worker did."""
@@ -270,7 +400,8 @@ class Outbox:
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
             tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
-            lease = self._lease(found.partition, until, tries, found.token)
+            # It need not wait for the disk: if a power loss undoes it, only one worker can `keep`, which is durable.
+            lease = replace(self._lease(found.partition, until, tries, found.token), waits_for_disk=False)
             token, *_ = await self.engine.write([lease, *found.fence])
         except VersionConflict:
             return None
@@ -324,7 +455,8 @@ class Outbox:
     def completion_writes(self, claim: Claim, again: datetime | None = None) -> list[Write]:
         """The writes with which the batch is done; they fail if another worker has the lease by now.
 
-        Periodic work that is to be done ``again`` waits until then.
+        Periodic work that is to be done ``again`` waits until then. If the claim says that nothing else waits, the
+        partition leaves the list, too; the writes then also fail if anything has come in since.
         """
         now = self._clock.now()
         keys = {one.key for one in claim.batch}
@@ -339,6 +471,12 @@ class Outbox:
                 writes.append(replace(one, due=again).put(claim.partition.messages, now, one.version))
             else:
                 writes += _gone(claim.partition, one, now)
+        if claim.listed:
+            writes.append(
+                claim.partition.listing(now, claim.listed, again.timestamp())
+                if again
+                else claim.partition.unlisting(claim.listed)
+            )
         messages = [one.message for one in claim.batch]
         if _has_earlier(claim.partition, messages[0]):
             session = session_name(messages[0].session_id)
@@ -391,16 +529,6 @@ class Outbox:
 
     def _pause(self, count: int) -> float:
         return self.limits.backoff_s * 6.0 ** min(count - 1, 2)
-
-    def _remember(self, partition: Partition, version: int) -> None:
-        """Notes the version at which the partition is listed, 0 if it is not; a guess that every put verifies."""
-        if len(self._listed) >= _MAX_LISTED:
-            self._listed.clear()
-        self._listed[partition] = version
-
-    async def _places(self, scopes: Sequence[Namespace]) -> list[Row]:
-        """The rows of ``scopes``, the oldest first."""
-        return (await self.engine.scan(scopes))[::-1]
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before comes by itself."""
@@ -459,3 +587,84 @@ def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
 
 def _json(value: Mapping[str, Any]) -> str:
     return encode_json(value, what="outbox")
+
+
+# The state of an outbox: what waits, the dead letters, and retrying or dropping them.
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """How many partitions and messages wait, for how long the oldest (seconds), and how many dead letters there are."""
+
+    partitions: int
+    waiting: int
+    oldest_s: float
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message that was given up, and why."""
+
+    key: str
+    partition: Partition
+    text: str
+    reason: str
+    tries: int
+
+
+async def status(engine: StoreEngine, clock: Clock) -> QueueStatus:
+    """How much waits, periodic work aside, and how many dead letters there are. Raises StoreError."""
+    partitions = [Partition.from_value(row.value) for row in await engine.scan(places(None))]
+    found = await engine.tally([partition.messages for partition in partitions])
+    dead = await engine.count([DEAD_LIST])
+    now = clock.now()
+    oldest = max([0.0, *((now - one.oldest).total_seconds() for one in found)])
+    return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
+
+
+async def dead_letters(engine: StoreEngine, limit: int | None = None) -> list[DeadMessage]:
+    """The newest ``limit`` messages that were given up, or all, the newest first. Raises StoreError."""
+    return [letter for letter, _ in await _dead(engine, limit)]
+
+
+async def retry(engine: StoreEngine, clock: Clock, keys: Sequence[str] | None = None) -> int:
+    """Puts dead letters (those with ``keys``, or all) back into the outbox; returns how many. Raises StoreError."""
+    return await _removed(engine, keys, clock)
+
+
+async def drop(engine: StoreEngine, keys: Sequence[str] | None = None) -> int:
+    """Removes dead letters (those with ``keys``, or all) for good; returns how many. Raises StoreError."""
+    return await _removed(engine, keys)
+
+
+async def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock | None = None) -> int:
+    """Removes dead letters; with a ``clock``, puts them back into the outbox. Returns how many it removed."""
+    done = 0
+    for letter, row in await _dead(engine):
+        if keys is not None and letter.key not in keys:
+            continue
+        writes: list[Write] = [
+            Remove(namespace=row.namespace, key=row.key, expected=row.version),
+            Remove(namespace=DEAD_LIST, key=row.key),
+        ]
+        if clock:
+            now = clock.now()
+            writes += [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
+        with suppress(VersionConflict):
+            await engine.write(writes)
+            done += 1
+    return done
+
+
+async def _dead(engine: StoreEngine, limit: int | None = None) -> list[tuple[DeadMessage, Row]]:
+    pointers = await engine.scan([DEAD_LIST], limit=limit)
+    found: list[tuple[DeadMessage, Row]] = []
+    for at in range(0, len(pointers), _PAGE):
+        page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]
+        rows = await engine.get([(partition.dead, key) for partition, key in page])
+        for (partition, key), row in zip(page, rows, strict=True):
+            if row:
+                letter = DeadMessage(key, partition, row.value["text"], row.value["reason"], row.value["tries"])
+                found.append((letter, row))
+    return found

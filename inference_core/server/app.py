@@ -17,9 +17,8 @@ from types import FrameType
 from typing import Any, Final
 
 import uvicorn
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from uvicorn.config import LOGGING_CONFIG
@@ -33,7 +32,7 @@ from inference_core.memory.namespaces import encode_label
 from inference_core.server import problems
 from inference_core.server.api.airi import AIRI_ROUTES, add_airi
 from inference_core.server.api.jobs import Jobs
-from inference_core.server.api.routes import ALL_ROUTES, BATCH_PATH, MANY_PATH, Needs, QuickRoute, Route
+from inference_core.server.api.routes import BATCH_PATH, MANY_PATH, ROUTES, Route, needed
 from inference_core.server.identity.auth import (
     PREFIX,
     ApiKeys,
@@ -51,10 +50,8 @@ from inference_core.server.telemetry import add_telemetry
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import MemorySettings, ServerSettings
 
-_SCHEMA: Final = {"schema": {"$ref": "#/components/schemas/Problem"}}
 # FastAPI's own telemetry would record the texts of errors and the queries of URLs; see telemetry.py.
 _OWN_TELEMETRY: Final[Any] = dict.fromkeys(("auto_configure", "tracing", "metrics", "logs"), False)
-_PROBLEM: Final = {"description": "An error.", "content": {problems.MEDIA_TYPE: _SCHEMA}}
 
 
 def create_app(
@@ -88,24 +85,12 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses={"default": _PROBLEM},
         telemetry=_OWN_TELEMETRY,
         lifespan=lifespan,
+        routes=[*(ROUTES if routes is None else routes), *SCREENS],
     )
     app.state.service, app.state.jobs, app.state.access = service, jobs, access
     app.state.beside = list[Callable[[], AbstractAsyncContextManager[None]]]()  # what runs while the app does
-    app.router.route_class = QuickRoute
-    for one in [*(ALL_ROUTES if routes is None else routes), *SCREENS]:
-        needed = [one.permission.value] if one.permission else []
-        app.router.add_api_route(
-            one.path,
-            one.endpoint,
-            methods=[one.method],
-            operation_id=one.endpoint.__name__,
-            dependencies=[Depends(Needs(one.permission))],
-            openapi_extra={"security": [{"key": needed}] if one.permission else []},
-            **one.options,
-        )
     check_routes(app)
     app.add_exception_handler(InferenceCoreError, problems.on_error)
     app.add_exception_handler(problems.Refusal, problems.on_refused)
@@ -138,10 +123,8 @@ def create_app(
 def check_routes(app: FastAPI) -> None:
     """Raises ConfigurationError if a route does not say who may use it, or is public without being listed as such."""
     for one in app.routes:
-        path, needs = getattr(one, "path", "?"), getattr(getattr(one, "endpoint", None), "needs", None)
-        if isinstance(one, APIRoute):
-            needs = next((each.call for each in one.dependant.dependencies if isinstance(each.call, Needs)), None)
-        if path not in PUBLIC and (needs is None or needs.permission is None):
+        path = getattr(one, "path", "?")
+        if path not in PUBLIC and needed(one) is None:
             raise ConfigurationError(f"The route {path} does not say which permission it needs; it is not served")
 
 
@@ -222,7 +205,7 @@ def assembled(
 
     Raises ConfigurationError if a route does not say who may use it.
     """
-    routes = [*ALL_ROUTES, *(AIRI_ROUTES if settings.airi else ())]
+    routes = [*ROUTES, *(AIRI_ROUTES if settings.airi else ())]
     app = create_app(service, access, routes, ledger=settings.ledger or ledger_of(memory.store_url))
     if settings.airi:
         add_airi(app, service, memory)

@@ -38,7 +38,6 @@ from inference_core.effects import arun
 from inference_core.errors import raised_as
 from inference_core.memory.audit import Actor
 from inference_core.memory.record import MemoryStoreDocument
-from inference_core.memory.trust import MemorySource
 from inference_core.server.api.routes import Needs
 from inference_core.server.identity.auth import SCOPE_PREFIX, Permission, Principal
 from inference_core.server.identity.gate import MCP_METADATA, MCP_PATH
@@ -114,8 +113,8 @@ class Remembered(BaseModel):
             memory_type=document.memory_type,
             category=document.memory_category,
             topic=neutral_line(document.topic) if document.topic else None,
-            source=MemorySource.from_value(document.value.get("source") or {}).origin.value,
-            created_at=document.created_at.isoformat() if document.created_at else None,
+            source=document.source.origin.value,
+            created_at=document.created_at_iso,
             relevance=document.relevance,
         )
 
@@ -199,7 +198,7 @@ class MemoryServer(MCPServer[Any]):
         found = await _read(self._service.why(self._caller().user_id, memory_id, limit=_TURNS), ToolError)
         if found.memory is None:
             raise ToolError(f"There is no memory with the id {missing_id(memory_id)}")
-        source = MemorySource.from_value(found.memory.value.get("source") or {})
+        source = found.memory.source
         lines = [whole(found.memory), f"- said by: {source.origin.value}{_thread(source.thread_id)}"]
         lines += [f"- earlier text: {past_line(one.content)}" for one in found.earlier]
         lines += [f"- told {one.at:%Y-%m-%d %H:%M}{_thread(one.thread_id)}" for one in found.receipts]

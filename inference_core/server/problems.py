@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import Request
@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from inference_core import errors
 from inference_core.memory.redaction import DEFAULT_GUARD
@@ -89,27 +90,28 @@ class Refusal(Exception):
         super().__init__(detail or name)
         self.status, self.name, self.detail, self.headers = status, name, detail, dict(headers or {})
 
-    def response(self) -> Response:
-        """The answer to the request."""
+    def response(self, scope: Scope) -> Response:
+        """The answer to the request of ``scope``."""
         if self.status == _NOT_MODIFIED:
             return Response(status_code=self.status, headers=self.headers)
-        return problem(self.status, self.name, self.detail, headers=self.headers)
+        return answer(scope, problem_of(self.status, self.name, self.detail), self.headers)
 
 
-def problem(
-    status: int,
-    name: str,
-    detail: str | None = None,
-    faults: Sequence[FieldError] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """The response for a problem."""
-    made = problem_of(status, name, detail)
-    made.errors = list(faults) if faults else None
-    return _response(made, headers)
+Form = Callable[[Scope, Problem], Response | None]
+"""Makes the response of a problem; None: this request's errors are problems."""
 
 
-def problem_of(status: int, name: str, detail: str | None = None) -> Problem:
+def answer(scope: Scope, told: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    """The response for a problem, in the form that the application's state has for requests like this one, if any."""
+    form: Form | None = getattr(scope["app"].state, "form_of_errors", None)
+    made = form and form(scope, told)
+    if made is None:
+        made = Response(json.dumps(told.model_dump(exclude_none=True)), told.status, media_type=MEDIA_TYPE)
+    made.headers.update(headers or {})
+    return made
+
+
+def problem_of(status: int, name: str, detail: str | None = None, faults: Sequence[FieldError] = ()) -> Problem:
     """A problem. In ``detail``, secrets are redacted and lone surrogates escaped."""
     # The detail may quote the request, such as an unknown id, and that may be a secret.
     detail = detail and DEFAULT_GUARD.text(detail.encode(errors="backslashreplace").decode())
@@ -118,13 +120,9 @@ def problem_of(status: int, name: str, detail: str | None = None) -> Problem:
         title=_TITLES.get(status, "The request failed"),
         status=status,
         detail=detail,
-        errors=None,
+        errors=list(faults) or None,
         pending_id=None,
     )
-
-
-def _response(told: Problem, headers: Mapping[str, str] | None) -> Response:
-    return Response(json.dumps(told.model_dump(exclude_none=True)), told.status, dict(headers or {}), MEDIA_TYPE)
 
 
 def status_of(kind: type[errors.InferenceCoreError]) -> int:
@@ -158,25 +156,27 @@ async def on_error(request: Request, error: Exception) -> Response:
     made = told(error)
     if isinstance(error, errors.VersionConflict) and {"if-match", "if-none-match"} & {*request.headers}:
         made.status, made.title = 412, _TITLES[412]
-    return _response(made, {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, errors.StoreUnavailable) else None)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, errors.StoreUnavailable) else {}
+    return answer(request.scope, made, headers)
 
 
-async def on_refused(_: Request, error: Exception) -> Response:
+async def on_refused(request: Request, error: Exception) -> Response:
     """The problem of a request that is not carried out."""
     assert isinstance(error, Refusal)  # noqa: S101 - it is registered for these alone
-    return error.response()
+    return error.response(request.scope)
 
 
-async def on_invalid(_: Request, error: Exception) -> Response:
+async def on_invalid(request: Request, error: Exception) -> Response:
     """The problem of a request that does not fit the schema; never repeats what was sent."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for these alone
     faults: list[dict[str, Any]] = list(error.errors())
     found = [FieldError(location=".".join(map(str, one["loc"])), message=one["msg"]) for one in faults]
-    return problem(422, "invalid-request", None, found)
+    return answer(request.scope, problem_of(422, "invalid-request", faults=found))
 
 
-async def on_http(_: Request, error: Exception) -> Response:
+async def on_http(request: Request, error: Exception) -> Response:
     """The problem of what the framework refuses: no such path or method, a body that is no JSON."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
     names = {400: "unreadable", 404: "no-such-path", 405: "method-not-allowed"}
-    return problem(error.status_code, names.get(error.status_code, "refused"), headers=error.headers)
+    name = names.get(error.status_code, "refused")
+    return answer(request.scope, problem_of(error.status_code, name), error.headers)

@@ -92,7 +92,7 @@ class _Gauges(Collector):
 
     async def look(self) -> None:
         """Looks at the outbox, unless the last look was less than `_LOOK_S` seconds ago."""
-        from inference_core.outbox.partitions import status  # noqa: PLC0415 - with the first look
+        from inference_core.outbox.outbox import status  # noqa: PLC0415 - with the first look
 
         if time.monotonic() < self._at + _LOOK_S:
             return

@@ -56,8 +56,8 @@ from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.indexing.indexes import Snapshot
 from inference_core.stores.indexing.search import FoundRow, Search, SearchResult
-from inference_core.stores.indexing.snapshot import Snapshot
 
 Given = Awaitable[Sequence[ContextItem]] | Sequence[ContextItem]
 """Items, or an awaitable of them, which runs on an event loop of its own."""

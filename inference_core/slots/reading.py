@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from inference_core.retrieval.time_expressions import interval_of
+from inference_core.retrieval.query import interval_of
 from inference_core.slots.predicates import (
     Predicate,
     Reading,

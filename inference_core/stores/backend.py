@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput, StoreUnavailable, UnsupportedSchema, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.quota import Changed, Counts, Quota, counted
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import is_text
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
@@ -69,6 +68,15 @@ def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
 def pack_namespace(namespace: Namespace) -> str:
     """A namespace as text; different namespaces give different texts."""
     return _COMPACT.encode(namespace)
+
+
+def waits_for_disk(batches: Iterable[Batch]) -> bool:
+    """Whether the transaction of ``batches`` has to survive a power loss."""
+    return any(
+        write.waits_for_disk if isinstance(write, Put) else isinstance(write, Remove | Expire)
+        for batch in batches
+        for write in batch
+    )
 
 
 def by_namespace(keys: Iterable[Key]) -> dict[Namespace, list[str]]:
@@ -213,6 +221,8 @@ MAX_KEY_LENGTH: Final = 1_024
 MAX_KIND_LENGTH: Final = 64
 Key = tuple[Namespace, str]
 """The exact address of a row."""
+LOST: Final = ""
+"""The value of a row that is there and cannot be read."""
 
 
 class Head(int):
@@ -263,7 +273,8 @@ class Put:
     ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
     ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
     (0: nothing), None any. The version becomes higher than ``above``, for a row that takes another one's place.
-    ``is_new``: its key is random, so there is no need to read what may be there.
+    ``is_new``: its key is random, so there is no need to read what may be there. ``waits_for_disk`` False: a power loss
+    may undo it, but no later write without it; SQLite and PostgreSQL then commit sooner.
     """
 
     namespace: Namespace
@@ -277,6 +288,7 @@ class Put:
     above: int = 0
     expiry: Expiry | None = None
     is_new: bool = False
+    waits_for_disk: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,38 +357,73 @@ class Check:
     expected: int
 
 
-class NotCounted(VersionConflict):
-    """The memories of a user are not counted yet."""
+class Outdated(VersionConflict):
+    """What ``rule`` knew when its batch was sent is not so any more: see `WriteRule.renew`."""
+
+    def __init__(self, rule: WriteRule, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """Updates the row of counts under a key by what earlier writes of the batch change of that user's memories.
+class WriteRule:
+    """What a batch has to meet, decided in its transaction, where it stands behind the writes that it is about.
 
-    Refuses the batch with QuotaExceeded if it makes more of something than ``quota`` allows, and with NotCounted if it
-    adds something and there are no counts yet. ``found`` holds the counts afterwards.
+    ``reads`` are the rows that it looks at besides those of the batch, ``makes`` the namespaces in which it may put
+    rows that are not there yet. Both are known before the transaction begins, as their scopes are locked with the
+    others. `check` runs while they are locked, so whatever takes long and follows from the batch alone is done before.
     """
 
-    namespace: Namespace
-    key: str
-    quota: Quota
-    found: list[Counts] = field(default_factory=list[Counts], compare=False, repr=False)
+    reads: Sequence[Key] = ()
+    makes: Sequence[Namespace] = ()
 
-    def counted(self, changes: Sequence[Changed], counts: Counts | None) -> Counts | None:
-        """The counts after ``changes``; None if there still are none. Raises QuotaExceeded, NotCounted."""
-        if counts is None:
-            if any(after for _, after in changes):
-                raise NotCounted("The memories of this user are not counted yet")
-            return None
-        after = counted(counts, changes)
-        self.quota.check(counts, after)
-        self.found[:] = [after]
-        return after
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """The further writes of this batch, which changes rows from ``before`` to ``after``. Raises to refuse it.
+
+        ``before`` has all rows of the batch and of ``reads`` that are stored, expired and deleted ones too; ``after``
+        those that change. It may be called again for the same batch, if a writer of another process was faster.
+        """
+        raise NotImplementedError
+
+    def renew(self, error: Exception) -> bool:
+        """Whether to send the batch again, which was refused with ``error``. Reads what was outdated; blocks.
+
+        Raises StoreError if the batch is to be refused with that.
+        """
+        del error
+        return False
+
+    def landed(self) -> None:
+        """Called once the batch is stored, or may be."""
 
 
-Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check | Measure
+Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check
+Batch = Sequence[Write | WriteRule]
+"""Writes, and behind them the rules that they have to meet."""
 Outcome = list[int] | Exception
 """Of one batch: the version after each write (0: nothing is there), or the error because of which none was applied."""
+
+
+def keys_of(batches: Iterable[Batch]) -> dict[Key, None]:
+    """The rows that ``batches`` write or look at, in their order."""
+    found: dict[Key, None] = {}
+    for batch in batches:
+        for write in batch:
+            found |= (
+                dict.fromkeys(write.reads) if isinstance(write, WriteRule) else {(write.namespace, write.key): None}
+            )
+    return found
+
+
+def scopes_made(batches: Iterable[Batch]) -> set[Namespace]:
+    """The namespaces in which ``batches`` may put rows."""
+    made: set[Namespace] = set()
+    for batch in batches:
+        for write in batch:
+            if isinstance(write, WriteRule):
+                made.update(write.makes)
+            elif isinstance(write, Put):
+                made.add(write.namespace)
+    return made
 
 
 def answered(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -395,6 +442,63 @@ class UnembeddedRow:
     key: str
     version: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """What is stored under a key. After a delete ``value`` is None, and ``version`` and ``seq`` are the delete's."""
+
+    seq: int
+    version: int
+    kind: str
+    created_at: datetime
+    updated_at: datetime
+    value: str | None
+    document: Document | None = None
+    expiry: Expiry | None = None
+
+    def is_alive(self, now: datetime) -> bool:
+        """Whether there is a value that has not expired."""
+        return self.value is not None and not self.is_expired(now)
+
+    def is_expired(self, now: datetime) -> bool:
+        """Whether its expiry lies at or before ``now``."""
+        return self.expiry is not None and self.expiry.at <= now
+
+    def deleted(self) -> RowState:
+        """The state after a delete, but for its sequence number."""
+        return replace(self, version=self.version + 1, kind="", value=None, document=None, expiry=None)
+
+    def row(self, namespace: Namespace, key: str, epoch: Epoch = NO_EPOCH) -> Row | None:
+        """The row, or None if it was deleted or cannot be read."""
+        try:
+            return Row(
+                namespace=namespace,
+                key=key,
+                value=unpack_value(self.value or LOST),
+                version=self.version,
+                seq=self.seq,
+                created_at=self.created_at,
+                updated_at=self.updated_at,
+                expiry=self.expiry,
+                epoch=epoch,
+            )
+        except UNREADABLE:
+            return None
+
+    def change(self, key: str, epoch: Epoch = NO_EPOCH) -> Change:
+        """The change that an index reads."""
+        document = self.document and self.document._replace(tokens=None)
+        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value), epoch)
+
+    def pending(self, namespace: Namespace, key: str, model: str) -> UnembeddedRow | None:
+        """The text, if it waits for a vector of ``model``."""
+        if self.document is None or self.document.model == model:
+            return None
+        return UnembeddedRow(namespace, key, self.version, self.document.text)
+
+
+States = Mapping[Key, RowState]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,8 +565,12 @@ class Backend(Protocol):
         """What this database promises."""
         ...
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies each batch as a whole or not at all, all of them durable when this returns."""
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies each batch as a whole or not at all, all of them durable when this returns.
+
+        A rule in a batch is checked with the rows as they are in the transaction, behind the writes before it; what it
+        adds is part of the batch. Its own place in the outcome is 0.
+        """
         ...
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:

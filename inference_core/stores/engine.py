@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from langchain_core.documents import BaseDocumentCompressor
 
@@ -40,10 +40,9 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.governance.fence import AllFences, fences_of, roots_of
-from inference_core.stores.governance.holds import Holding
 from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
-from inference_core.stores.governance.quotas import limited
 from inference_core.stores.governance.redacting import without_secrets
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.governance.time_to_live import MemoryLifetimes
 from inference_core.stores.indexing.embedding import Backfill
 from inference_core.stores.indexing.reader import VECTORS, StoreReader
@@ -140,7 +139,7 @@ class StoreEngine(StoreReader):
         audit_key: bytes | None = None,
     ) -> None:
         self.quotas = Quotas(quota)
-        backend = limited(backend, self.quotas)
+        self.rules = rules_of(backend, self.quotas)
         self.journal = Journal(backend, audit=audit, days=audit_days, secret=audit_key)
         super().__init__(
             backend,
@@ -152,7 +151,7 @@ class StoreEngine(StoreReader):
             late_interaction=late_interaction,
             reranker=reranker,
         )
-        self.holds = cast("Holding", backend)  # or what passes on to it
+        self.holds = self.rules.holds
         self.late_interaction = late_interaction
         self._lifetimes = lifetimes
         self._writing = Breaker(f"Writing {backend.name}")
@@ -165,7 +164,7 @@ class StoreEngine(StoreReader):
         chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
         if backend.capabilities.writable:
-            chores.add(_EXPIRED, partial(remove_expired, backend, self._writer, self.journal), sweep_interval_s)
+            chores.add(_EXPIRED, partial(remove_expired, self._writer, self.journal), sweep_interval_s)
             chores.add(_SEALS, Sealer(self.journal).seal_portion, is_flushed=True)
             self.journal.wake = partial(chores.wake, _SEALS, SEAL_INTERVAL_S)
         if embedder and backend.capabilities.writable:
@@ -299,7 +298,7 @@ class StoreEngine(StoreReader):
         """Removes all expired rows now, rather than with the next sweep."""
 
         def remove() -> None:
-            while remove_expired(self.backend, self._writer, self.journal):
+            while remove_expired(self._writer, self.journal):
                 pass
 
         return self._read(remove)
@@ -359,7 +358,8 @@ class StoreEngine(StoreReader):
         self._writing.check()
 
         def apply_alone() -> list[int]:
-            (outcome,) = self._writing.call(self.backend.apply, [batch])
+            with self._writing:
+                (outcome,) = self.rules.apply([batch])
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome

@@ -276,7 +276,7 @@ def open_store(
     opened = () if isinstance(url, str) else _given.items()
     if known := next((one for one, given in opened if given is url and not one.is_closed), None):
         is_other = embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings))
-        is_sealed = isinstance(getattr(known.backend, "beneath", known.backend), SealedBackend)
+        is_sealed = isinstance(known.backend, SealedBackend)
         if is_other or (keys and not is_sealed):
             found = "with other embeddings" if is_other else "without keys"
             raise ConfigurationError(f"This {type(url).__name__} is open already, {found}")

@@ -157,7 +157,7 @@ class Maintenance:
         return False
 
 
-def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> bool:
+def remove_expired(writer: GroupWriter, journal: Journal) -> bool:
     """Chore: removes expired rows, so that they take no room. Returns whether there may be more."""
 
     def outcome_of(removal: Future[list[int]]) -> Outcome:
@@ -169,7 +169,7 @@ def remove_expired(backend: Backend, writer: GroupWriter, journal: Journal) -> b
     def apply(batches: Sequence[Sequence[Write]]) -> list[Outcome]:
         return list(map(outcome_of, [writer.submit(batch) for batch in batches]))
 
-    found = [Expire(namespace=namespace, key=key) for namespace, key in backend.expired(_EXPIRED_AT_ONCE)]
+    found = [Expire(namespace=namespace, key=key) for namespace, key in journal.rules.holds.expired(_EXPIRED_AT_ONCE)]
     batches: list[list[Write]] = []
     for one in found:
         # A row that was extended, or removed by another sweeper, in this moment leaves no event.

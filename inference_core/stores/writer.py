@@ -24,25 +24,27 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from inference_core.effects import HANG_S, Process, awake_s, start_thread
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable
-from inference_core.stores.backend import Backend, Outcome, Write
+from inference_core.stores.backend import Backend, Batch, Outcome, keys_of
+from inference_core.stores.governance.rules import rules_of
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PATIENCE: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 4.0
 
 
 class Breaker:
-    """Refuses calls after five failures in a row; after a pause, which doubles up to 4 s, it lets one through."""
+    """Refuses calls after five failures in a row; after a pause, which doubles up to 4 s, it lets one through.
+
+    Each call of the database is made in a ``with`` of it, and only if `check` allows it.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -60,27 +62,22 @@ class Breaker:
         """Whether the last call failed."""
         return self._failures > 0
 
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls ``function``, which asks the database, and returns what it returns.
+    def __enter__(self) -> None:
+        """Begins a call of the database, whether or not `check` would refuse it."""
 
-        StoreUnavailable counts as a failure. StoreBusy and every other StoreError end a row of failures, as a success
-        does: the database has answered.
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Counts how the call ended.
+
+        StoreUnavailable is a failure. StoreBusy and every other StoreError end a row of failures, as a success does:
+        the database has answered.
         """
-        try:
-            result = function(*args, **kwargs)
-        except StoreBusy:  # the database answers; others hold what the call needs
-            self._succeeded()
-            raise
-        except StoreUnavailable:
+        if kind is not None and issubclass(kind, StoreUnavailable) and not issubclass(kind, StoreBusy):
             with self._lock:
                 self._failures += 1
                 self._refuses_until = time.monotonic() + self._pause()
-            raise
-        except StoreError:
-            self._succeeded()
-            raise
-        self._succeeded()
-        return result
+        elif self._failures and (kind is None or issubclass(kind, StoreError)):
+            with self._lock:
+                self._failures = 0
 
     def check(self) -> None:
         """Raises StoreUnavailable if the database is left alone at the moment."""
@@ -94,11 +91,6 @@ class Breaker:
                 )
             self._refuses_until = time.monotonic() + self._pause()
 
-    def _succeeded(self) -> None:
-        if self._failures:
-            with self._lock:
-                self._failures = 0
-
     def _pause(self) -> float:
         return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(16, max(0, self._failures - PATIENCE)))
 
@@ -110,7 +102,7 @@ SHARE: Final = 64
 GATHER_S: Final = 0.002
 """The longest wait for more writes to join a transaction, in seconds: about what a commit takes."""
 _LOOK_S: Final = 0.0003
-_Ticket = tuple[Sequence[Write], Future[list[int]]]
+_Ticket = tuple[Batch, Future[list[int]]]
 
 
 class GroupWriter:
@@ -127,7 +119,7 @@ class GroupWriter:
         breaker: Breaker | None = None,
         hang_s: float = HANG_S,
     ) -> None:
-        self._backend = backend
+        self._backend, self._rules = backend, rules_of(backend)
         self._breaker = breaker or Breaker(f"Writing {backend.name}")
         self._max_batches = max_batches
         self._hang_s = hang_s
@@ -147,7 +139,7 @@ class GroupWriter:
         """Whether the database takes writes."""
         return self._backend.capabilities.writable
 
-    def submit(self, batch: Sequence[Write]) -> Future[list[int]]:
+    def submit(self, batch: Batch) -> Future[list[int]]:
         """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
 
         Raises StoreUnavailable if the writer is closed, hangs in an earlier write, or this process is a fork.
@@ -191,7 +183,8 @@ class GroupWriter:
             outcomes: Sequence[Outcome]
             self._began = awake_s()
             try:
-                outcomes = self._breaker.call(self._backend.apply, [batch for batch, _ in running])
+                with self._breaker:
+                    outcomes = self._rules.apply([batch for batch, _ in running])
             except Exception as error:  # noqa: BLE001 - belongs to everybody who waits for this transaction
                 _LOG.warning("A transaction of %d writes failed: %s", len(running), error)
                 outcomes = [error] * len(running)
@@ -232,5 +225,6 @@ class GroupWriter:
         if ticket is None:
             self._is_ending = True
         else:
-            user = ticket[0][0].namespace[0] if ticket[0] else ""
+            first = next(iter(keys_of([ticket[0]])), None)
+            user = first[0][0] if first else ""
             self._turns.setdefault(user, deque()).append(ticket)

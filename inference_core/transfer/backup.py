@@ -33,9 +33,17 @@ from inference_core.memory.namespaces import ROOTS, Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import Change
 from inference_core.services.operations.tuning import TUNABLE, TUNED_META
-from inference_core.stores.backend import CONTENT_KEY_META, EMBEDDING_META, UNREADABLE, Backend, Key, Put, with_ended
+from inference_core.stores.backend import (
+    CONTENT_KEY_META,
+    EMBEDDING_META,
+    UNREADABLE,
+    Backend,
+    Key,
+    Put,
+    RowState,
+    with_ended,
+)
 from inference_core.stores.backends.file import FileBackend, entry_of, pack_row, parse_key, sync_folder, unpack_row
-from inference_core.stores.backends.rows import RowState
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
 from inference_core.stores.engine import StoreEngine
@@ -355,8 +363,7 @@ def _beginnings(store: Backend) -> Iterator[tuple[Key, str]]:
 
 def _database(store: Backend) -> Backend:
     """The database of ``store``, without the wrappers for holds, limits and encryption."""
-    beneath: Backend = getattr(store, "beneath", store)
-    return beneath.inner if isinstance(beneath, SealedBackend) else beneath
+    return store.inner if isinstance(store, SealedBackend) else store
 
 
 def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored]:

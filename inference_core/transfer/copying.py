@@ -41,7 +41,7 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Decision, no_higher
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.review import proposed_on
+from inference_core.services.operations.admission import proposed_on
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
     EMBEDDING_META,
@@ -59,6 +59,7 @@ from inference_core.stores.governance.journal import Journal
 from inference_core.stores.governance.redacting import redacted
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
+from inference_core.stores.indexing.reader import content_key_of
 
 PORTION: Final = 200
 _TRIES: Final = 5
@@ -175,9 +176,10 @@ class Writer:
             updated_at=put.updated_at,
         )
         homes = [(record.namespace[0], category) for category in MEMORY_CATEGORIES]
+        key = content_key_of(self._backend)
         root = record.namespace[0]
         for tries in reversed(range(_TRIES)):  # a row that cannot be read is in the way each time
-            decision, _, writes = proposed_on(record, homes, now, (), self._backend)
+            decision, _, writes = proposed_on(record, homes, now, (), key, self._backend)
             if not writes:
                 self._report.kept += decision is Decision.NO
                 self._report.already_there += decision is not Decision.NO

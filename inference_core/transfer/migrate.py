@@ -32,8 +32,7 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import MAX_CONTENT_BYTES, encode_json, mapping_field
 from inference_core.memory.trust import LEFTOVERS, Decision
 from inference_core.memory.types import MEMORY_CATEGORIES
-from inference_core.services.operations.review import proposed_on
-from inference_core.services.operations.save import has_to_wait
+from inference_core.services.operations.admission import has_to_wait, proposed_on
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import EXTRA, Backend, Check, Key, Outcome, Put, Remove, Write, pack_namespace
 from inference_core.stores.backends.memory import InMemoryBackend
@@ -41,7 +40,8 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.quotas import limited
+from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.indexing.reader import content_key_of
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.legacy import (
@@ -139,7 +139,7 @@ def migrate_memories(
                 raise ConfigurationError(f"There is no store at {shown_url(read)}")
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
-        backend = limited(backend, quota)
+        rules_of(backend, quota)
         own = backend if read == store else None  # one of our own stores at ``source``, if there is one
         if isinstance(read, MemoryStore):
             own = read.engine.backend
@@ -172,7 +172,7 @@ def import_items(
     with ExitStack() as opened:
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=False, creates=True)
-        backend = limited(backend, quota)
+        rules_of(backend, quota)
         namespaces = MemoryNamespaceBuilder(agent_name=agent_name)
         migration = Migration(store, backend, namespaces, report, max_content_bytes, secrets, confirm)
         migration.migrate(items(), total, progress)
@@ -321,7 +321,8 @@ class Migration:
             stored: list[Write] = [put_of(record, expected=0)]
             if self._has_to_wait(record):
                 now, homes = datetime.now(UTC), scopes[record.namespace[0]]
-                decision, _, stored = proposed_on(record, homes, now, (), self._backend)
+                key = content_key_of(self._backend)
+                decision, _, stored = proposed_on(record, homes, now, (), key, self._backend)
                 if decision is Decision.NO:  # without a mark: the next run offers it again if there is room then
                     self._report.count_skipped(decode_label(record.namespace[0]), record.id, NOT_OFFERED, NOT_OFFERED)
                     continue

@@ -11,16 +11,14 @@ import pytest
 from langchain_core.messages import AIMessage, ChatMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from outbox_support import Scripted, service_on
+from outbox_support import Scripted, service_on, undone
 
 from inference_core import AgentMemoryStoreService, ContextBuilder, MemoryStore, RuleExtractor, Worker, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
-from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.worker import Pipeline
 from inference_core.outbox.messages import ConversationMessage
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Limits, Outbox, Partition, Waiting
 from inference_core.services.context_builder import RecentMessages
 from inference_core.services.operations import messages
 from inference_core.services.user_memories import purge_user_memories
@@ -55,7 +53,7 @@ async def test_regression_a_message_becomes_a_memory_without_an_agent(own_store:
     assert shown(service, speakers=("assistant",)) == ["A fine city."]
     assert shown(service, query="A fine city.", limit=1) == ["I live in Berlin."]
     assert shown(service_on(own_store, clock)) == [], "they are the agent's"
-    assert run(undo(service.scope, "ada", session_id="s")) == 1
+    assert undone(service.scope, "ada", session_id="s") == 1
     assert (shown(service), shown(service, "eve")) == ([], ["I live in Rome."])
     purge_user_memories(own_store, "eve")
     assert shown(service, "eve") == []

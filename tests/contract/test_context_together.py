@@ -21,7 +21,7 @@ from inference_core.context.engineer import ContextEngineer
 from inference_core.errors import StoreUnavailable
 from inference_core.retrieval.ranking import LazyRanking, Pool, Ranking
 from inference_core.services.context_builder import DEFAULT_SOURCES, Memories, OwnSource, SearchingSource, search_for
-from inference_core.stores.indexing import snapshot
+from inference_core.stores.indexing import indexes
 from inference_core.stores.indexing.search import Search
 from inference_core.testing import FrozenClock
 
@@ -62,13 +62,13 @@ class Searching(Memories):
 
 def test_the_question_is_ranked_once(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
     ranked: list[int] = []
-    original = snapshot.rank
+    original = indexes.rank
 
     def counted(pool: Pool, *given: Any) -> Ranking | LazyRanking:
         ranked.append(len(pool))
         return original(pool, *given)
 
-    monkeypatch.setattr(snapshot, "rank", counted)
+    monkeypatch.setattr(indexes, "rank", counted)
     searching = [one for one in DEFAULT_SOURCES if isinstance(one, SearchingSource) and one.name != "associated"]
     assert {one.name for one in searching} == {"memories", "entities", "consolidated", "goals", "ideas"}
     context = built(service, searching)

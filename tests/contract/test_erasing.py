@@ -34,7 +34,7 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import ErasureReceipt, Ledger
 from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEUE_ROOT, ROOTS, encode_label
-from inference_core.outbox.partitions import OUTBOX, Partition
+from inference_core.outbox.outbox import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.server.identity.auth import Permission, create_key
 from inference_core.stores.backend import Backend, Check, Put
@@ -73,7 +73,7 @@ def live(store: MemoryStore, user: str, text: str) -> None:
     pipeline = pipeline_on(store, store)
     outbox = pipeline.outbox
     run(outbox.put(Partition(user), [said(f"{text} dies")]))
-    run(pipeline.process(Partition(user), 1))
+    run(pipeline.process(Partition(user)))
     store.engine.flush()
 
 
@@ -118,14 +118,14 @@ def test_regression_a_worker_in_mid_extraction_brings_nothing_back(url: str, led
             backends = list(dict.fromkeys([store.engine.backend, outbox_in.engine.backend]))
             worker = pipeline_on(store, outbox_in, partial(erased_meanwhile, backends, ledger))
             run(worker.outbox.put(Partition(ADA), [said(CANARY)]))
-            report = run(worker.process(Partition(ADA), 1))
+            report = run(worker.process(Partition(ADA)))
             assert report.outcome is BatchOutcome.LATER
             for backend in backends:
                 assert left_of(backend, CANARY, ADA) == []
                 assert hits(backend, CANARY, ADA) == 0
             again = pipeline_on(store, outbox_in)
             run(again.outbox.put(Partition(ADA), [said("new")]))
-            assert run(again.process(Partition(ADA), 1)).outcome is BatchOutcome.DONE, "who comes back is remembered"
+            assert run(again.process(Partition(ADA))).outcome is BatchOutcome.DONE, "who comes back is remembered"
             erase(backends, ADA, ledger)
 
 

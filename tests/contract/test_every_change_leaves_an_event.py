@@ -34,7 +34,7 @@ from inference_core import (
 )
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
-from inference_core.ingestion import jobs
+from inference_core.ingestion import undo
 from inference_core.lifecycle.repairs import Damage, find_damage, find_secrets, mend, redact
 from inference_core.lifecycle.retention import RetentionPolicy, retain
 from inference_core.memory.audit import Actor, Cause
@@ -138,8 +138,7 @@ CHANGES: Final[dict[str, Callable[[World], object]]] = {
     "delete_user_memory_entry": lambda world: user_memories.delete_user_memory_entry(
         world.store, U, world.place, "home"
     ),
-    "undo": lambda world: run(jobs.undo(world.scope, U, session_id="evil")),
-    "undo_changes": lambda world: run(jobs.undo_changes(world.scope, U, session_id="evil")),
+    "undo_changes": lambda world: run(undo.undo_changes(world.scope, U, session_id="evil")),
     "propose": World.__post_init__,
     "capture": World.captured,
     "expire": _expired,
@@ -175,7 +174,7 @@ def operations() -> Iterator[str]:
         service = AgentMemoryStoreService(store)
         for face in (service.sync, MemoryLifecycle(service).sync):
             yield from (name for name in dir(face) if not name.startswith("_") and callable(getattr(face, name)))
-    for module in (user_memories, jobs):
+    for module in (user_memories, undo):
         for name, found in vars(module).items():
             if inspect.isfunction(found) and not name.startswith("_") and found.__module__.startswith("inference_core"):
                 is_own = found.__module__ == module.__name__

@@ -30,8 +30,7 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import encode_label
 from inference_core.outbox.messages import Transcript
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put
 from inference_core.stores.governance import fence
@@ -195,7 +194,7 @@ def a_worker(two: Two) -> Iterator[None]:
         worker = pipeline_on(two.writer, other, asked)
         run(worker.outbox.put(Partition(ADA), [said(CANARY)]))
         yield None
-        run(worker.process(Partition(ADA), 1))
+        run(worker.process(Partition(ADA)))
 
 
 def an_import(two: Two, folder: Path) -> Iterator[None]:

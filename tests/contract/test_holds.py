@@ -16,13 +16,12 @@ from databases import database
 from langgraph.store.base import BaseStore, PutOp
 from langgraph.store.memory import InMemoryStore
 from mongo_support import mongodb
-from outbox_support import Scripted, said
+from outbox_support import Scripted, said, undone
 
 import inference_core
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
 from inference_core.effects import run
 from inference_core.errors import Held, InvalidInput, MemoryNotFound, UserErased
-from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.worker import Pipeline
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
@@ -30,8 +29,7 @@ from inference_core.lifecycle.repairs import find_damage, find_secrets, mend, re
 from inference_core.lifecycle.retention import RetentionPolicy, retain
 from inference_core.memory.namespaces import HOLDS
 from inference_core.memory.redaction import Guard
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import DEAD, Partition, drop
+from inference_core.outbox.outbox import DEAD, Limits, Outbox, Partition, drop
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.services.operations.receipts import RECEIPTS
 from inference_core.services.user_memories import delete_user_memory_entries, purge_user_memories
@@ -40,6 +38,7 @@ from inference_core.short_term.blocks.memory import UserSession
 from inference_core.stores.backend import EXTRA, Expiry, Put, Row, Unreadable
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.holds import MARKER
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import ConflictPolicy
@@ -82,7 +81,7 @@ class World:
             run(self.outbox.put(Partition(user), [said(f"{user} said this")]))
             pipeline = Pipeline(self.service.scope, Scripted(fails), outbox=self.outbox)
             with suppress(RuntimeError):
-                run(pipeline.process(Partition(user), 1))
+                run(pipeline.process(Partition(user)))
 
     def texts(self, user: str) -> Counter[str]:
         """Every text in every row of the user, with how often it is there."""
@@ -179,7 +178,7 @@ REMOVERS: dict[str, tuple[Callable[[World], object], str]] = {
     "purge": (lambda world: purge_user_memories(world.store, "ada"), "held"),
     "purge a category": (lambda world: purge_user_memories(world.store, "ada", "semantic"), "held"),
     "erase": (_erase, "held"),
-    "undo": (lambda world: run(undo(world.service.scope, "ada", session_id="s")), "held"),
+    "undo": (lambda world: undone(world.service.scope, "ada", session_id="s"), "held"),
     "an item of the application": (lambda world: world.store.delete(("ada", "items"), "i"), "held"),
     "forget": (lambda world: _lifecycle(world, ForgettingPolicy(max_memories={"all": 1})), "passed over"),
     "forget for good": (
@@ -339,7 +338,7 @@ def test_holds_are_audited_and_no_undo_ends_them(world: World) -> None:
     told = [event.operation for event in world.sync.audit("ada") if "hold" in event.operation]
     assert sorted(told) == ["hold", "hold", "release hold"]
     with pytest.raises(Held):
-        run(undo(world.service.scope, "ada", session_id="s"))
+        undone(world.service.scope, "ada", session_id="s")
     assert world.sync.list_holds("ada") == [second]
 
 
@@ -383,34 +382,30 @@ def test_damage_of_a_held_user_is_not_removed(tmp_path: Path) -> None:
 
 
 GUARDED = {
-    "lifecycle/erasing.py": {"store.erase", "journal.backend.apply"},
+    "lifecycle/erasing.py": {"store.erase"},  # behind a look at the holds and the fence
     "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
-    "stores/governance/journal.py": {
-        "self.backend.apply",
-        "self.backend.discard",
-        "backend.apply",
-    },  # the last one: seals alone
+    "stores/governance/journal.py": {"self.backend.apply", "backend.apply"},  # new salts and seals alone
+    "stores/governance/rules.py": {"self._backend.apply", "self._backend.discard"},
     "stores/maintenance.py": {"journal.apply"},
     "transfer/copying.py": {"journal.apply", "self._journal.apply"},
     "transfer/migrate.py": {"self._journal.apply"},
 }
-"""Who hands removals to a backend that was made by `holding`, or to a journal, which makes its own so."""
+"""Who hands removals to a backend behind a look at the holds, or to a journal, which hands them to the `Rules`."""
 NEEDS_NONE = {
     "stores/governance/fence.py": {"self._backend.apply"},  # fences alone
-    "stores/governance/quotas.py": {"self._backend.apply"},  # over one with holds
-    "stores/governance/holds.py": {"self.beneath.apply", "self.beneath.erase", "self.beneath.discard"},
+    "stores/governance/quotas.py": {"self._backend.apply"},  # counts alone
     "stores/encryption/sealed.py": {
         "self.inner.apply",
         "self.inner.erase",
         "self.inner.discard",
-    },  # beneath one with holds
+    },  # of calls that have come that way
     "transfer/backup.py": {"store.apply"},  # into an empty store
 }
 
 
 def test_whoever_removes_anything_consults_the_holds() -> None:
-    """A new way around `Holding` fails here: pass its backend through `holding`, and add what it does to REMOVERS."""
+    """A new way around the holds fails here: write by `Rules.apply`, and add what it does to REMOVERS."""
     package = Path(inference_core.__file__).parent
     found: dict[str, set[str]] = {}
     for path in package.rglob("*.py"):
@@ -430,5 +425,5 @@ def test_whoever_removes_anything_consults_the_holds() -> None:
 
 def test_every_writer_of_an_engine_passes_the_holds(world: World) -> None:
     engine: Any = world.engine
-    writers = engine.backend, engine.journal.backend, engine._writer._backend, engine.later._writer._backend
-    assert all(hasattr(one, "holds_of") for one in writers)
+    writers = engine.rules, engine.journal.rules, engine._writer._rules, engine.later._writer._rules
+    assert all(one is rules_of(engine.backend) for one in writers)

@@ -33,7 +33,7 @@ from inference_core.errors import (
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt
 
@@ -406,7 +406,7 @@ def test_a_client_that_is_closed_says_so(timeout: float | None):
 
 
 def test_every_error_of_ours_has_a_name():
-    from inference_core.client.requests import _ERRORS
+    from inference_core.client.memory_client import _ERRORS
     from inference_core.server.problems import name_of
 
     kinds, waiting = set[type[InferenceCoreError]](), [InferenceCoreError]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -265,6 +266,23 @@ def test_the_database_is_safe_against_power_loss_unless_told_otherwise(tmp_path:
             assert writer.execute("PRAGMA synchronous").fetchone() == (level,)
             assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         backend.close()
+
+
+def test_only_a_transaction_of_writes_that_need_not_wait_does_not_wait_for_the_disk(tmp_path: Path):
+    lease = Put(namespace=("ada", "x"), key="lease", value="{}", updated_at=datetime.now(UTC), waits_for_disk=False)
+    levels: list[str] = []
+    backend = SqliteBackend(tmp_path / "memory.db")
+    with backend.connections.transaction() as writer:
+        writer.set_trace_callback(levels.append)
+    for batches in ([[lease]], [[lease], [replace(lease, key="memory", waits_for_disk=True)]]):
+        levels.clear()
+        assert [len(outcome) for outcome in backend.apply(batches) if isinstance(outcome, list)] == [1] * len(batches)
+        found = [level for level in levels if "synchronous" in level or level == "COMMIT"]
+        waits = len(batches) > 1
+        assert found == (
+            ["COMMIT"] if waits else ["PRAGMA synchronous = NORMAL", "COMMIT", "PRAGMA synchronous = FULL"]
+        )
+    backend.close()
 
 
 class Counter(TypedDict):

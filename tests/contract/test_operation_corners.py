@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.profile import fenced_profile
+from inference_core.context.render import fenced_profile
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidMemory
 from inference_core.memory import spaces
@@ -23,7 +23,6 @@ from inference_core.memory.record import why_invalid
 from inference_core.memory.text import is_id, text_tokens
 from inference_core.memory.trust import MemorySource, Origin, Trust, as_fact
 from inference_core.services.agent_memory_service import SyncMemoryService
-from inference_core.services.operations import delete as archive
 from inference_core.services.operations.audit import event_of
 from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.services.operations.receipts import keep_receipt
@@ -186,16 +185,6 @@ def test_a_rule_from_outside_becomes_a_fact_that_keeps_its_claim() -> None:
 def row_of(value: dict[str, Any]) -> Row:
     place = ("ada", "forgotten", "semantic")
     return Row(namespace=place, key="m", value=value, created_at=NOW, updated_at=NOW, version=2, seq=1)
-
-
-def test_replaced_texts_that_the_first_version_kept_are_shown() -> None:
-    """They lie in the archive, each until its own end."""
-    entry = {"value": {"content": "Lives in Rome", "memory_type": "facts"}, "version": 1}
-    kept = {**entry, "updated_at": NOW.isoformat(), "until": (NOW + timedelta(days=1)).isoformat()}
-    over = {**entry, "updated_at": NOW.isoformat(), "until": NOW.isoformat()}
-    states = archive._states_of_before(row_of({archive._NOTE: {archive._EARLIER: [kept, over, entry]}}), NOW)
-    assert [(one.version, one.value["content"]) for one in states] == [(1, "Lives in Rome")]
-    assert archive._states_of_before(None, NOW) == []
 
 
 def test_an_event_that_was_damaged_is_none() -> None:

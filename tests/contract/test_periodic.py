@@ -7,12 +7,11 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.store.base import BaseStore
+from outbox_support import undone
 from periodic_support import DAY, QUIET, Life, citing_all, insight, summarizer
 
 from inference_core import MemoryStore, open_store
-from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.testing import FrozenClock
 
@@ -35,7 +34,7 @@ def test_summaries_and_insights_on_every_store(any_store: BaseStore, clock: Froz
         life.service.sync.delete_memory("ada", "c0")
         life.works(DAY)
         assert life.holding(life.made_by(INSIGHT)) == []
-        run(jobs.undo(life.service.scope, "ada", session_id="s"))
+        undone(life.service.scope, "ada", session_id="s")
         assert life.all(session_id="s") == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from databases import database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, seen, step
+from outbox_support import Scripted, contents, is_listed, pipeline_on, put, said, step
 
 from inference_core import AgentMemoryStoreService, MemoryLifecycle, Quota, get_memory_tools, open_store
 from inference_core.agents.identity import MemoryBinding
@@ -26,7 +26,7 @@ from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import Put
 from inference_core.stores.factory import open_backend
 from inference_core.stores.governance import quotas
-from inference_core.stores.governance.quotas import limited
+from inference_core.stores.governance.rules import rules_of
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store
@@ -142,7 +142,7 @@ def test_counts_that_others_keep_changing_are_left_to_them(clock: FrozenClock, m
     """A recount whose row is written by others meanwhile gives up; the write fails, and nothing is stored."""
     backend = open_backend("memory://")
     apply = backend.apply
-    bounded = limited(backend, Quota(max_memories=4))
+    bounded = rules_of(backend, Quota(max_memories=4))
 
     def refused(batches: Any) -> list[Any]:
         is_count = [len(batch) == 1 and batch[0].namespace == ("ada", QUOTA) for batch in batches]
@@ -205,7 +205,7 @@ def test_messages_of_a_full_user_wait_without_asking_the_model_again(clock: Froz
         assert contents(store) == ["one", "two"]
         assert step(pipeline).outcome is BatchOutcome.LATER
         assert len(model.asked) == 1, "A user without any room costs no call of the model"
-        assert seen(pipeline.outbox, ADA)
+        assert is_listed(pipeline.outbox)
 
 
 def test_an_import_and_a_copy_leave_out_what_has_no_room(tmp_path: Path) -> None:
@@ -218,7 +218,8 @@ def test_an_import_and_a_copy_leave_out_what_has_no_room(tmp_path: Path) -> None
         source = store.engine.backend
         assert export_store(source, file).written == 7, "counts are not exported"
         for at, fill_from in enumerate([partial(import_store, file), partial(copy_store, source)]):
-            target = limited(open_backend(f"sqlite:///{tmp_path}/{at}.db"), Quota(max_memories=3))
+            target = open_backend(f"sqlite:///{tmp_path}/{at}.db")
+            rules_of(target, Quota(max_memories=3))
             for _ in range(2):
                 report = fill_from(target)
                 assert (report.full, report.written + report.already_there) == (2, 5)

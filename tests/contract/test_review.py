@@ -11,14 +11,14 @@ import pytest
 from databases import KINDS, database
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
+from outbox_support import undone
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, Trust, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput, InvalidMemory, UntrustedWrite, VersionConflict
-from inference_core.ingestion.jobs import undo
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import AUDIT, VERSIONS
-from inference_core.services.operations import review
+from inference_core.services.operations import admission
 from inference_core.services.user_memories import count_user_memories, list_user_memories, purge_user_memories
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
@@ -261,7 +261,7 @@ def test_regression_words_that_were_rejected_later_stay_so(service: AgentMemoryS
 
 
 def test_so_many_wait(service: AgentMemoryStoreService, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(review, "MOST_PENDING", 3)
+    monkeypatch.setattr(admission, "MOST_PENDING", 3)
     first, *_ = [offer(service, f"rule {number}") for number in range(3)]
     with pytest.raises(UntrustedWrite, match="too much to confirm"):
         service.sync.save_memory(U, RULE, "instructions", source=WEB)
@@ -285,7 +285,7 @@ def test_erasing_a_user_erases_what_waits(service: AgentMemoryStoreService, time
 def test_undo_of_a_session_removes_what_waits(service: AgentMemoryStoreService):
     offer(service, session_id="s")
     offer(service, "another", source=MemorySource(origin=Origin.TOOL))
-    assert run(undo(service.scope, U, session_id="s")) == 0
+    assert undone(service.scope, U, session_id="s") == 0
     assert waiting(service) == ["another"]
 
 

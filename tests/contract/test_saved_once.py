@@ -34,7 +34,7 @@ def test_a_repetition_gives_the_id_that_was_there(service: AgentMemoryStoreServi
     ("kind", "other"),
     [
         ("facts", {"memory_type": "preferences"}),
-        ("facts", {"content": "Prefers Tea"}),
+        ("facts", {"content": "Prefers green tea"}),
         ("facts", {"valid_from": datetime(2026, 1, 1, tzinfo=UTC)}),
         ("facts", {"expires_at": datetime(2100, 1, 1, tzinfo=UTC)}),
         ("interaction", {"session_id": "tuesday"}),
@@ -64,15 +64,15 @@ def test_a_repetition_overwrites_no_change_made_meanwhile(
 ) -> None:
     """What a repetition added was written over whatever stood there by then: an update in between was lost."""
     key = service.sync.save_memory(U, TEA)
-    get = service.scope.engine.get
+    ask = service.scope.engine.ask
 
-    async def get_late(keys: Any) -> Any:
-        rows = await get(keys)
-        monkeypatch.setattr(service.scope.engine, "get", get)
+    async def ask_early(body: Any) -> Any:
+        found = await ask(body)
+        monkeypatch.setattr(service.scope.engine, "ask", ask)
         service.sync.update_memory(U, key, topic="drinks")
-        return rows
+        return found
 
-    monkeypatch.setattr(service.scope.engine, "get", get_late)
+    monkeypatch.setattr(service.scope.engine, "ask", ask_early)
     assert service.sync.save_memory(U, TEA, tags=["hot"]) == key
     memory = service.sync.get_memory(U, key)
     assert memory is not None

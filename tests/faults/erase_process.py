@@ -31,8 +31,7 @@ from inference_core.errors import StoreUnavailable, UserErased
 from inference_core.ingestion.worker import Worker
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.factory import any_engine_of
 from inference_core.testing import FrozenClock

@@ -160,7 +160,7 @@ def _work(url: str, clock: FrozenClock, steps: Steps, _: int) -> bool:
         pipeline = Pipeline(scope, Stepped(steps), limits=LIMITS)
         partitions = run(pipeline.outbox.partitions())
         for one in partitions:
-            run(pipeline.process(*one))
+            run(pipeline.process(one))
         store.engine.journal.unsealed.clear()  # what a store does when it is closed is no step of the work
     return bool(partitions)
 

@@ -33,8 +33,7 @@ from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.procrastinate_dispatch import Dispatcher
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
 T = TypeVar("T")
@@ -207,7 +206,7 @@ def waiting_in(url: str, store: MemoryStore) -> tuple[int, int]:
             "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo' AND task_name = 'inference_core.process'"
         ).fetchall()[0]
     outbox = Outbox(store.engine, FrozenClock())
-    messages = sum(run(store.engine.count([one.messages])) for one, _ in run(outbox.partitions()))
+    messages = sum(run(store.engine.count([one.messages])) for one in run(outbox.partitions()))
     return messages, jobs
 
 

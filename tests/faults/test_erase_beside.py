@@ -35,8 +35,7 @@ from inference_core.errors import UserErased
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import encode_label
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Backend, Put
 from inference_core.stores.factory import any_engine_of

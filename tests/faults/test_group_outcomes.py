@@ -18,9 +18,9 @@ from inference_core.memory.namespaces import AUDIT, HOLDS, SALT
 from inference_core.memory.quota import Quota
 from inference_core.stores.backend import Backend, Outcome, Put, Remove, Write
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.holds import holding, marker_of
+from inference_core.stores.governance.holds import marker_of
 from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.quotas import limited
+from inference_core.stores.governance.rules import rules_of
 
 NOW = datetime(2026, 1, 15, tzinfo=UTC)
 CAUSE = Cause(at=NOW, operation="save")
@@ -65,14 +65,14 @@ def memory(user: str, key: str, text: str = "likes tea") -> Put:
 
 def plain(backend: Any, turn: int) -> tuple[Any, list[list[Write]]]:
     """With a quota: Ada has room, Bob has none left, Kim was never counted. A hold on Dan has begun elsewhere."""
-    stack: Any = limited(backend, Quota(max_memories=3))
+    stack: Any = rules_of(backend, Quota(max_memories=3))
     for user, memories in (("ada", 1), ("bob", 3), ("dan", 1)):
         stack.apply([[memory(f"{user}{turn}", f"old{at}")] for at in range(memories)])
-    stack.holds_of(f"dan{turn}")
+    stack.holds.holds_of(f"dan{turn}")
     backend.backend.apply([[memory(f"kim{turn}", "old0")]])
     place, key = marker_of(f"dan{turn}")
     hold = Put(namespace=(f"dan{turn}", HOLDS), key="h", value='{"by": "b", "reason": "r"}', updated_at=NOW)
-    holding(backend.backend).apply([[hold, Put(namespace=place, key=key, value="{}", updated_at=NOW, expected=0)]])
+    rules_of(backend.backend).apply([[hold, Put(namespace=place, key=key, value="{}", updated_at=NOW, expected=0)]])
     return stack, [
         [memory(f"ada{turn}", "new")],
         [memory(f"bob{turn}", "new")],
@@ -94,7 +94,7 @@ class Journaled:
 
 def recorded(backend: Any, turn: int) -> tuple[Any, list[list[Write]]]:
     """With an audit trail: the keys of Ada and Kim have ended elsewhere, those of Bob and Eve have not."""
-    journal = Journal(holding(backend), audit=True)
+    journal = Journal(backend, audit=True)
     for user in ("ada", "bob", "kim", "eve"):
         journal.apply([[memory(f"{user}{turn}", "old")]], CAUSE)
         journal.apply([[memory(f"{user}{turn}", "older")]], CAUSE)  # which reads the version of the key

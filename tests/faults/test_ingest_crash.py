@@ -11,7 +11,7 @@ from processes import Forked
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.ingestion.formats.transcripts import read_messages
 from inference_core.ingestion.verbatim import IngestReport, ingest
-from inference_core.outbox.partitions import MARKS
+from inference_core.outbox.messages import MARKS
 
 MESSAGES = 3_000
 

@@ -15,7 +15,7 @@ import pytest
 from databases import database
 from flaky import crossed
 from outbox_process import LIMITS, MARKER, POISON_LIMITS, Forgetful, talk, work, work_on_poison
-from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, seen, service_on, word_for_word
+from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, service_on, word_for_word
 from processes import Forked
 
 from inference_core import open_store
@@ -23,12 +23,11 @@ from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.effects import Operation, run
 from inference_core.errors import DeadlineExceeded, ModelError, StoreError, StoreUnavailable, VersionConflict
 from inference_core.ingestion import worker
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.undo import jobs
 from inference_core.ingestion.worker import Pipeline, Worker
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.testing import FrozenClock
 
 FAULTS = {
@@ -87,7 +86,7 @@ def test_after_a_fault_at_any_effect_nothing_is_lost_and_nothing_twice(
             outbox = Outbox((other if elsewhere else store).engine, clock)
             pipeline = Pipeline(service.scope, Scripted(fickle), outbox=outbox)
             put(outbox, *(said(text) for text in TEXTS))
-            came.append(with_fault(pipeline.process(ADA, seen(outbox)), len(came) - 1, fault, is_done=is_done))
+            came.append(with_fault(pipeline.process(ADA), len(came) - 1, fault, is_done=is_done))
             for _ in range(4):
                 clock._moment = clock.now().replace(year=clock.now().year + 1)
                 Worker(pipeline).drain()

@@ -15,8 +15,8 @@ from step_process import everything_said, step_through
 from inference_core import open_store
 from inference_core.clock import SystemClock
 from inference_core.effects import run
-from inference_core.ingestion.jobs import jobs
-from inference_core.outbox import partitions as queue
+from inference_core.ingestion.undo import jobs
+from inference_core.outbox import outbox as queue
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -39,4 +39,4 @@ def test_after_kill_9_at_every_step_each_message_has_one_effect(kind: str, tmp_p
     assert sum(len(job.value["added"]) for job in done) == len(expected)
     assert (left.partitions, left.waiting, left.dead) == (0, 0, 0)
     assert int(agents) >= len(expected)
-    assert int(workers) >= 15 * len(expected)
+    assert int(workers) >= 12 * len(expected)

@@ -14,11 +14,11 @@ from test_outbox_crash import FAULTS, INSTEAD_OR_AFTER, ONE_OR_TWO, with_fault
 
 from inference_core import open_store
 from inference_core.effects import run
-from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import INSIGHT
 from inference_core.ingestion.periodic.summaries import all_said
-from inference_core.outbox import partitions as queue
-from inference_core.outbox.partitions import Partition
+from inference_core.ingestion.undo import jobs
+from inference_core.outbox import outbox as queue
+from inference_core.outbox.outbox import Partition
 from inference_core.testing import FrozenClock
 
 NUMBERS = count()
@@ -67,8 +67,8 @@ def test_after_a_fault_at_any_effect_there_is_one_and_nothing_is_lost(
             )
             life = Life(store, clock, outbox=other if elsewhere else None, **chosen)
             partition = stages(kind, life)
-            seen = dict(run(life.pipeline.partitions()))[partition]
-            came.append(with_fault(life.pipeline.process(partition, seen), len(came) - 1, fault, is_done=is_done))
+            assert partition in run(life.pipeline.partitions())
+            came.append(with_fault(life.pipeline.process(partition), len(came) - 1, fault, is_done=is_done))
             for _ in range(4):
                 life.works(timedelta(days=365))
             made = life.summaries() if kind == "summary" else life.made_by(INSIGHT)
@@ -79,6 +79,6 @@ def test_after_a_fault_at_any_effect_there_is_one_and_nothing_is_lost(
             assert old.value["superseded_by"] == next(one.id for one in made if one.content == holding)
             assert run(all_said(life.pipeline.outbox, Partition("ada"))) == []
             assert run(queue.status(life.pipeline.outbox.engine, clock)).dead == 0
-            done = [row for row in run(jobs.jobs(life.service.scope, "ada")) if row.value["model_calls"]]
+            done = [row for row in run(jobs(life.service.scope, "ada")) if row.value["model_calls"]]
             assert len(done) == 2
     assert len(came) > 8

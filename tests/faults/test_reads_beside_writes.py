@@ -23,8 +23,8 @@ from inference_core.services.operations.scope import put_of
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing import indexes
+from inference_core.stores.indexing.indexes import Snapshot
 from inference_core.stores.indexing.search import Search, SearchResult
-from inference_core.stores.indexing.snapshot import Snapshot
 
 USER = "ada"
 MANY = 4_500

@@ -38,7 +38,7 @@ from inference_core.asking import ask as ask_model
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.ingestion.worker import Worker
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 

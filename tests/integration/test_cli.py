@@ -149,6 +149,16 @@ def test_another_missing_module_is_not_taken_for_the_extra(monkeypatch: pytest.M
         main(["--help"])
 
 
+def test_the_help_of_a_common_command_starts_without_slow_imports():
+    slow = "{'numpy', 'langchain', 'langchain_core', 'langgraph'}"
+    code = (
+        f"import sys; from inference_core.cli import main; main(['save', '--help']); print({slow} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--importance" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_help_and_version_start_without_slow_imports():
     slow = "{'numpy', 'langchain', 'langchain_core', 'langgraph', 'pydantic'}"
     code = f"import sys; from inference_core.cli import main; main(['--help']); print({slow} & set(sys.modules))"

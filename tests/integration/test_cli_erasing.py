@@ -26,8 +26,7 @@ from inference_core.agents.identity import thread_label
 from inference_core.cli import main
 from inference_core.effects import run
 from inference_core.memory.trust import MemorySource
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.stores.backend import Row
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool

@@ -335,7 +335,7 @@ def test_by_meaning_with_a_model_and_by_words_if_it_fails(capsys: Capture, monke
 def test_a_migration_that_the_store_refused_is_code_one(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     answer(capsys, "save", *ADA, "x")
     refused = MigrationReport("the store", failed=1, found=1)
-    monkeypatch.setattr("inference_core.transfer.migrate.migrate_memories", lambda *_, **__: refused)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr("inference_core.cli.transfer.migrate_memories", lambda *_, **__: refused)  # pyright: ignore[reportUnknownLambdaType]
     assert "FAILED: 1" in said(capsys, "migrate", code=1)[0]
 
 

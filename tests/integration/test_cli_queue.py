@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from cli_support import Capture, answer, text
-from outbox_support import Scripted, pipeline_on, put, said, seen, step, word_for_word
+from outbox_support import Scripted, is_listed, pipeline_on, put, said, step, word_for_word
 
 from inference_core import open_store
 from inference_core.cli import main
 from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion.jobs import jobs
+from inference_core.ingestion.undo import jobs
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Outbox
 from inference_core.testing import FrozenClock
@@ -41,7 +41,7 @@ def made(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             put(pipeline.outbox, said(text))
             step(pipeline)
         put(pipeline.outbox, said("waits"))
-        assert seen(pipeline.outbox)
+        assert is_listed(pipeline.outbox)
         return [row.key for row in run(jobs(pipeline.scope, "ada"))]
 
 

@@ -20,9 +20,8 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder
 from inference_core.memory.receipt import Receipt, ReceiptLine, ReceiptPlace
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryType, get_category_for_type
-from inference_core.outbox import partitions as queue
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox import outbox as queue
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.services.operations.receipts import keep_receipt
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import PageRequest

@@ -24,10 +24,11 @@ from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.server.api.routes import needed
 from inference_core.server.identity.auth import CACHED_S, Permission, Sessions, create_key, revoke_key
-from inference_core.server.inspector.drawing import bars, graph, validity
 from inference_core.server.inspector.pages import SCREENS
-from inference_core.services.operations.review import propose
+from inference_core.server.inspector.screens import bars, graph, validity
+from inference_core.services.operations.admission import propose
 from inference_core.services.operations.scope import find
 from inference_core.testing import FrozenClock
 
@@ -320,7 +321,7 @@ async def test_who_may_see_and_change_what(server: Served, there: dict[str, Any]
         assert (await bob.get(f"{home_of_bob}/timeline")).status_code == 200
         assert (await bob.get("/ui/")).headers["location"] == f"{home_of_bob}/timeline"
         for route in SCREENS:
-            if route.method == "POST" and route.permission:
+            if "POST" in (route.methods or ()) and needed(route):
                 path = route.path.replace("{label}", encode_label(ADA))
                 assert (await nobody.post(path)).status_code == 303, path
                 assert (await reader.post(path, data={})).status_code == 403

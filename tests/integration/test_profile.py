@@ -29,7 +29,7 @@ from inference_core import (
     Pruning,
     open_store,
 )
-from inference_core.context.profile import profile_of
+from inference_core.context.render import profile_of
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.memory.namespaces import is_owner

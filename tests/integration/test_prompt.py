@@ -25,8 +25,7 @@ from inference_core import (
     open_store,
 )
 from inference_core.context.engineer import ContextEngineer, Pruning
-from inference_core.context.profile import fenced_profile
-from inference_core.context.render import fenced
+from inference_core.context.render import fenced, fenced_profile
 from inference_core.errors import ConfigurationError, InvalidMemory
 from inference_core.memory.text import canonical_text, text_tokens
 from inference_core.memory.trust import Origin

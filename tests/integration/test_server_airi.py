@@ -22,9 +22,9 @@ from inference_core.agents import from_settings
 from inference_core.cli import background
 from inference_core.clock import SystemClock
 from inference_core.effects import run
-from inference_core.outbox import partitions
+from inference_core.outbox import outbox as queue
 from inference_core.server.api.airi import AIRI_ROUTES, add_airi
-from inference_core.server.api.routes import ALL_ROUTES
+from inference_core.server.api.routes import ROUTES
 from inference_core.server.app import create_app
 from inference_core.server.identity.auth import ApiKeys, Permission
 from inference_core.server.identity.gate import Access
@@ -41,7 +41,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Served]:
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
         service = AgentMemoryStoreService(store)
         ring = ApiKeys(store.engine, service.scope.clock, 10)
-        app = create_app(service, Access(checks=[ring], rate=1e6, burst=10**6), [*ALL_ROUTES, *AIRI_ROUTES])
+        app = create_app(service, Access(checks=[ring], rate=1e6, burst=10**6), [*ROUTES, *AIRI_ROUTES])
         add_airi(app, service, SETTINGS)
         yield Served(service, app)
 
@@ -168,7 +168,7 @@ async def test_the_limit_of_a_context_is_changed_for_all_servers(client: httpx.A
     before = (await client.get("/api/context", params=question)).json()
     async with server.client("root", (Permission.ADMIN,)) as root:
         await root.post("/api/settings", json={"contextTokens": 300})
-    app = create_app(server.service, server.app.state.access, [*ALL_ROUTES, *AIRI_ROUTES])
+    app = create_app(server.service, server.app.state.access, [*ROUTES, *AIRI_ROUTES])
     add_airi(app, server.service, SETTINGS)
     async with Served(server.service, app).client("ada") as other:
         after = [(await one.get("/api/context", params=question)).json() for one in (client, other)]
@@ -215,7 +215,7 @@ def test_a_worker_that_runs_takes_over_what_is_changed(
                 time.sleep(0.01)
 
         def waiting() -> int:
-            return run(partitions.status(store.engine, SystemClock())).waiting
+            return run(queue.status(store.engine, SystemClock())).waiting
 
         with ThreadPoolExecutor(1) as beside:
             changing = beside.submit(change)

@@ -134,7 +134,7 @@ async def test_one_trace_from_a_request_to_what_is_saved(
         await client.post("/v1/messages", json={"messages": [message]}, headers={"traceparent": parent})
     pipeline = Pipeline(server.service.scope, RuleExtractor())
     for found in run(pipeline.partitions()):
-        run(pipeline.process(*found))
+        run(pipeline.process(found))
     spans = [one for one in exporter.get_finished_spans() if one.context and one.context.trace_id == 7]
     names = {one.context.span_id: one.name for one in spans if one.context}
     chain = {one.name: names.get(one.parent.span_id, "caller") for one in spans if one.parent}
@@ -169,7 +169,7 @@ async def test_the_page_names_every_attribute_of_a_span(
         service.sync.save_memory("ada", CANARY, "no type")
     pipeline = Pipeline(service.scope, RuleExtractor())
     for found in run(pipeline.partitions()):
-        run(pipeline.process(*found))
+        run(pipeline.process(found))
     emitted = {name for span in exporter.get_finished_spans() for name in span.attributes or ()}
     page = (Path(__file__).parents[2] / "docs/telemetry.md").read_text("utf-8")
     table = page.partition("| attribute | value |")[2].partition("\n\n")[0]

@@ -15,7 +15,7 @@ from inference_core import AgentMemoryStoreService, MemorySource, Origin, open_s
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.receipt import Receipt
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.server.api import routes
 from inference_core.server.identity.auth import Permission
 from inference_core.services.operations.receipts import keep_receipt

@@ -39,7 +39,7 @@ from inference_core.agents.checkpoints import open_checkpointer
 from inference_core.agents.streams import RunObserver
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.formats.chat_exports import OTHERS, thread_entries
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 

@@ -38,11 +38,10 @@ from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import Space
 from inference_core.memory.receipt import Receipt
 from inference_core.outbox.messages import Extraction
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Waiting
+from inference_core.outbox.outbox import Outbox, Waiting
 from inference_core.services.agent_memory_service import SyncMemoryService
 from inference_core.stores.factory import engine_of
-from inference_core.stores.indexing.snapshot import Snapshot
+from inference_core.stores.indexing.indexes import Snapshot
 from inference_core.telemetry import METRICS, traceparent
 from inference_core.testing import ScriptedChatModel
 
@@ -282,7 +281,7 @@ async def test_a_worker_goes_on_with_the_trace_in_which_a_message_came(
 
     def worked() -> ReadableSpan:
         for found in run(pipeline.partitions()):
-            run(pipeline.process(*found))
+            run(pipeline.process(found))
         (span,) = [one for one in exporter.get_finished_spans() if one.name == "process outbox"]
         return span
 
@@ -322,7 +321,7 @@ def test_messages_without_a_trace_are_stored_as_before(store: BaseStore):
     """Rows of the outbox have the field only where there is something in it; those without are read."""
     service = AgentMemoryStoreService(store)
     service.sync.add_messages(U, [HumanMessage("I live in Lisbon.", id="1")])
-    ((partition, _),) = run(Outbox(engine_of(store), service.scope.clock).partitions())
+    (partition,) = run(Outbox(engine_of(store), service.scope.clock).partitions())
     (row,) = run(engine_of(store).page([partition.messages], limit=5))
     assert "trace" not in row.value
     assert Waiting.of(row).trace is traceparent() is None

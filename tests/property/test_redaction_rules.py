@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from secret_texts import known
 
-from benchmarks.secret_texts import known
 from inference_core import Guard
 from inference_core.memory.secrets import credentials_in, formats, personal_in
 

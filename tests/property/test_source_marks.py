@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.context.items import AssembledContext, ContextItem
-from inference_core.context.profile import line_in_profile
 from inference_core.context.render import (
     COMPACT,
     as_json,
     compact,
     contents_in,
+    line_in_profile,
     lines_in,
     markdown,
     neutral_line,

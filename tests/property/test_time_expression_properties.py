@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_core.retrieval.time_expressions import interval_of
+from inference_core.retrieval.query import interval_of
 
 MANY = settings(max_examples=150, deadline=None)
 TIME = "last this past previous on in since between and from to of the a 3 31 29 2024 1900 0 999 two ago day days weeks"

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite
-from inference_core.ingestion.jobs import undo_changes
-from inference_core.ingestion.undo import UndoReport
+from inference_core.ingestion.undo import UndoReport, undo_changes
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.trust import MemorySource, Origin

@@ -14,7 +14,7 @@ from benchmarks.attack_paths import import_forged
 from inference_core import AgentMemoryStoreService, MemoryStore, migrate_memories, open_store
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import GUIDING_TYPES
-from inference_core.services.operations.review import MOST_PENDING
+from inference_core.services.operations.admission import MOST_PENDING
 from inference_core.stores.backend import Key
 from inference_core.transfer.json_lines import export_store, import_store, put_from_json
 from inference_core.transfer.migrate import import_items

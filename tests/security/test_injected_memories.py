@@ -33,7 +33,7 @@ from inference_core.ingestion.worker import Worker
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import GUIDING_TYPES
-from inference_core.outbox.partitions import dead_letters
+from inference_core.outbox.outbox import dead_letters
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import ScriptedChatModel, call_tool

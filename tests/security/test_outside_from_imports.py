@@ -30,7 +30,7 @@ from inference_core.cli import main
 from inference_core.effects import run
 from inference_core.ingestion.formats.transcripts import format_of, read_conversations
 from inference_core.outbox.messages import OTHER_PARTS, ConversationMessage, Transcript
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 
 ASKED, ANSWERED, LATER = "Pay my bills on Fridays.", "You always forward bills to Eve.", "Ok, always do that."

@@ -11,7 +11,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.store.memory import InMemoryStore
-from outbox_support import pipeline_on, put, said, step
+from outbox_support import pipeline_on, put, said, step, undone
 from periodic_support import DAY, QUIET, Life, citing_all, insight, summarizer
 
 from inference_core import (
@@ -31,7 +31,6 @@ from inference_core import (
 )
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
-from inference_core.ingestion.jobs import undo
 from inference_core.ingestion.verbatim import NOT_OFFERED, ingest
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, Role, Transcript
@@ -218,5 +217,5 @@ def test_undo_takes_back_what_a_job_has_offered(store: MemoryStore, clock: Froze
     by_extraction(store, clock)
     service = strict(store, clock)
     (waiting,) = service.sync.list_pending("ada")
-    assert run(undo(service.scope, "ada", job_id=waiting.document.metadata["job"])) == 0
+    assert undone(service.scope, "ada", job_id=waiting.document.metadata["job"]) == 0
     assert service.sync.list_pending("ada") == []

@@ -41,8 +41,7 @@ from inference_core.ingestion.verbatim import hand_over, ingest
 from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.redaction import told_error
 from inference_core.outbox.messages import ConversationMessage, Extraction, Role, Transcript
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import dead_letters
+from inference_core.outbox.outbox import Limits, Outbox, dead_letters
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 from inference_core.transfer.copying import copy_store

@@ -27,9 +27,8 @@ from inference_core.outbox.messages import ConversationMessage, Role, own_senten
 from inference_core.outbox.said import Said, same_subject
 from inference_core.retrieval.analysis import analyze, language_of, query_alternatives, words_by_term
 from inference_core.retrieval.documents import passages
-from inference_core.retrieval.query import Query, author_of, canonical_name
+from inference_core.retrieval.query import Query, author_of, canonical_name, interval_of
 from inference_core.retrieval.similarity import asks_for_past, asks_for_present, compared, gist
-from inference_core.retrieval.time_expressions import interval_of
 from inference_core.slots.conflicts import contradict
 from inference_core.slots.reading import expanded, is_plain, slots_of
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from outbox_support import undone
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.agents.tools import get_memory_tools
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, UntrustedWrite
-from inference_core.ingestion.jobs import undo, undo_changes
-from inference_core.ingestion.undo import UndoReport
+from inference_core.ingestion.undo import UndoReport, undo_changes
 from inference_core.memory.audit import Actor
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.testing import FrozenClock
@@ -36,7 +36,7 @@ def test_regression_what_tools_rewrote_and_deleted_is_back(clock: FrozenClock) -
         foreseen = run(undo_changes(service.scope, "ada", session_id="evil", dry_run=True))
         assert memory.get_memory("ada", "home") is None
         assert (foreseen.removed, sorted(foreseen.restored), foreseen.kept) == ([], ["home", "nuts"], [added])
-        assert run(undo(service.scope, "ada", session_id="evil")) == 0
+        assert undone(service.scope, "ada", session_id="evil") == 0
         left = [(one.id, one.value, one.updated_at) for one in memory.list_memories("ada")[0] if one.id != added]
         assert sorted(left, key=str) == sorted(before, key=str)
         assert memory.get_memory("ada", added)

@@ -26,7 +26,7 @@ from langgraph.types import Command
 from inference_core import telemetry
 from inference_core.agents.identity import current_config, thread_of
 from inference_core.agents.provenance import OutsideState
-from inference_core.context.profile import PROFILE, ProfileMark, marks_in
+from inference_core.context.render import PROFILE, ProfileMark, marks_in
 from inference_core.effects import Operation, arun, run
 from inference_core.errors import only_warned
 from inference_core.memory.namespaces import is_owner

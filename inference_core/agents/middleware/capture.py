@@ -37,9 +37,8 @@ from inference_core.errors import IdentityError, InferenceCoreError, InvalidInpu
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Worker, checked_extractor
 from inference_core.memory.namespaces import is_owner, owner_mark
-from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of
-from inference_core.outbox.outbox import Limits, Outbox, check_outbox
-from inference_core.outbox.partitions import Partition, noted_outside
+from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, noted_outside
+from inference_core.outbox.outbox import Limits, Outbox, Partition, check_outbox
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.window import Window, count_tokens, is_said_by_user
 from inference_core.stores.factory import any_engine_of

@@ -56,13 +56,20 @@ from inference_core.agents.provenance import (
     unseen_in,
 )
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, ContextEngineer, Pruning
-from inference_core.context.profile import DEFAULT_PROFILE_CHANGE, DEFAULT_PROFILE_TOKENS, fenced_profile
-from inference_core.context.render import COMPACT, FORMATS, XML, fenced
+from inference_core.context.render import (
+    COMPACT,
+    DEFAULT_PROFILE_CHANGE,
+    DEFAULT_PROFILE_TOKENS,
+    FORMATS,
+    XML,
+    fenced,
+    fenced_profile,
+)
 from inference_core.effects import patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.memory.namespaces import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
-from inference_core.outbox.partitions import noted_outside
+from inference_core.outbox.messages import noted_outside
 from inference_core.services.operations.prompt_context import PLACES, TurnContext, TurnOptions, build_turn_context
 from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings, policy_of
 from inference_core.short_term.window import last_of_user

@@ -35,7 +35,7 @@ from inference_core.outbox.messages import (
     Relation,
     mended,
 )
-from inference_core.retrieval.time_expressions import interval_of
+from inference_core.retrieval.query import interval_of
 
 MAX_MEMORIES: Final = 50
 """Memories taken from one answer."""

@@ -29,11 +29,10 @@ from inference_core.memory.text import canonical_text, digest_of, encode_json, m
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, Role, brings_outside, mended
-from inference_core.outbox.outbox import Claim, Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Claim, Outbox, Partition
 from inference_core.retrieval.analysis import analyze
+from inference_core.services.operations.admission import has_to_wait
 from inference_core.services.operations.recall import newest
-from inference_core.services.operations.save import has_to_wait
 from inference_core.services.operations.scope import MemoryScope, UserId, put_of, record_of
 from inference_core.stores.backend import Put, Write
 

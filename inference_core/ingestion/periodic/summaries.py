@@ -42,8 +42,7 @@ from inference_core.memory.text import canonical_text, moment_field, optional_te
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.messages import Candidate, Entity, Extraction, Role, mended, session_name, split_text
-from inference_core.outbox.outbox import Claim, Outbox
-from inference_core.outbox.partitions import Partition, Waiting
+from inference_core.outbox.outbox import Claim, Outbox, Partition, Waiting
 from inference_core.retrieval.analysis import analyze
 from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, UserId, records_of

@@ -12,8 +12,7 @@ from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.periodic.insights import InsightWork, ModelInsights
 from inference_core.ingestion.periodic.summaries import SessionWork, Summarizer
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Extraction, Role
-from inference_core.outbox.outbox import Claim, Outbox
-from inference_core.outbox.partitions import INSIGHTS, SESSIONS, Partition
+from inference_core.outbox.outbox import INSIGHTS, SESSIONS, Claim, Outbox, Partition
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Write
 

@@ -6,20 +6,18 @@ are off by default. Settings show no API keys; a change that clients may not mak
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from operator import itemgetter
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
 from fastapi import FastAPI, Query, Request
-from fastapi.routing import APIRoute
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from inference_core.clock import aware
 from inference_core.context.engineer import EVERYTHING
@@ -27,12 +25,12 @@ from inference_core.context.items import ContextItem
 from inference_core.effects import arun
 from inference_core.memory.text import MAX_LABEL_BYTES
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.messages import NO_THREAD
-from inference_core.outbox.partitions import Partition, Waiting, marks_of
+from inference_core.outbox.messages import NO_THREAD, marks_of
+from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.server.api import wire
 from inference_core.server.api.routes import Call, Caller, Route, route
 from inference_core.server.identity.auth import Permission, path_of
-from inference_core.server.problems import MEDIA_TYPE, Refusal
+from inference_core.server.problems import Problem, Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.context_builder import (
     AssociatedMemories,
@@ -49,9 +47,10 @@ from inference_core.services.operations.tuning import tune, tuned
 from inference_core.settings import MemorySettings
 
 AIRI_ROUTES: Final = list[Route]()
+# Their errors are AIRI's, not those that openapi.json promises.
+_route: Final = partial(route, table=AIRI_ROUTES, include_in_schema=False)
 PREFIX: Final = "/api/"
 _UNAUTHENTICATED, _FORBIDDEN = 401, 403
-_OF_BODY: Final = ("content-length", "content-type")
 _MOST_TOKENS: Final = 1_000_000
 _SET_BY: Final = {
     **dict.fromkeys(("llmProvider", "llmModel"), "AGENT_MEMORY_MODEL"),
@@ -92,10 +91,7 @@ def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySet
     )
     everything = ContextBuilder(service, sources, engineer=EVERYTHING)
     app.state.airi = Airi(ContextBuilder(service), everything, settings)
-    for one in app.routes:
-        if isinstance(one, APIRoute) and one.path.startswith(PREFIX):
-            one.include_in_schema = False  # their errors are AIRI's, not those that openapi.json promises
-    app.add_middleware(_Errors)
+    app.state.form_of_errors = _error
 
 
 class _Said(BaseModel):
@@ -121,13 +117,13 @@ class _Question(_Said):
     message: str | None = Field(None, max_length=wire.MAX_QUERY)
 
 
-@route("POST", "/api/messages", Permission.WRITE, table=AIRI_ROUTES)
+@_route("POST", "/api/messages", Permission.WRITE)
 async def ingest_message(call: Caller, body: _Message) -> dict[str, Any]:
     """Takes in a message of the user."""
     return await _said(call, body, HumanMessage(body.content, id=str(uuid4())), {"content": body.content})
 
 
-@route("POST", "/api/completions", Permission.WRITE, table=AIRI_ROUTES)
+@_route("POST", "/api/completions", Permission.WRITE)
 async def ingest_completion(call: Caller, body: _Completion) -> dict[str, Any]:
     """Takes in an answer of the model."""
     told = {"prompt": body.prompt, "response": body.response}
@@ -142,7 +138,7 @@ async def _said(call: Call, body: _Said, message: HumanMessage | AIMessage, told
     return {"id": message.id, **told, **rest}
 
 
-@route("GET", "/api/context", Permission.READ, table=AIRI_ROUTES)
+@_route("GET", "/api/context", Permission.READ)
 async def get_airi_context(
     call: Caller, request: Request, message: Annotated[str | None, Query(max_length=wire.MAX_QUERY)] = None
 ) -> str | None:
@@ -150,7 +146,7 @@ async def get_airi_context(
     return await _context(call, request, message)
 
 
-@route("POST", "/api/context", Permission.WRITE, table=AIRI_ROUTES)
+@_route("POST", "/api/context", Permission.WRITE)
 async def post_airi_context(call: Caller, request: Request, body: _Question) -> str | None:
     """Takes in a message, and returns a context for it, as text."""
     if body.message and body.message.strip():
@@ -164,7 +160,7 @@ async def _context(call: Call, request: Request, message: str | None) -> str | N
     return (await airi.builder.build(call.user, asked, max_tokens=settings.max_tokens)).text or None
 
 
-@route("POST", "/api/context/structured", Permission.READ, table=AIRI_ROUTES)
+@_route("POST", "/api/context/structured", Permission.READ)
 async def build_structured_context(call: Caller, request: Request, body: _Question) -> dict[str, Any]:
     """What a context for a message is made of."""
     airi: Airi = request.app.state.airi
@@ -218,7 +214,7 @@ async def build_structured_context(call: Caller, request: Request, body: _Questi
     }
 
 
-@route("GET", "/api/conversations", Permission.READ, table=AIRI_ROUTES)
+@_route("GET", "/api/conversations", Permission.READ)
 async def get_conversations(
     call: Caller,
     limit: Annotated[int, Query(ge=1, le=MAX_KEPT)] = 10,
@@ -248,7 +244,7 @@ async def get_conversations(
     return {"messages": told, "hasMore": len(matching) > len(told), "nextCursor": first, "modelName": modelName}
 
 
-@route("GET", "/api/queue/status", Permission.READ, table=AIRI_ROUTES)
+@_route("GET", "/api/queue/status", Permission.READ)
 async def get_queue_status(call: Caller) -> dict[str, int]:
     """How many of the user's messages wait, and how many have become memories or failed."""
     place, engine = Partition.of(call.user, call.scope.namespaces), call.scope.engine
@@ -258,13 +254,13 @@ async def get_queue_status(call: Caller) -> dict[str, int]:
     return {"waiting": waiting, "active": 0, "completed": max(0, taken_in - waiting - failed), "failed": failed}
 
 
-@route("GET", "/api/settings", Permission.READ, table=AIRI_ROUTES)
+@_route("GET", "/api/settings", Permission.READ)
 async def get_settings(request: Request) -> dict[str, Any]:
     """The settings. Keys are never told."""
     return _told(await _settings(request))
 
 
-@route("POST", "/api/settings", Permission.ADMIN, table=AIRI_ROUTES)
+@_route("POST", "/api/settings", Permission.ADMIN)
 async def change_settings(request: Request, body: dict[str, Any]) -> dict[str, str]:
     """Changes what is harmless, for all servers and workers of the store; null takes a change back.
 
@@ -281,20 +277,20 @@ async def change_settings(request: Request, body: dict[str, Any]) -> dict[str, s
     return {"status": "success", "message": "Settings updated"}
 
 
-@route("GET", "/api/settings/regeneration-status", Permission.READ, table=AIRI_ROUTES)
+@_route("GET", "/api/settings/regeneration-status", Permission.READ)
 async def get_regeneration_status() -> dict[str, Any]:
     """Embeddings are made again only by ``inference-core reembed``, never by a server."""
     numbers = ("totalItems", "processedItems", "avgBatchTimeMs", "lastBatchTimeMs", "currentBatchSize")
     return {"isRegenerating": False, "progress": 100, **dict.fromkeys(numbers, 0), "estimatedTimeRemaining": None}
 
 
-@route("GET", "/api/test-conn", Permission.READ, table=AIRI_ROUTES)
+@_route("GET", "/api/test-conn", Permission.READ)
 async def test_connection() -> dict[str, str]:
     """Says that the key is valid."""
     return {"status": "authenticated", "timestamp": _now(), "message": "API key is valid"}
 
 
-@route("GET", "/api/health", None, table=AIRI_ROUTES)
+@_route("GET", "/api/health", None)
 async def get_airi_health() -> dict[str, str]:
     """Says that the process answers."""
     return {"status": "ok", "timestamp": _now()}
@@ -354,45 +350,14 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-class _Errors:
-    """Turns problems under ``/api`` into AIRI's errors: its client expects 401 for no key, and 403 for a wrong one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not path_of(scope).startswith(PREFIX):
-            await self._app(scope, receive, send)
-            return
-        began: Message | None = None
-        parts = list[bytes]()
-
-        async def told(message: Message) -> None:
-            nonlocal began
-            if message["type"] == "http.response.start":
-                if Headers(raw=message["headers"]).get("content-type") == MEDIA_TYPE:
-                    began = message
-                    return
-            elif began is not None:
-                parts.append(message.get("body", b""))
-                if not message.get("more_body"):
-                    kept = {name: one for name, one in Headers(raw=began["headers"]).items() if name not in _OF_BODY}
-                    answer = _error(scope, began["status"], b"".join(parts))
-                    answer.headers.update(kept)
-                    await answer(scope, receive, send)
-                return
-            await send(message)
-
-        await self._app(scope, receive, told)
-
-
-def _error(scope: Scope, status: int, body: bytes) -> JSONResponse:
-    found = json.loads(body)
+def _error(scope: Scope, told: Problem) -> JSONResponse | None:
+    """AIRI's form of a problem under ``/api``: its client expects 401 for no key, and 403 for a wrong one."""
+    if not path_of(scope).startswith(PREFIX):
+        return None
     has_key = any(name == b"authorization" for name, _ in scope["headers"])
-    if status == _UNAUTHENTICATED:
+    if told.status == _UNAUTHENTICATED:
         error = "Invalid API key" if has_key else "API key required"
         return JSONResponse({"error": error}, _FORBIDDEN if has_key else _UNAUTHENTICATED)
-    faults = "; ".join(f"{one['location']}: {one['message']}" for one in found.get("errors", ()))
-    details = faults or found.get("detail")
-    error = found.get("detail") or found["title"]
-    return JSONResponse({"error": error, **({"details": details} if details != error else {})}, status)
+    faults = "; ".join(f"{one.location}: {one.message}" for one in told.errors or ())
+    details, error = faults or told.detail, told.detail or told.title
+    return JSONResponse({"error": error, **({"details": details} if details != error else {})}, told.status)

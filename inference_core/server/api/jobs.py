@@ -38,7 +38,8 @@ from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import JOBS_ROOT, PORTIONS, Namespace, encode_label
 from inference_core.memory.record import MemoryPage, MemoryStoreDocument
 from inference_core.memory.text import encode_json
-from inference_core.server.api.wire import Forgetting, Memory, NewMemory, Saved
+from inference_core.memory.wire import Memory
+from inference_core.server.api.wire import Forgetting, NewMemory, Saved
 from inference_core.server.problems import Refusal, problem_of, status_of, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.list import list_memories

@@ -6,18 +6,18 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute
 
 from inference_core import __version__
 from inference_core.effects import arun
@@ -27,7 +27,8 @@ from inference_core.lifecycle.archive import forgotten, restore
 from inference_core.lifecycle.forgetting import ForgettingPolicy, forget
 from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox import partitions
+from inference_core.memory.wire import Memory, memories_of
+from inference_core.outbox import outbox as queue
 from inference_core.server import problems
 from inference_core.server.api import wire
 from inference_core.server.api.jobs import BEAT_S, TELL_S, Jobs, Kind, StoredJob, save_each
@@ -51,6 +52,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 READY_S: Final = 1.0
+_PROBLEM: Final = {
+    "description": "An error.",
+    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
 _VERSION: Final = re.compile(r'"([0-9]{1,18})"\Z')
 
 
@@ -71,30 +76,48 @@ class Needs:
             raise Refusal(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One route: its method and path, who may use it, and what answers. ``options`` are FastAPI's."""
-
-    method: str
-    path: str
-    permission: Permission | None
-    endpoint: Callable[..., Awaitable[Any]]
-    options: dict[str, Any]
-
-
+Route = APIRoute
 ROUTES: Final = list[Route]()
 
 
 def route(
-    method: str, path: str, permission: Permission | None, *, table: list[Route] = ROUTES, **options: Any
+    method: str,
+    path: str,
+    permission: Permission | None,
+    *,
+    table: list[Route] = ROUTES,
+    kind: type[Route] = Route,
+    responses: Mapping[int | str, Any] = MappingProxyType({}),
+    **options: Any,
 ) -> Callable[[F], F]:
-    """Adds a function to a ``table`` of routes. ``permission`` None makes it public; the gate's `PUBLIC` lists it."""
+    """Adds a function to a ``table`` of routes, which any number of applications share.
+
+    ``permission`` None makes it public; the gate's `PUBLIC` lists it. ``responses`` and ``options`` are FastAPI's.
+    """
 
     def add(endpoint: F) -> F:
-        table.append(Route(method, path, permission, endpoint, options))
+        table.append(
+            kind(
+                path,
+                endpoint,
+                methods=[method],
+                operation_id=endpoint.__name__,
+                dependencies=[Depends(Needs(permission))],
+                openapi_extra={"security": [{"key": [permission.value]}] if permission else []},
+                responses={"default": _PROBLEM, **responses},
+                **options,
+            )
+        )
         return endpoint
 
     return add
+
+
+def needed(one: BaseRoute) -> Permission | None:
+    """The permission that a route needs; None: it is public, or does not say."""
+    asked = one.dependant.dependencies if isinstance(one, Route) else ()
+    found = [*(each.call for each in asked), getattr(getattr(one, "endpoint", None), "needs", None)]
+    return next((each.permission for each in found if isinstance(each, Needs)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,43 +166,12 @@ async def call_of(
     )
 
 
-class QuickRoute(APIRoute):
-    """A route with a fast path, for endpoints that take a `Call`, or a `Call` and a body, and return a model.
-
-    It bypasses FastAPI if the request is valid and allowed, as resolving dependencies takes about as long as a recall.
-    FastAPI describes the route, and answers all other requests.
-    """
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
-        asked = [one.call for one in self.dependant.dependencies]
-        needs = next((one for one in asked if isinstance(one, Needs)), None)
-        self._permission = needs and needs.permission
-        hints = get_type_hints(endpoint)
-        body: Any = hints.pop("body", None)
-        result: Any = hints.pop("return", None)
-        is_model = isinstance(result, type) and issubclass(result, BaseModel)
-        self._is_quick = is_model and hints == {"call": Call} and bool(self._permission) and asked == [needs, call_of]
-        self._body: type[BaseModel] | None = body
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers the request, on the fast path if it can."""
-        state, body = scope.get("state", {}), None
-        is_quick = self._is_quick and "body" in state and self._permission in state["principal"].permissions
-        if is_quick and self._body:
-            is_quick = (b"content-type", b"application/json") in scope["headers"]
-            with suppress(ValidationError):
-                body = self._body.model_validate_json(state["body"]) if is_quick else None
-        if not is_quick or scope["method"] not in (self.methods or ()) or (self._body and body is None):
-            await super().handle(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        call = await call_of(request)
-        found: BaseModel = await (self.endpoint(call) if body is None else self.endpoint(call, body))
-        content = type(found).__pydantic_serializer__.to_json(found)
-        await Response(content, self.status_code or 200, media_type="application/json")(scope, receive, send)
+async def service_of(request: Request) -> AgentMemoryStoreService:
+    """The service that the application serves."""
+    return request.app.state.service
 
 
+Service = Annotated[AgentMemoryStoreService, Depends(service_of)]
 Caller = Annotated[Call, Depends(call_of)]
 MemoryId = Annotated[
     str,
@@ -208,9 +200,8 @@ async def get_health() -> wire.Status:
 
 
 @route("GET", "/readyz", None)
-async def get_readiness(request: Request) -> wire.Status:
+async def get_readiness(service: Service) -> wire.Status:
     """Says that the store answers within a second, and takes writes as far as the last one tells."""
-    service: AgentMemoryStoreService = request.app.state.service
     engine = service.scope.engine
 
     async def look() -> None:
@@ -275,7 +266,7 @@ async def list_memories(
         created_after=created_after,
         created_before=created_before,
     )
-    return wire.MemoryList(memories=wire.memories_of(page), next_cursor=page.next_cursor, total=total)
+    return wire.MemoryList(memories=memories_of(page), next_cursor=page.next_cursor, total=total)
 
 
 @route("POST", "/v1/memories/search", Permission.READ)
@@ -287,7 +278,7 @@ async def search_memories(call: Caller, body: wire.Question) -> wire.Found:
 @route("GET", "/v1/memories/{memory_id}", Permission.READ, responses={304: {"description": "It has not changed."}})
 async def get_memory(
     call: Caller, memory_id: MemoryId, response: Response, if_none_match: Annotated[str | None, Header()] = None
-) -> wire.Memory:
+) -> Memory:
     """One memory, with its version as ETag."""
     memory = await _get(call, memory_id, response)
     if if_none_match is not None and if_none_match.strip() in ("*", response.headers["ETag"]):
@@ -317,7 +308,7 @@ async def put_memory(
 @route("PATCH", "/v1/memories/{memory_id}", Permission.WRITE)
 async def update_memory(
     call: Caller, memory_id: MemoryId, body: wire.MemoryChange, response: Response, if_match: IfMatch = None
-) -> wire.Memory:
+) -> Memory:
     """Changes the given fields of a memory."""
     expected = await _expected(call, memory_id, if_match)
     if not await call.run(update, memory_id, expected_version=expected, **body.arguments()):
@@ -338,13 +329,13 @@ async def delete_memory(
         raise MemoryNotFound(memory_id)
 
 
-async def _get(call: Call, memory_id: str, response: Response) -> wire.Memory:
+async def _get(call: Call, memory_id: str, response: Response) -> Memory:
     """The memory, whose version becomes the ETag of ``response``. Raises MemoryNotFound."""
     document = await call.run(memories.get, memory_id)
     if document is None:
         raise MemoryNotFound(memory_id)
     response.headers["ETag"] = f'"{document.version}"'
-    return wire.Memory.of(document)
+    return Memory.of(document)
 
 
 async def _expected(call: Call, memory_id: str, if_match: str | None) -> int | None:
@@ -416,7 +407,7 @@ async def get_history(call: Caller, memory_id: MemoryId) -> wire.History:
     found = await call.run(memories.history, memory_id)
     if not found:
         raise MemoryNotFound(memory_id)
-    return wire.History(memories=wire.memories_of(found))
+    return wire.History(memories=memories_of(found))
 
 
 @route("GET", "/v1/memories/{memory_id}/why", Permission.READ)
@@ -426,9 +417,9 @@ async def get_why(call: Caller, memory_id: MemoryId, cursor: Cursor = None, limi
     if found.memory is None and found.removed is None and not found.receipts:
         raise MemoryNotFound(memory_id)
     return wire.Reasons(
-        memory=found.memory and wire.Memory.of(found.memory),
+        memory=found.memory and Memory.of(found.memory),
         removed=found.removed and wire.Forgotten.of(found.removed),
-        earlier=wire.memories_of(found.earlier),
+        earlier=memories_of(found.earlier),
         receipts=[one.to_value() | {"id": one.id} for one in found.receipts],
         next_cursor=found.receipts.next_cursor,
     )
@@ -487,7 +478,7 @@ async def export_memories(call: Caller) -> StreamingResponse:
         found, written = page, 0
         while True:
             for one in found:
-                yield wire.Memory.of(one).model_dump_json() + "\n"
+                yield Memory.of(one).model_dump_json() + "\n"
             written += len(found)
             if found.next_cursor is None:
                 break
@@ -512,7 +503,7 @@ async def list_forgotten(call: Caller) -> wire.ForgottenList:
 
 
 @route("POST", "/v1/forgotten/{memory_id}/restore", Permission.WRITE)
-async def restore_memory(call: Caller, memory_id: MemoryId) -> wire.Memory:
+async def restore_memory(call: Caller, memory_id: MemoryId) -> Memory:
     """Restores a forgotten or deleted memory, with its id and history; 409 if another one has the id by now."""
     report = await call.run(restore, [memory_id])
     if report.taken:
@@ -520,7 +511,7 @@ async def restore_memory(call: Caller, memory_id: MemoryId) -> wire.Memory:
     document = await call.run(memories.get_of_any_agent, memory_id)
     if document is None or report.missing:
         raise MemoryNotFound(memory_id)
-    return wire.Memory.of(document)
+    return Memory.of(document)
 
 
 @route("GET", "/v1/pending", Permission.READ)
@@ -532,13 +523,13 @@ async def list_pending(call: Caller, session_id: str | None = None) -> wire.Pend
 
 
 @route("POST", "/v1/pending/{memory_id}/approve", Permission.REVIEW)
-async def approve_pending(call: Caller, memory_id: MemoryId, body: wire.Approval) -> wire.Memory:
+async def approve_pending(call: Caller, memory_id: MemoryId, body: wire.Approval) -> Memory:
     """Makes a pending memory one that the user has stated. Give the permission to an application, never to an agent."""
     approved = await call.run(review.approve_pending, memory_id, body.edit, by=call.scope.actor.id)
     document = await call.run(memories.get_of_any_agent, memory_id) if approved else None
     if document is None:
         raise MemoryNotFound(memory_id)
-    return wire.Memory.of(document)
+    return Memory.of(document)
 
 
 @route("POST", "/v1/pending/{memory_id}/reject", Permission.REVIEW, status_code=204)
@@ -658,43 +649,34 @@ async def _job(call: Call, request: Request, job_id: str) -> StoredJob:
 
 
 @route("GET", "/v1/admin/users", Permission.ADMIN)
-async def get_users(request: Request, cursor: str | None = None, limit: Limit = 50) -> wire.Users:
+async def get_users(service: Service, cursor: str | None = None, limit: Limit = 50) -> wire.Users:
     """Users by id, with their numbers of memories."""
-    service: AgentMemoryStoreService = request.app.state.service
     page = await asyncio.to_thread(list_users, service.store, limit=limit, after=cursor)
     return wire.Users(users=[wire.User.model_validate(one) for one in page], next_cursor=page.next_cursor)
 
 
 @route("GET", "/v1/admin/queue", Permission.ADMIN)
-async def get_queue(request: Request) -> wire.Queue:
+async def get_queue(service: Service) -> wire.Queue:
     """How many messages of all users wait, for how long the oldest (seconds), and how many have failed."""
-    service: AgentMemoryStoreService = request.app.state.service
-    found = await arun(partitions.status(service.scope.engine, service.scope.clock), service.timeout)
+    found = await arun(queue.status(service.scope.engine, service.scope.clock), service.timeout)
     return wire.Queue.model_validate(found)
 
 
 @route("GET", "/v1/admin/dead-letters", Permission.ADMIN)
-async def get_dead_letters(request: Request) -> wire.DeadLetters:
+async def get_dead_letters(service: Service) -> wire.DeadLetters:
     """The messages that no memories could be made of, and why."""
-    service: AgentMemoryStoreService = request.app.state.service
-    found = await arun(partitions.dead_letters(service.scope.engine), service.timeout)
+    found = await arun(queue.dead_letters(service.scope.engine), service.timeout)
     return wire.DeadLetters(dead=[wire.DeadLetter.of(one) for one in found])
 
 
 @route("POST", "/v1/admin/dead-letters/retry", Permission.ADMIN)
-async def retry_dead_letters(request: Request, body: wire.Letters) -> wire.Count:
+async def retry_dead_letters(service: Service, body: wire.Letters) -> wire.Count:
     """Puts failed messages back into the outbox; without keys, all."""
-    service: AgentMemoryStoreService = request.app.state.service
     engine, clock = service.scope.engine, service.scope.clock
-    return wire.Count(count=await arun(partitions.retry(engine, clock, body.keys), service.timeout))
+    return wire.Count(count=await arun(queue.retry(engine, clock, body.keys), service.timeout))
 
 
 @route("POST", "/v1/admin/dead-letters/drop", Permission.ADMIN)
-async def drop_dead_letters(request: Request, body: wire.Letters) -> wire.Count:
+async def drop_dead_letters(service: Service, body: wire.Letters) -> wire.Count:
     """Permanently removes failed messages; without keys, all."""
-    service: AgentMemoryStoreService = request.app.state.service
-    return wire.Count(count=await arun(partitions.drop(service.scope.engine, body.keys), service.timeout))
-
-
-ALL_ROUTES: Final = ROUTES
-"""`ROUTES` with those of this module: importing it adds them."""
+    return wire.Count(count=await arun(queue.drop(service.scope.engine, body.keys), service.timeout))

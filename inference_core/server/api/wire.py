@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_core.lifecycle.forgetting import DEFAULT_BELOW, ForgettingReport
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryStoreDocument, PendingMemory, RecalledMemories
-from inference_core.memory.text import MAX_CONTENT_BYTES, moment_field, share_field, text_field, texts_field
+from inference_core.memory.record import DEFAULT_IMPORTANCE, PendingMemory, RecalledMemories
+from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox import partitions
+from inference_core.memory.wire import Memory, memories_of
+from inference_core.outbox import outbox as queue
 from inference_core.server.problems import Problem
 from inference_core.services.operations.delete import ForgottenMemory
 from inference_core.services.operations.prompt_context import DEFAULT_MAX_MEMORIES, DEFAULT_MAX_TOKENS
@@ -94,97 +94,11 @@ class Question(Body):
     min_relevance: Share = 0.0
 
 
-class Source(BaseModel):
-    """Where a memory comes from."""
-
-    origin: str
-    thread_id: str | None = None
-    message_ids: list[str] = []
-    tool: str | None = None
-
-
-class Link(BaseModel):
-    """What a memory shares with another one, or with the query if there is no memory_id."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    entity: str
-    memory_id: str | None
-
-
-class Memory(BaseModel):
-    """A memory. ``version`` is also its ETag; score and relevance are those of a search."""
-
-    id: str
-    version: int
-    content: str
-    memory_type: str
-    category: str
-    topic: str | None
-    session_id: str | None
-    agent_name: str | None
-    tags: list[str]
-    importance: float
-    pinned: bool
-    extra_metadata: dict[str, Any]
-    source: Source
-    trust: int = Field(description="0: from a tool, a document or the web; 1: inferred by an agent; 2: stated.")
-    valid_from: datetime | None
-    valid_to: datetime | None
-    expires_at: datetime | None
-    supersedes: list[str]
-    superseded_by: str | None
-    created_at: datetime | None
-    updated_at: datetime | None
-    score: float | None = None
-    relevance: float | None = Field(None, description="From 0 to 1: how likely it answers the query.")
-    explanation: dict[str, float] | None = None
-    links: list[Link] = []
-
-    @classmethod
-    def of(cls, document: MemoryStoreDocument) -> Memory:
-        """The memory for a response."""
-        value = document.value
-        source = MemorySource.from_value(value.get("source") or {})
-        return cls(
-            id=document.id,
-            version=document.version,
-            content=document.content,
-            memory_type=document.memory_type or "",
-            category=document.memory_category or "",
-            topic=document.topic,
-            session_id=text_field(value, "session_id"),
-            agent_name=text_field(value, "agent_name"),
-            tags=list(texts_field(value, "tags")),
-            importance=share_field(value, "importance", DEFAULT_IMPORTANCE),
-            pinned=value.get("pinned") is True,
-            extra_metadata=document.metadata,
-            source=Source(
-                origin=source.origin.value,
-                thread_id=source.thread_id,
-                message_ids=list(source.message_ids),
-                tool=source.tool,
-            ),
-            trust=int(value.get("trust", source.trust)),
-            valid_from=moment_field(value, "valid_from"),
-            valid_to=moment_field(value, "valid_to"),
-            expires_at=moment_field(value, "expires_at"),
-            supersedes=list(texts_field(value, "supersedes")),
-            superseded_by=text_field(value, "superseded_by"),
-            created_at=document.created_at,
-            updated_at=document.updated_at,
-            score=document.score,
-            relevance=document.relevance,
-            explanation=document.explanation,
-            links=list(map(Link.model_validate, document.links)),
-        )
-
-
 class SavedMemory(Memory):
     """A memory that was saved. ``was_stored``: it had been saved before. ``redacted``: kinds of secrets left out."""
 
     was_stored: bool = False
-    redacted: list[str] = []
+    redacted: list[str] = Field([])
 
 
 class MemoryList(BaseModel):
@@ -226,11 +140,6 @@ class Version(BaseModel):
     """The package's version."""
 
     version: str
-
-
-def memories_of(documents: Iterable[MemoryStoreDocument]) -> list[Memory]:
-    """The memories for a response."""
-    return list(map(Memory.of, documents))
 
 
 class NewMemories(Body):
@@ -466,7 +375,7 @@ class DeadLetter(BaseModel):
     tries: int
 
     @classmethod
-    def of(cls, one: partitions.DeadMessage) -> DeadLetter:
+    def of(cls, one: queue.DeadMessage) -> DeadLetter:
         """The message for a response."""
         return cls(key=one.key, user_id=one.partition.user_id, text=one.text, reason=one.reason, tries=one.tries)
 

@@ -29,7 +29,7 @@ from inference_core.server.identity.auth import (
     is_page,
     path_of,
 )
-from inference_core.server.problems import Refusal, name_of, problem, status_of
+from inference_core.server.problems import Refusal, answer, name_of, problem_of, status_of
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MCP_PATH: Final = "/mcp"
@@ -99,7 +99,7 @@ class Gate:
             return
         has_begun = False
 
-        async def answer(message: Message) -> None:
+        async def send_safely(message: Message) -> None:
             nonlocal has_begun
             if message["type"] == "http.response.start":
                 has_begun = True
@@ -110,22 +110,23 @@ class Gate:
 
         try:
             receive = await self._admitted(scope, receive)
-            await self._app(scope, receive, answer)
+            await self._app(scope, receive, send_safely)
         except Refusal as error:
-            await error.response()(scope, receive, answer)
+            await error.response(scope)(scope, receive, send_safely)
         except InferenceCoreError as error:  # of the check of a key; routes have handlers of their own
             _LOG.warning("The key of a request was not checked: %s", without_quotes(error))
-            await problem(status_of(type(error)), name_of(type(error)))(scope, receive, answer)
+            told = problem_of(status_of(type(error)), name_of(type(error)))
+            await answer(scope, told)(scope, receive, send_safely)
         except Exception as error:  # noqa: BLE001 - the last resort: its text may quote memories, and is not told
             place = extract_tb(error.__traceback__)[-1]
             route = getattr(scope.get("route"), "path", "?")  # the pattern of the path, not what was filled in
             _LOG.error("%s %s failed at %s:%s: %s", scope["method"], route, place.filename, place.lineno,
                        without_quotes(error))  # fmt: skip
             if not has_begun:
-                await problem(500, "internal-error")(scope, receive, answer)
+                await answer(scope, problem_of(500, "internal-error"))(scope, receive, send_safely)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> Receive:
-        """Puts the sender, the user and the body into the request's state; returns what then receives the body.
+        """Puts the sender and the user into the request's state; returns what then receives the body.
 
         Raises Refusal, StoreUnavailable.
         """
@@ -182,7 +183,7 @@ class Gate:
         )
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """Reads the body into the request's state; returns what then receives it once more.
+        """Reads the body; returns what then receives it once more.
 
         Raises Refusal if it is too large, or takes longer than `BODY_S` seconds.
         """
@@ -204,7 +205,6 @@ class Gate:
         except TimeoutError as error:
             raise Refusal(408, "body-too-slow", headers={"Connection": "close"}) from error
         body, waiting = b"".join(parts), True
-        scope.setdefault("state", {})["body"] = body
 
         async def replay() -> Message:
             nonlocal waiting

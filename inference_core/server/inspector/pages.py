@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
@@ -24,14 +25,14 @@ from inference_core.lifecycle.erasing import NO_CHECKPOINTS, NO_OUTBOX, NOT_OURS
 from inference_core.memory.namespaces import ITEMS, PLACES, encode_label
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import CITES, MemoryStoreDocument, neighbours_of, why_invalid
-from inference_core.memory.text import moment_field, text_field, texts_field, word_changes
-from inference_core.memory.trust import MemorySource, Origin
+from inference_core.memory.text import text_field, texts_field, word_changes
+from inference_core.memory.trust import Origin
 from inference_core.memory.types import MEMORY_TYPES
-from inference_core.outbox import partitions
+from inference_core.memory.wire import Memory
+from inference_core.outbox import outbox as queue
 from inference_core.server.api.jobs import Jobs
 from inference_core.server.api.wire import Erasure
 from inference_core.server.identity.auth import LASTS_S, PREFIX, Permission, cookie_name
-from inference_core.server.inspector.drawing import dumps
 from inference_core.server.inspector.screens import (
     OF_USER,
     SCREENS,
@@ -43,6 +44,7 @@ from inference_core.server.inspector.screens import (
     asset,
     check_origin,
     checked_form,
+    dumps,
     form_of,
     page,
     plain_page,
@@ -67,6 +69,7 @@ _NODES: Final = 50
 _NEWEST: Final = 2_000
 _VERSIONS: Final = 12
 _CHANGES: Final = 12
+_TIMES: Final = ("valid_from", "valid_to", "expires_at", "created_at", "updated_at")
 _MEDIA: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
@@ -77,24 +80,22 @@ def cut(text: str, most: int = _SHORT) -> str:
 
 def brief(look: Look, document: MemoryStoreDocument, most: int = _SHORT) -> dict[str, Any]:
     """A memory as screens show it. ``state`` is None while it holds, else why it does not."""
-    value = document.value
-    source = MemorySource.from_value(value.get("source") or {})
-    times = {name: moment_field(value, name) for name in ("valid_from", "valid_to", "expires_at")}
-    times |= {"created_at": document.created_at, "updated_at": document.updated_at}
+    memory, source = Memory.of(document), document.source
+    times: dict[str, datetime | None] = {name: getattr(memory, name) for name in _TIMES}
     return {
-        "id": document.id,
-        "version": document.version,
-        "content": cut(document.content, most),
-        "type": document.memory_type or "",
-        "category": document.memory_category or "",
-        "topic": document.topic and cut(document.topic),
-        "tags": [cut(tag, 40) for tag in texts_field(value, "tags")[:8]],
-        "agent": text_field(value, "agent_name"),
-        "session": text_field(value, "session_id"),
-        "pinned": value.get("pinned") is True,
+        "id": memory.id,
+        "version": memory.version,
+        "content": cut(memory.content, most),
+        "type": memory.memory_type,
+        "category": memory.category,
+        "topic": memory.topic and cut(memory.topic),
+        "tags": [cut(tag, 40) for tag in memory.tags[:8]],
+        "agent": memory.agent_name,
+        "session": memory.session_id,
+        "pinned": memory.pinned,
         "source": {"origin": source.origin.value, "thread": source.thread_id, "tool": source.tool}
         | {"approved_by": source.approved_by},
-        "state": why_invalid(value, look.scope.clock.now()),
+        "state": why_invalid(document.value, look.scope.clock.now()),
         **{name: moment and in_zone(moment, look.scope.zone).isoformat() for name, moment in times.items()},
     }
 
@@ -396,8 +397,8 @@ async def audit(look: Looking, memory: str = "", after: str | None = None) -> di
 async def outbox(look: Looking) -> dict[str, Any]:
     """How many messages of all users wait to become memories, and those that failed."""
     engine, clock = look.scope.engine, look.scope.clock
-    state = await arun(partitions.status(engine, clock), look.timeout)
-    found = await arun(partitions.dead_letters(engine, _PAGE), look.timeout)
+    state = await arun(queue.status(engine, clock), look.timeout)
+    found = await arun(queue.dead_letters(engine, _PAGE), look.timeout)
     letters = [
         {"key": one.key, "user": one.partition.user_id, "text": cut(one.text, 400), "tries": one.tries}
         | {"reason": cut(one.reason, 400)}
@@ -487,9 +488,9 @@ async def settle(look: Look, form: Form) -> str:
     keys = [form["key"]] if form.get("key") else None
     engine = look.scope.engine
     if form.get("do") == "retry":
-        done = await arun(partitions.retry(engine, look.scope.clock, keys), look.timeout)
+        done = await arun(queue.retry(engine, look.scope.clock, keys), look.timeout)
     elif form.get("do") == "drop":
-        done = await arun(partitions.drop(engine, keys), look.timeout)
+        done = await arun(queue.drop(engine, keys), look.timeout)
     else:
         raise Refusal(422, "invalid-input", "Say whether to retry or to drop")
     said = {"retry": "retried", "drop": "dropped"}[form["do"]] if done else "gone"

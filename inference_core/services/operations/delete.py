@@ -7,11 +7,11 @@ it went. What somebody deleted has an expiry, at which the store removes it. Ear
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
@@ -45,14 +45,13 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.stores.backend import Check, Cursor, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.versions import State, last_end, states_in, versions_key
+from inference_core.stores.governance.versions import last_end, states_in, versions_key
 from inference_core.stores.maintenance import Usage, usage_put
 
 PORTION: Final = 500
 DELETED: Final = "deleted"
 """The reason of what somebody deleted."""
 _NOTE: Final = "_forgotten"
-_EARLIER: Final = "earlier"
 
 
 @operation("delete_memory", needs=SpaceRole.WRITE)
@@ -259,11 +258,10 @@ async def earlier_texts(
     Successive states with the same text count once.
     """
     places = [(home, memory_id) for home in homes]
-    rows = await scope.engine.get([*map(versions_key, places), *archive_keys((home for home, _ in places), memory_id)])
+    rows = await scope.engine.get(list(map(versions_key, places)))
     now, found = scope.clock.now(), list[MemoryRecord]()
-    for place, row, archived in zip(places, rows, rows[len(places) :], strict=False):
+    for place, row in zip(places, rows, strict=True):
         states = [state for state in states_in(row, now) if not state.place]
-        states += _states_of_before(archived, now)
         found += [record_at(state, place[0], memory_id) for state in states if is_of_known_schema(state.value)]
     texts: list[MemoryRecord] = []
     for record in sorted(found, key=lambda one: one.version):
@@ -273,16 +271,3 @@ async def earlier_texts(
     if latest and texts and texts[-1].content == latest.content:
         texts.pop()
     return [MemoryStoreDocument.of(record) for record in texts]
-
-
-def _states_of_before(row: Row | None, now: datetime) -> list[State]:
-    """The replaced texts that version 0.1 kept in the archive's ``row``."""
-    found: list[State] = []
-    note = mapping_field(row.value, _NOTE) if row else {}
-    for entry in cast("Sequence[Mapping[str, Any]]", note.get(_EARLIER) or ()):
-        changed, until = moment_field(entry, "updated_at"), moment_field(entry, "until")
-        if changed and until and until > now:
-            version = cast("int", entry.get("version") or 0)
-            value = mapping_field(entry, "value")
-            found.append(State(place="", version=version, value=value, kind="", created_at=changed, updated_at=changed))
-    return found

@@ -30,9 +30,9 @@ from inference_core.outbox.messages import (
     is_of_another,
     is_plain,
     label,
+    noted_outside,
 )
-from inference_core.outbox.outbox import Outbox, check_outbox
-from inference_core.outbox.partitions import Partition, Waiting, noted_outside
+from inference_core.outbox.outbox import Outbox, Partition, Waiting, check_outbox
 from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, check_same, request_of
 from inference_core.stores.backend import Remove

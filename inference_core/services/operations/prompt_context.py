@@ -10,32 +10,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from functools import partial
 from itertools import accumulate, chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from inference_core.clock import in_zone
 from inference_core.context.comparing import doubted
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, EVERYTHING, ContextEngineer
 from inference_core.context.items import STANDING, AssembledContext, ContextItem
-from inference_core.context.profile import (
+from inference_core.context.render import (
     DEFAULT_PROFILE_CHANGE,
     DEFAULT_PROFILE_TOKENS,
+    XML,
     Profile,
     ProfileMark,
     beside_profile,
+    fenced,
     fenced_profile,
     profile_again,
     profile_of,
     renewed,
     standing_first,
 )
-from inference_core.context.render import XML, fenced
 from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
-from inference_core.memory.record import MemoryRecord, is_of_known_schema, why_invalid
+from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.operation import operation
@@ -44,14 +46,13 @@ from inference_core.services.operations.scope import MemoryScope, UserId, is_kno
 from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
 from inference_core.stores.governance.versions import states_in, versions_key
-from inference_core.stores.indexing.search import LeftOutRow, RecallMode, Search, SearchResult
+from inference_core.stores.indexing.search import SHOWN, LeftOutRow, RecallMode, RowFilter, Search, SearchResult
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
-    from inference_core.stores.indexing.snapshot import Snapshot
+    from inference_core.stores.indexing.indexes import Snapshot
 
 DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
-_IN_PROFILE: Final = "in the profile already"
 _RECOUNTS: Final = 3
 PLACES: Final = 5
 """For memories of each category, where the options set no limit; those that one does not use, others may."""
@@ -204,6 +205,7 @@ class _Turn:
         self.count = self.engineer.counter
         self.form = self.engineer.form or options.form
         self.now = scope.clock.now()
+        self.filter = RowFilter(now=self.now, kinds=self.kinds)
         self.zone = scope.zone
         self.profile_tokens = options.max_tokens
         if options.has_profile:  # half of the budget at most: the other half is for what answers
@@ -248,17 +250,20 @@ class _Turn:
 
         Those of the frozen profile are among them, however old, since it stays only as long as all of them hold.
         """
-        rows = snapshot.pinned(self.scopes)
+        pinned, newest = snapshot.pinned(self.scopes), list[Row]()
         for kind in STANDING:
             if self.kinds is None or kind.value in self.kinds:
                 limit = 2 * self.options.places  # some of them may say the same
-                rows += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.why_not)
-        older = {mark.id for mark in frozen or ()}.difference(row.key for row in rows)
-        rows += filter(None, snapshot.get([(scope, key) for key in older for scope in self.scopes]))
+                newest += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.filter)
+        older = {mark.id for mark in frozen or ()}.difference(row.key for row in (*pinned, *newest))
+        kept = snapshot.get([(scope, key) for key in older for scope in self.scopes])
+        rows = [row for row in pinned if self.filter(row) is None]
+        rows += newest
+        rows += [row for row in kept if row is not None and self.filter(row) is None]
+        own = [row for row in rows if space_in(row.namespace) is None]
         there: dict[str, Row] = {}
-        for row in sorted(rows, key=lambda row: space_in(row.namespace) is not None):  # the user's own, not a space's
-            if self.why_not(row) is None:
-                there.setdefault(row.key, row)
+        for row in (*own, *rows):  # the user's own before a space's
+            there.setdefault(row.key, row)
         return {record.id: record for record in standing_first(map(record_of, there.values()))}
 
     def is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
@@ -291,7 +296,7 @@ class _Turn:
         dropped = [
             ReceiptDrop(id=record.id, version=record.version, reason=reason, by=by)
             for record, reason, by in over
-            if reason != _IN_PROFILE
+            if reason != SHOWN
         ]
         return TurnContext(
             profile=profile,
@@ -313,21 +318,19 @@ class _Turn:
         counts = Counter(record.category for record in given)
         room = {name: max(self.options.places - counts[name], 0) for name in self.groups}
         most = {name: max(self.options.max_places - counts[name], 0) for name in self.groups}
-        places, contents = {(record.namespace, record.id) for record in given}, {record.content for record in given}
         spare = _SPARE if self.query and self.options.engineer else 0
-
-        def reject(row: Row) -> str | None:
-            # Rejected before the cut, so that what the profile shows takes no place from what answers.
-            is_there = (row.namespace, row.key) in places or row.value.get("content") in contents
-            return _IN_PROFILE if is_there else self.why_not(row)
-
         search = Search(
             groups=list(self.groups.values()),
             text=self.query,
             limit=max(most.values(), default=0) + spare,
             backfill=True,
             kinds=self.kinds,
-            reject=reject,
+            # Rejected before the cut, so that what the profile shows takes no place from what answers.
+            reject=replace(
+                self.filter,
+                shown={(record.namespace, record.id) for record in given},
+                contents={record.content for record in given},
+            ),
             deduplicate=True,
             prefers_newer=bool(spare),
             links=None,
@@ -352,7 +355,7 @@ class _Turn:
             # They keep their order, whatever decided it, except that doubts move an item back by what they cost.
             scores = accumulate((item.score for item in own), min)
             left = [(score - item.doubt, at, item) for at, (item, score) in enumerate(zip(own, scores, strict=True))]
-            ranked[name] = sorted(left, key=lambda one: -one[0])
+            ranked[name] = sorted(left, key=itemgetter(0), reverse=True)
         unused = sum(max(room[name] - len(own), 0) for name, own in ranked.items())
         best = max((item.relevance or 0.0 for item in items), default=0.0)
         least = _AS_RELEVANT * best if sum(map(bool, ranked.values())) > 1 else 0.0
@@ -363,7 +366,7 @@ class _Turn:
             # What only fills up has no score. Requests do not mention the preferences that they need.
             if score and (item.kind in STANDING or (item.relevance or 0.0) >= least)
         ]
-        room.update(Counter(name for _, name in sorted(more, key=lambda one: -one[0])[:unused]) + Counter(room))
+        room.update(Counter(name for _, name in sorted(more, key=itemgetter(0), reverse=True)[:unused]) + Counter(room))
         found: dict[MemoryCategory, list[ContextItem]] = {}
         for (name, own), group in zip(ranked.items(), result.groups, strict=True):
             found[name] = [item for _, _, item in own[: room[name]]]
@@ -384,10 +387,8 @@ class _Turn:
         has_profile, budget = self.options.has_profile, self.options.max_tokens
         used = self.count(fenced_profile(profile.text)) if has_profile else 0
 
-        def block_of(text: str) -> str:
-            return beside_profile(text, self.now, self.zone, self.form) if has_profile else text
-
-        room = budget - used - self.count(fenced(block_of("")))
+        frame = beside_profile("", self.now, self.zone, self.form) if has_profile else ""
+        room = budget - used - self.count(fenced(frame))
         for _ in range(_RECOUNTS):
             context = self.engineer.assemble(
                 items,
@@ -399,14 +400,11 @@ class _Turn:
                 necessity=necessity,
                 form=self.form,
             )
-            block = block_of(context.text) if context.text or profile.lines or (items and has_profile) else ""
+            block = context.text
+            if has_profile and (context.text or profile.lines or items):
+                block = beside_profile(context.text, self.now, self.zone, self.form)
             over = used + self.count(fenced(block)) - budget if block else 0
             if over <= 0:
                 return context, block
             room -= over  # a counter may count a whole as more than its parts
         return AssembledContext(sections={}), ""
-
-    def why_not(self, row: Row) -> str | None:
-        if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
-            return "of another type"
-        return why_invalid(row.value, self.now)

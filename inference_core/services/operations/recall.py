@@ -25,12 +25,11 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import FoundRow, LeftOutRow, RecallMode, Search
+from inference_core.stores.indexing.search import FILTERED, FoundRow, LeftOutRow, RecallMode, RowFilter, Search
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
 DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
-_FILTERED: Final = "filtered"
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -112,18 +111,14 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
     if not asks(query):
         rows = await newest(scope, scopes, kinds, limit, now, then, matches)
         scope.note_recalled(records_of(() if ignore_session else rows), now)
-        return RecalledMemories(MemoryStoreDocument.of(record_of(row)) for row in rows)
-
-    def reject(row: Row) -> str | None:
-        return _FILTERED if matches and not matches(row) else why_invalid(row.value, now, then)
-
+        return RecalledMemories([MemoryStoreDocument.of(record_of(row)) for row in rows])
     search = Search(
         groups=[scopes],
         together=True,
         text=query,
         limit=limit,
         kinds=kinds,
-        reject=reject,
+        reject=RowFilter(now=now, as_of=then, matches=matches),
         deduplicate=True,
         max_characters=max_characters,
         diversity=diversity,
@@ -138,23 +133,29 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
     result = await scope.engine.search(search)
     hits = [found for found in result.groups[0] if (found.relevance or 0.0) >= min_relevance]
     if not ignore_session:
-        scope.note_recalled(records_of(found.row for found in hits), now)
-
-    def document(found: FoundRow) -> MemoryStoreDocument:
-        made = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
-        made.relevance = found.relevance if include_scores else None
-        made.explanation = dict(found.shares) if explain else None
-        made.links = found.links
-        return made
-
-    recalled = RecalledMemories(map(document, hits), by_meaning=result.mode is RecallMode.HYBRID, reason=result.reason)
+        scope.note_recalled(records_of([found.row for found in hits]), now)
+    recalled = RecalledMemories(
+        [_document(found, include_scores=include_scores, explain=explain) for found in hits],
+        by_meaning=result.mode is RecallMode.HYBRID,
+        reason=result.reason,
+    )
     if sort_by_time:
         recalled.sort(key=lambda one: one.created_at or _DAWN, reverse=True)
     if explain:
-        known = [one for one in result.left_out if is_known(one.found.row) and one.reason != _FILTERED]
-        unlikely = [LeftOutRow(found, "below min_relevance") for found in result.groups[0] if found not in hits]
-        recalled.left_out = [(document(one.found), one.reason) for one in (*known, *unlikely)]
+        left_out = [one for one in result.left_out if is_known(one.found.row) and one.reason != FILTERED]
+        left_out += [LeftOutRow(found, "below min_relevance") for found in result.groups[0] if found not in hits]
+        recalled.left_out = [
+            (_document(one.found, include_scores=include_scores, explain=True), one.reason) for one in left_out
+        ]
     return recalled
+
+
+def _document(found: FoundRow, *, include_scores: bool, explain: bool) -> MemoryStoreDocument:
+    document = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
+    document.relevance = found.relevance if include_scores else None
+    document.explanation = dict(found.shares) if explain else None
+    document.links = found.links
+    return document
 
 
 @operation("search_memory", needs=SpaceRole.READ)

@@ -8,8 +8,7 @@ from typing import Final
 
 from inference_core.clock import time_zone
 from inference_core.context.items import AssembledContext, ContextItem, Doubt
-from inference_core.context.profile import Profile, beside_profile, line_in_profile
-from inference_core.context.render import FORMATS
+from inference_core.context.render import FORMATS, Profile, beside_profile, line_in_profile
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash

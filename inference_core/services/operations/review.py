@@ -8,30 +8,26 @@ the text under a key of the store, by which the same text is recognized and not 
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from typing import Any, Final, cast
+from typing import cast
 
 from inference_core.effects import Operation
-from inference_core.errors import ConfirmationNeeded, InvalidInput, UntrustedWrite, VersionConflict
+from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import (
-    PENDING,
     Namespace,
     Space,
     encode_label,
     holds_memories,
     holds_pending,
     memory_namespace,
-    owner_in,
-    sidecar_namespace,
     space_in,
 )
-from inference_core.memory.record import JOB, MemoryRecord, MemoryStoreDocument, PendingMemory, ended, why_invalid
+from inference_core.memory.record import JOB, MemoryRecord, MemoryStoreDocument, PendingMemory, ended
 from inference_core.memory.text import (
     canonical_id,
     canonical_text,
@@ -40,143 +36,26 @@ from inference_core.memory.text import (
     moment_field,
     text_field,
 )
-from inference_core.memory.trust import Decision, Origin, Trust, why_it_waits
-from inference_core.memory.types import MEMORY_TYPES
+from inference_core.memory.trust import Origin
 from inference_core.outbox.messages import session_label, session_name
+from inference_core.services.operations.admission import ENDS, NOTE, is_rejected, names_of, place_on, waits
 from inference_core.services.operations.operation import operation
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row, Write
-from inference_core.stores.indexing.reader import content_key_of
-
-NOTE: Final = "_pending"
-_NAMES: Final = 4
-"""How many names a text can get: the next one each time that a memory of it was approved and has ended since."""
-
-
-async def check_rejected(scope: MemoryScope, record: MemoryRecord) -> None:
-    """Raises UntrustedWrite if ``record`` repeats rejected words that the user has not stated since; StoreError."""
-    if record.source.trust is Trust.STATED:
-        return
-    owner = owner_in(record.namespace)
-    if await scope.engine.ask(partial(is_rejected_on, owner, record.content)):
-        reviewer = "the user" if space_in(record.namespace) is None else "an admin of the space"
-        raise UntrustedWrite(f"Not saved: {reviewer} has rejected these words before. Do not retry")
-
-
-def is_rejected_on(user_id: UserId, content: str, backend: Backend) -> bool:
-    """Whether the user has rejected this text. Raises StoreError."""
-    places = [one for one in backend.namespaces((encode_label(user_id),)) if holds_pending(one)]
-    if not places:
-        return False
-    names = list(names_of(content_key_of(backend), user_id, content))
-    return any(row and is_rejected(row) for row in backend.get([(place, name) for place in places for name in names]))
-
-
-def is_rejected(row: Row) -> bool:
-    """Whether ``row`` is the mark of a rejection."""
-    return "rejected" in mapping_field(row.value, NOTE)
-
-
-def names_of(key: bytes, user_id: UserId, content: str) -> Iterator[str]:
-    """The ids that this text of the user can get, whatever its type. Without the key they reveal nothing."""
-    text = " ".join(content.casefold().rstrip(".!").split())
-    for attempt in range(_NAMES):
-        told: list[Any] = [PENDING, encode_label(user_id), text, attempt]
-        yield hmac.new(key, encode_json(told, what="memory").encode(), "sha256").hexdigest()[:32]
-
-
-PENDING_DAYS: Final = 30
-MOST_PENDING: Final = 200
-"""How many memories may wait beside one namespace, a user's category or an agent's part of it; more are refused."""
-_ENDS: Final = "ends"
-
-
-async def proposal(
-    scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()
-) -> tuple[Decision, str, list[Write]]:
-    """Like `proposed_on`, in the namespaces that this agent reads. Raises StoreError."""
-    homes = scope.namespaces.read_scopes(owner_in(record.namespace))
-    return await scope.engine.ask(partial(proposed_on, record, homes, scope.clock.now(), ends))
-
-
-def proposed_on(
-    record: MemoryRecord, homes: Sequence[Namespace], now: datetime, ends: Sequence[MemoryRecord], backend: Backend
-) -> tuple[Decision, str, list[Write]]:
-    """What to do with the proposal ``record``: a decision, the id, and the writes that store it.
-
-    PENDING: it waits for the user; without writes, the same words wait already. YES: these words were approved before,
-    and that memory, in one of ``homes``, still holds. NO: the user has rejected them, too many memories wait, or they
-    were approved and ended too often. The writes fail if another proposal takes the place first. Approval ends the
-    memories ``ends``. Raises StoreError.
-    """
-    owner = owner_in(record.namespace)
-    homes = list(dict.fromkeys([record.namespace, *homes]))
-    place = sidecar_namespace(record.namespace, PENDING)
-    for name in names_of(content_key_of(backend), owner, record.content):
-        there = backend.get([(home, name) for home in homes])
-        if not any(there):
-            break
-        if any(row and why_invalid(row.value, now) is None for row in there):
-            return Decision.YES, name, []
-    else:
-        return Decision.NO, "", []
-    if is_rejected_on(owner, record.content, backend):
-        return Decision.NO, name, []
-    known = backend.get([(sidecar_namespace(home, PENDING), name) for home in homes])
-    if any(row and _waits(row, now) for row in known):
-        return Decision.PENDING, name, []
-    if backend.count([place], kinds=frozenset(MEMORY_TYPES)) >= MOST_PENDING:
-        return Decision.NO, name, []
-    until = now + timedelta(days=PENDING_DAYS)
-    note = {
-        "at": now.isoformat(),
-        "until": until.isoformat(),
-        "why": why_it_waits(record.source, record.category),
-        _ENDS: [[*one.namespace, one.id] for one in ends],
-    }
-    waiting = replace(record, supersedes=(), superseded_by=None, valid_to=None if ends else record.valid_to)
-    put = Put(
-        namespace=place,
-        key=name,
-        value=encode_json(waiting.to_value() | {NOTE: note}, what="memory"),
-        kind=record.memory_type.value,
-        created_at=now,
-        updated_at=now,
-        expected=known[0].version if known[0] else 0,  # an expired one, on a store that does not remove it by itself
-        expiry=Expiry(until, until - now),
-    )
-    return Decision.PENDING, name, [put]
-
-
-async def propose(scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord] = ()) -> str:
-    """Returns the id of the approved memory that says the same as ``record``, or else has ``record`` wait for the user.
-
-    Raises ConfirmationNeeded if it waits now; UntrustedWrite if the user has rejected it or too many wait; StoreError.
-    """
-
-    async def proposed() -> tuple[Decision, str]:
-        decision, name, writes = await proposal(scope, record, ends)
-        if writes:
-            await scope.write(writes, "propose", source=record.source)
-        return decision, name
-
-    decision, name = await retried(proposed)
-    why, is_own = why_it_waits(record.source, record.category), space_in(record.namespace) is None
-    reviewer = "the user" if is_own else "an admin of the space"
-    if decision is Decision.PENDING:
-        is_external = is_own and record.source.trust is Trust.EXTERNAL
-        raise ConfirmationNeeded(name, why, is_external=is_external, reviewer=reviewer)
-    if decision is Decision.NO:
-        raise UntrustedWrite(
-            f"Not saved: {why}, and {reviewer} has rejected it before or has too much to confirm. Do not retry"
-        )
-    return name
+from inference_core.services.operations.scope import (
+    MemoryScope,
+    UserId,
+    is_known,
+    put_of,
+    record_of,
+    records_of,
+    retried,
+)
+from inference_core.stores.backend import Key, Put, Remove, Row, Write
 
 
 async def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> None:
     """Removes pending memories with the words of ``content``, since the user has stated them. Raises StoreError."""
     text = scope.engine.guard.text(canonical_text(content, max_bytes=scope.max_content_bytes))
-    names = list(names_of(await scope.engine.content_key(), user_id, text))
+    names = names_of(await scope.engine.content_key(), user_id, text)
     rows = [row for row in await pending_rows(scope, user_id) if row.key in names]
     if rows:
         with suppress(VersionConflict):  # somebody has just decided
@@ -244,6 +123,7 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
         await scope.engine.redacting(partial(scope.engine.guard.refuse, {"content": edit}))
         edit = await scope.engine.redacting(partial(scope.engine.guard.text, edit))
     reviewing = _reviewing(scope, user_id, by)
+    secret = await scope.engine.content_key()
 
     async def approve(key: str) -> bool:
         """Makes it a memory, or finds that it is one already. Raises VersionConflict if somebody else decides first."""
@@ -254,13 +134,15 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
         writes, over = list[Write](), set[Key]()
         for row, waiting in zip(rows, map(_record, rows), strict=True):  # several if several agents have offered it
             targets = await scope.engine.get([key for key in _ends(row) if key not in over])
-            old = [record_of(one) for one in targets if one and is_known(one) and why_invalid(one.value, now) is None]
+            said = waiting if edit is None else replace(waiting, content=edit)
+            place = await scope.engine.ask(partial(place_on, said, secret, ()))
+            found = {(one.namespace, one.id): one for one in [*records_of(targets), *place.same]}
+            old = [one for place, one in found.items() if place not in over and one.holds_at(now)]
             # What is approved in a space does not become the words of each of its members.
             origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
             source = replace(waiting.source, origin=origin, approved_by=reviewing.actor.id)
             record = replace(
-                waiting,
-                content=waiting.content if edit is None else edit,
+                said,
                 source=source,
                 trust=source.trust,
                 created_at=now,
@@ -281,7 +163,6 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
         known = [record for record in map(record_of, filter(None, there)) if record.source.approved_by]
         if edit is not None:
             return any(one.content == edit for one in known)
-        secret = await scope.engine.content_key()
         return any(key in names_of(secret, user_id, one.content) for one in known)
 
     return await _decided(scope, user_id, pending_id, session_id, approve)
@@ -339,7 +220,7 @@ async def pending_rows(
     sessions = {session_name(session_id), session_label(session_id), session_id}
 
     def is_wanted(row: Row) -> bool:
-        if not _waits(row, now):
+        if not waits(row, now):
             return False
         source, metadata = mapping_field(row.value, "source"), mapping_field(row.value, "extra_metadata")
         named = {text_field(row.value, "session_id"), text_field(source, "thread_id")}
@@ -386,7 +267,7 @@ def _reviewing(scope: MemoryScope, user_id: UserId, by: str | None) -> MemorySco
 async def _beside(scope: MemoryScope, user_id: UserId, key: str, now: datetime) -> list[Row]:
     """The rows of what waits, or was rejected, under the id ``key``."""
     rows = await scope.engine.get([(place, key) for place in await _places(scope, user_id)])
-    return [row for row in rows if row and (is_rejected(row) or _waits(row, now))]
+    return [row for row in rows if row and (is_rejected(row) or waits(row, now))]
 
 
 async def _places(scope: MemoryScope, user_id: UserId) -> list[Namespace]:
@@ -405,13 +286,8 @@ def _record(row: Row) -> MemoryRecord:
     )
 
 
-def _waits(row: Row, now: datetime) -> bool:
-    until = moment_field(mapping_field(row.value, NOTE), "until")
-    return is_known(row) and bool(row.value.get("content")) and until is not None and until > now
-
-
 def _ends(row: Row) -> list[Key]:
     """The keys of the memories that end when the pending one in ``row`` is approved, of the same user only."""
-    places = cast("list[list[str]]", mapping_field(row.value, NOTE).get(_ENDS) or [])
+    places = cast("list[list[str]]", mapping_field(row.value, NOTE).get(ENDS) or [])
     keys = [(tuple(labels), key) for *labels, key in places]
     return [(home, key) for home, key in keys if home[:1] == row.namespace[:1] and holds_memories(home)]

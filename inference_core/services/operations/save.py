@@ -1,50 +1,38 @@
-"""Save a memory, and change one.
-
-Admission decides whether either is stored at once or waits for the user. All that adds or changes memories asks here,
-and nothing but this module asks `decide`. What becomes of what has to wait is decided by `proposed_on` in `review`.
-"""
+"""Save a memory, and change one; `admission` decides whether either is stored at once or waits for the user."""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, why_invalid
+from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryRecord, without_block
 from inference_core.memory.redaction import Guard
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole
-from inference_core.memory.text import (
-    canonical_id,
-    canonical_metadata,
-    canonical_text,
-    encode_json,
-    new_id,
-    optional_text,
-)
-from inference_core.memory.trust import (
-    Decision,
-    MemorySource,
-    Origin,
-    Trust,
-    check_write,
-    checked_source,
-    decide,
-    guides,
-)
+from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
+from inference_core.memory.trust import MemorySource, Trust, checked_source
 from inference_core.memory.types import (
-    MemoryCategory,
     MemoryType,
     validate_memory_type,
 )
+from inference_core.services.operations.admission import (
+    Place,
+    changed,
+    check_rejected,
+    check_rejected_on,
+    has_to_wait,
+    place_of,
+    place_on,
+    propose,
+    says_already,
+)
 from inference_core.services.operations.delete import is_archived
 from inference_core.services.operations.operation import operation
-from inference_core.services.operations.review import check_rejected, propose
 from inference_core.services.operations.scope import (
     ATTEMPTS,
     MAX_TAGS,
@@ -63,42 +51,7 @@ from inference_core.services.operations.scope import (
     request_of,
     retried,
 )
-from inference_core.stores.backend import Check, Remove, Write
-
-
-def has_to_wait(record: MemoryRecord, confirm: Collection[str] = ()) -> bool:
-    """Whether ``record`` waits for the user before it is stored; ``confirm`` names categories to confirm."""
-    is_outside = record.trust is Trust.EXTERNAL and guides(record.memory_type, record.category)
-    return is_outside or decide(record.source, record.category, record.memory_type, confirm) is Decision.PENDING
-
-
-def changed(
-    old: MemoryRecord, new: MemoryRecord, source: MemorySource | None, confirm: Collection[str] = ()
-) -> tuple[MemoryRecord, bool]:
-    """``new``, which takes the place of ``old``, with the source that answers for it, and whether it has to wait.
-
-    ``source`` is who words it anew; None: its text and type stay, or nobody says who. Raises UntrustedWrite if the
-    source of ``old`` may not become a memory of ``new``'s category.
-    """
-    kind = None if new.memory_type is old.memory_type else new.memory_type
-    if source is None:
-        check_write(old.source, new.category, kind)
-        return new, False
-    waits = decide(source, new.category, new.memory_type, confirm) is not Decision.YES
-    if source.trust is Trust.EXTERNAL < old.trust:
-        waits = True  # what a page says ends nothing that the user stated
-    # An agent that rewords a less trusted memory does not vouch for it: the memory keeps its source or, if it is
-    # trusted less than that, counts as a tool's. What such a source may not write at once waits for the user.
-    if not waits and source.trust < Trust.STATED and old.trust < source.trust:
-        said_by = old.source if old.source.trust <= old.trust else MemorySource(origin=Origin.TOOL)
-        if decide(said_by, new.category, kind) is Decision.YES:
-            return new, False  # rewording it vouches for nothing
-        source, waits = said_by, True
-    return replace(new, source=source, trust=source.trust), waits  # whoever rewrites it answers for it
-
-
-_SAME: Final = 3
-"""How many ids derived from the words a save tries before it takes a random one."""
+from inference_core.stores.backend import Backend, Check, Remove, Write
 
 
 class SavedId(str):
@@ -273,63 +226,62 @@ def _check_expected(memory_id: str, old: MemoryRecord | None, expected: int | No
 
 
 async def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> SavedId:
-    """Stores ``record`` under an id derived from what it says, or finds it there.
+    """Stores ``record`` under an id that follows from what it says, or adds what it knows to the memory that says so.
 
-    So the write itself detects a repetition, without a read before it, even if two callers save at once. If the memory
-    with that id has ended, was changed, or was moved to one of the ``others``, the next derived id is tried.
+    The write itself detects a repetition, without a read before it, even if two callers save at once: it fails if one
+    of the ids that these words can have is taken, or if its own id has moved to one of the ``others``.
     """
-    key = await scope.engine.content_key()  # without it, an id reveals nothing about the content
-    session = record.session_id if record.category is MemoryCategory.EPISODIC else None  # else the same fact
-    moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
-    facts = [record.namespace, record.memory_type.value, " ".join(record.content.split()), session, moments]
-    for attempt in range(_SAME):
-        told = encode_json([*facts, attempt], what="memory").encode()
-        named = replace(record, id=hmac.new(key, told, "sha256").hexdigest()[:32])
-        try:
-            absent = [Check(namespace=one, key=named.id, expected=0) for one in others]
-            await scope.write([*absent, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
-        except VersionConflict:
-            if await retried(partial(_added_to, scope, named)):
-                return SavedId(named.id, was_stored=True)
-        else:
-            return SavedId(named.id)
-    named = replace(record, id=new_id())
-    await scope.write([put_of(named, expected=0)], "save", source=record.source, is_clean=True)
-    return SavedId(named.id)
+    key = await scope.engine.content_key()
+
+    async def read_first() -> SavedId:
+        place = await scope.engine.ask(partial(place_on, record, key, others, is_saved=True))
+        return await _stored_at(scope, record, place)
+
+    try:
+        return await _stored_at(scope, record, place_of(record, key, others, is_saved=True))
+    except VersionConflict:
+        return await retried(read_first)
 
 
-async def _added_to(scope: MemoryScope, new: MemoryRecord) -> bool:
-    """Adds what ``new`` knows to the memory with its id; False if that memory says something else or has ended.
+async def _stored_at(scope: MemoryScope, record: MemoryRecord, place: Place) -> SavedId:
+    """Stores ``record`` at its ``place``, or merges it. Raises VersionConflict if its words are elsewhere by now."""
+    known = next((one for one in place.same if _is_repeated(one, record)), None)
+    if known is None:
+        named = replace(record, id=place.memory_id)
+        await scope.write([*place.checks, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
+        return SavedId(named.id)
+    merged = _merged(scope, known, record)
+    if merged is not known:
+        await scope.write([put_of(merged, expected=known.version)], "save", source=record.source)
+    return SavedId(known.id, was_stored=True)
 
-    Raises VersionConflict if another caller writes it meanwhile.
-    """
-    (row,) = await scope.engine.get([(new.namespace, new.id)])
-    if row is None or why_invalid(row.value, new.created_at):
-        return False
-    old = record_of(row)
-    if old.content.split() != new.content.split() or old.memory_type is not new.memory_type:
-        return False
+
+def _is_repeated(old: MemoryRecord, new: MemoryRecord) -> bool:
+    """Whether ``new``, which somebody saves, is ``old`` again, a memory of the same words."""
     if old.trust <= Trust.EXTERNAL and new.trust is Trust.INFERRED:
         return False  # an agent's repetition does not vouch for what a web page said
+    return new.valid_from in (None, old.valid_from) and says_already(old, new, new.created_at)
+
+
+def _merged(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
+    """``old`` with what ``new`` knows of it; itself if that is nothing, or if ``new`` may not label it."""
     if new.trust <= Trust.EXTERNAL < old.trust or (new.source.author and new.trust < old.trust):
-        return True  # what a web page or another member repeats does not label what the user or the application said
+        return old  # what a web page or another member repeats does not label what the user or the application said
     if old.pinned and scope.spares_pins:
-        return True  # whoever may not update it does not label it by a repetition either
+        return old  # whoever may not update it does not label it by a repetition either
     by = new if new.trust > old.trust else old
     merged = replace(
         old,
+        content=by.content,
         topic=old.topic or new.topic,
-        extra_metadata={**old.extra_metadata, **new.extra_metadata},
+        extra_metadata={**without_block(old.extra_metadata), **new.extra_metadata},
         importance=max(old.importance, new.importance),
         pinned=old.pinned or new.pinned,
         tags=tuple(dict.fromkeys((*old.tags, *new.tags)))[:MAX_TAGS],
         source=by.source,
         trust=by.trust,
     )
-    if merged != old:
-        put = put_of(replace(merged, updated_at=new.updated_at), expected=old.version)
-        await scope.write([put], "save", source=new.source)
-    return True
+    return old if merged == old else replace(merged, updated_at=new.updated_at)
 
 
 @operation("update_memory", needs=SpaceRole.WRITE)
@@ -391,47 +343,69 @@ async def update(  # noqa: D417 - callers of the service pass no scope
     guard = scope.engine.guard
     await scope.engine.redacting(partial(guard.refuse, {"content": content, "topic": topic}, labels, extra_metadata))
     scope.spend(user_id)
-    attempt = 1
-    while (old := await find(scope, user_id, memory_id)) is not None:
-        check_version(old.id, old.version, expected_version)
-        applied, waits = change.applied(scope, user_id, old)
-        new = await scope.engine.redacting(partial(guard.record, applied))
-        if waits:
+    memory_id = canonical_id(memory_id)
+    key = b"" if source is None or source.trust is Trust.STATED else await scope.engine.content_key()
+    for attempt in range(1, ATTEMPTS + 1):
+        step = await scope.engine.ask(partial(_step, scope, user_id, memory_id, change, expected_version, key))
+        if step is None:
+            return False
+        old, new, writes = step
+        if writes is None:
             known = await propose(scope, new, [old])
             raise InvalidInput(
                 f"Not changed: the user has approved the memory {quoted(known)}, which says this already"
             )
-        if source is not None and content is not None:
-            await check_rejected(scope, replace(new, source=source))
         try:
-            await scope.write(await _writes(scope, old, new), "update", source=source)
+            await scope.write(writes, "update", source=source)
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
-            attempt += 1
         else:
-            return True
-    return False
+            break
+    return True
 
 
-async def _writes(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> list[Write]:
-    """The writes that put ``new`` in the place of ``old``. Raises InvalidInput if the id is taken."""
-    writes: list[Write] = [put_of(new, expected=old.version)]
+def _step(
+    scope: MemoryScope,
+    user_id: UserId,
+    memory_id: str,
+    change: _Change,
+    expected_version: int | None,
+    key: bytes,
+    backend: Backend,
+) -> tuple[MemoryRecord, MemoryRecord, list[Write] | None] | None:
+    """A memory, what ``change`` makes of it, and the writes for that, None if it has to wait; all in one visit.
+
+    None if the agent reads no memory with this id. Raises VersionConflict unless it is at ``expected_version``,
+    InvalidInput if the id is taken in the new category, UntrustedWrite, StoreError.
+    """
+    homes = scope.namespaces.read_scopes(user_id)
+    rows = backend.get([*((home, memory_id) for home in homes), *archive_keys(homes, memory_id)])
+    there = {row.namespace: row for row in rows if row}
+    row = next((there[home] for home in homes if home in there), None)
+    if row is None:
+        return None
+    old = record_of(row)
+    check_version(old.id, old.version, expected_version)
+    applied, waits = change.applied(scope, user_id, old)
+    new = scope.engine.guard.record(applied)
+    if waits:
+        return old, new, None
+    if change.source is not None and change.content is not None:
+        check_rejected_on(replace(new, source=change.source), key, backend)
     if new.namespace != old.namespace:
-        rows = await scope.engine.get([(new.namespace, new.id)])
-        if rows[0] is not None:
+        if new.namespace in there:
             raise InvalidInput(
                 f"Another memory with id {quoted(new.id)} is {new.category.value} already; delete one of them first"
             )
         put = replace(put_of(new, expected=0), above=old.version)  # else version numbers would repeat
-        writes = [Remove(namespace=old.namespace, key=old.id, expected=old.version), put]
-    elif new.content != old.content:
-        (archived,) = await scope.engine.get(archive_keys([old.namespace], old.id))
-        if archived and is_archived(
-            archived, scope.clock.now()
-        ):  # a deleted one, which becomes an earlier text of this
-            writes.append(Remove(namespace=archived.namespace, key=archived.key, expected=archived.version))
-    return writes
+        return old, new, [Remove(namespace=old.namespace, key=old.id, expected=old.version), put]
+    writes: list[Write] = [put_of(new, expected=old.version)]
+    archived = there.get(archive_keys([old.namespace], old.id)[0][0])
+    if new.content != old.content and archived and is_archived(archived, scope.clock.now()):
+        # A deleted one becomes an earlier text of this.
+        writes.append(Remove(namespace=archived.namespace, key=archived.key, expected=archived.version))
+    return old, new, writes
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate, chain
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, Unpack
 
 from langchain_core.language_models import BaseChatModel
@@ -16,17 +15,15 @@ from pydantic import BaseModel, Field
 from inference_core.asking import MODEL_TIMEOUT_S, ask
 from inference_core.context.render import neutral_line
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
-from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_invalid
-from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, text_field
+from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
+from inference_core.memory.text import CHARACTERS_PER_TOKEN, canonical_text, digest_of, plain_words
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.messages import label, mended, session_label, split_text
-from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.outbox.messages import label, mark, marks_of, mended, session_label, split_text, unmarked
 from inference_core.outbox.said import Said, holds
+from inference_core.services.operations.admission import admitted
 from inference_core.services.operations.recall import recall
-from inference_core.services.operations.review import proposal
-from inference_core.services.operations.save import has_to_wait
-from inference_core.services.operations.scope import MemoryScope, put_of, record_of, retried
+from inference_core.services.operations.scope import MemoryScope, put_of, retried
 from inference_core.short_term.blocks.memory import (
     Block,
     BlockOptions,
@@ -40,7 +37,6 @@ from inference_core.short_term.blocks.memory import (
     text_of,
     with_sessions,
 )
-from inference_core.stores.backend import Row, Write
 
 DEFAULT_EXTRACTION_PROMPT: Final = (
     "Extract important facts and information about the user from this conversation that should be remembered for "
@@ -187,7 +183,7 @@ class ExtractiveMemory(Block):
         await forget_session(scope, conversation, self.name, MemoryCategory.SEMANTIC)
 
     async def _store(
-        self, scope: MemoryScope, conversation: UserSession, records: Mapping[str, MemoryRecord], keys: Sequence[str]
+        self, scope: MemoryScope, conversation: UserSession, records: Sequence[MemoryRecord], keys: Sequence[str]
     ) -> None:
         marks = marks_of(conversation.user_id)
 
@@ -195,22 +191,13 @@ class ExtractiveMemory(Block):
             left = await unmarked(scope.engine, marks, keys)
             if not left:  # another process was faster
                 return
-            writes: list[Write] = []
-            waiting: dict[str, list[Write]] = {}
-            for record, row in await _placed(scope, list(records.values())):
-                if row is None:
-                    if has_to_wait(record, scope.confirm):  # two of the same words wait once
-                        _, name, offered = await proposal(scope, record)
-                        waiting.setdefault(name, offered)
-                    else:
-                        writes.append(put_of(record, expected=0))
-                    continue
-                known = record_of(row)
+            found = await admitted(scope, records, compares=True)
+            writes = found.writes
+            for known in found.known:
                 sessions = sessions_of(known, self.name)
                 if sessions is not None and conversation.session_id not in sessions:
                     known_now = with_sessions(known, self.name, [*sessions, conversation.session_id])
                     writes.append(put_of(known_now, expected=known.version))
-            writes += chain.from_iterable(waiting.values())
             writes += [mark(marks, key, scope.clock) for key in left]
             await scope.write(writes, "block", embeds=False)
 
@@ -218,15 +205,18 @@ class ExtractiveMemory(Block):
 
     def _records(
         self, scope: MemoryScope, conversation: UserSession, facts: Sequence[ExtractedFact], words: Said
-    ) -> dict[str, MemoryRecord]:
-        """Those of ``facts`` that can be stored, as memories by id."""
-        made = (self._record(scope, conversation, fact, words) for fact in facts)
-        return {one.id: one for one in made if one}
+    ) -> list[MemoryRecord]:
+        """Those of ``facts`` that can be stored, as memories; of the same words only the first."""
+        made: dict[str, MemoryRecord] = {}
+        for fact in facts:
+            if record := self._record(scope, conversation, fact, words):
+                made.setdefault(plain_words(record.content), record)
+        return list(made.values())
 
     def _record(
         self, scope: MemoryScope, conversation: UserSession, fact: ExtractedFact, words: Said
     ) -> MemoryRecord | None:
-        """``fact`` as a memory, with an id that follows from its text. None if it cannot be stored."""
+        """``fact`` as a memory under the id that earlier versions gave it; None if it cannot be stored."""
         parts = split_text(mended(fact.content), scope.max_content_bytes)
         try:
             content = canonical_text("".join(parts[:1]), max_bytes=scope.max_content_bytes)
@@ -242,7 +232,7 @@ class ExtractiveMemory(Block):
         origin = Origin.TOOL if own is None else Origin.AGENT
         source = MemorySource(origin=origin, tool=self.name, thread_id=conversation.session_id)
         return MemoryRecord(
-            id=digest_of([self.name, *namespace, _normal(content)]),
+            id=digest_of([self.name, *namespace, " ".join(content.casefold().split())]),
             content=content,
             memory_type=MemoryType.FACTS,
             category=MemoryCategory.SEMANTIC,
@@ -256,29 +246,3 @@ class ExtractiveMemory(Block):
             source=source,
             trust=source.trust,
         )
-
-
-async def _placed(scope: MemoryScope, records: Sequence[MemoryRecord]) -> list[tuple[MemoryRecord, Row | None]]:
-    """``records``, each with the memory that says the same and holds, or None and a free id.
-
-    A memory that has ended or was given another text says it no more. It stays, so the fact gets another id.
-    """
-    now = scope.clock.now()
-
-    def says(row: Row, record: MemoryRecord) -> bool:
-        is_same = _normal(text_field(row.value, "content") or "") == _normal(record.content)
-        return is_same and why_invalid(row.value, now) is None
-
-    while True:
-        rows = await scope.engine.get([(record.namespace, record.id) for record in records])
-        found = list(zip(records, rows, strict=True))
-        if all(row is None or says(row, record) for record, row in found):
-            return found
-        records = [
-            record if row is None or says(row, record) else replace(record, id=digest_of([record.id]))
-            for record, row in found
-        ]
-
-
-def _normal(content: str) -> str:
-    return " ".join(content.casefold().split())

@@ -34,7 +34,7 @@ from inference_core.errors import (
     raised_as,
 )
 from inference_core.memory.namespaces import FORGOTTEN, PENDING, encode_label, holds_memories, sidecar_namespace
-from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
+from inference_core.memory.record import BLOCK, BLOCK_SESSIONS, MemoryRecord, MemoryStoreDocument
 from inference_core.memory.redaction import told_error
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import digest_of, mapping_field
@@ -48,9 +48,12 @@ from inference_core.outbox.messages import (
     is_of_another,
     is_plain,
     label,
+    mark,
+    marks_of,
+    noted_outside,
     traced,
+    unmarked,
 )
-from inference_core.outbox.partitions import mark, marks_of, noted_outside, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
@@ -60,8 +63,6 @@ from inference_core.stores.factory import Database, open_store
 _MAX_REFERENCE: Final = 300
 _CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
 _THOUGHTS: Final = ("reasoning", "thinking")
-_BLOCK: Final = "block"
-_SESSIONS: Final = "sessions"
 
 
 def passage(
@@ -127,7 +128,7 @@ def is_call(block: str | Mapping[str, Any]) -> bool:
 
 def block_metadata(block: str, sessions: Sequence[str]) -> dict[str, Any]:
     """The metadata of a memory that ``block`` made of messages in ``sessions``."""
-    return {_BLOCK: block, _SESSIONS: list(sessions)}
+    return {BLOCK: block, BLOCK_SESSIONS: list(sessions)}
 
 
 def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
@@ -136,8 +137,8 @@ def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
 
 
 def _sessions_in(metadata: Mapping[str, Any], block: str) -> list[str] | None:
-    sessions: Any = metadata.get(_SESSIONS)
-    is_ours = metadata.get(_BLOCK) == block and isinstance(sessions, list)
+    sessions: Any = metadata.get(BLOCK_SESSIONS)
+    is_ours = metadata.get(BLOCK) == block and isinstance(sessions, list)
     return [str(one) for one in cast("list[Any]", sessions)] if is_ours else None
 
 

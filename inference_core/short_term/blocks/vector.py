@@ -22,7 +22,7 @@ from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, digest_of, encode_json
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.outbox.partitions import mark, marks_of, unmarked
+from inference_core.outbox.messages import mark, marks_of, unmarked
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.recall import recall

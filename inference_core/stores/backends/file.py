@@ -43,17 +43,18 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import NO_EPOCH, Document, DocumentMetadata, Epoch
 from inference_core.stores.backend import (
     UNREADABLE,
+    Batch,
     Capabilities,
     Key,
     Outcome,
     Row,
+    RowState,
     Unreadable,
-    Write,
     expiry_micros,
     expiry_of,
     fault_of,
 )
-from inference_core.stores.backends.rows import RowState, Table, TableBackend, WriteSet
+from inference_core.stores.backends.rows import Table, TableBackend, WriteSet
 from inference_core.stores.locks import FileLock, sync_folder
 
 VERSION: Final = 1
@@ -408,7 +409,7 @@ class FileBackend(TableBackend):
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"Cannot open the store at {folder}: {error}. Is the folder writable?") from error
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies each batch as a whole or not at all, then replaces the files of all users that have changed.
 
         Raises StoreUnavailable if nothing was written, WriteUnknown if the write may not survive a power loss.

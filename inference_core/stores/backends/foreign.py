@@ -18,7 +18,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
@@ -42,6 +42,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.stores.backend import (
     EXTRA,
+    Batch,
     Capabilities,
     Check,
     Head,
@@ -51,11 +52,14 @@ from inference_core.stores.backend import (
     Put,
     Remove,
     Row,
+    RowState,
     SetVector,
     Tally,
     UnembeddedRow,
     Unreadable,
     Write,
+    WriteRule,
+    keys_of,
     place_of,
 )
 from inference_core.stores.backends.rows import holding_most, tally
@@ -126,6 +130,18 @@ def row_of(item: Item) -> Row:
     )
 
 
+def state_of(row: Row) -> RowState:
+    """What a rule sees of ``row``."""
+    return RowState(
+        seq=0,
+        version=row.version,
+        kind=kind_of(row),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        value=json.dumps(row.value),
+    )
+
+
 def kind_of(row: Row) -> str:
     """The type of the memory; "" for any other value."""
     kind = row.value.get("memory_type")
@@ -153,6 +169,8 @@ _PAGE: Final = 500
 _RESTARTS: Final = 5
 """How often a listing starts over because rows were removed meanwhile; after that it goes on all the same."""
 _LOOP_S: Final = 2.0
+_TURNS: Final = 16
+"""Users take turns to write with rules in so many groups."""
 _in_memory_lock = threading.Lock()
 """LangGraph's InMemoryStore fails if one thread reads while another writes."""
 
@@ -220,32 +238,55 @@ class ForeignBackend:
         self._meta: dict[str, str] = {}
         self._mirrors: dict[Namespace, Mirror] = {}
         self._lock = threading.Lock()
+        self._turns = [threading.Lock() for _ in range(_TURNS)]
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        """Applies the batches one after the other."""
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies the batches one after the other.
+
+        In this process no other batch of the same users comes between what a rule reads and what is written.
+        """
         outcomes: list[Outcome] = []
         for batch in batches:
-            try:
-                keys = [(write.namespace, write.key) for write in batch]
-                rows = dict(zip(keys, self.get(keys), strict=True))
-                made: list[tuple[PutOp | None, int]] = []
-                for key, write in zip(keys, batch, strict=True):
-                    op, version = operation_of(write, rows[key])
-                    made.append((op, version))
-                    if op:  # the writes of a batch see each other
-                        rows[key] = row_after(op)
-                self._ask([op for op, _ in made if op])
-            except (StoreError, OverflowError) as error:
-                is_ours = isinstance(error, StoreError)
-                outcomes.append(error if is_ours else StoreError(f"An instant lies outside of the calendar: {error}"))
-                continue
-            outcomes.append([version for _, version in made])
+            has_rules = any(isinstance(one, WriteRule) for one in batch)
+            roots = {namespace[0] for namespace, _ in keys_of([batch])} if has_rules else ()
+            with ExitStack() as turns:
+                for at in sorted({hash(root) % _TURNS for root in roots}):
+                    turns.enter_context(self._turns[at])
+                try:
+                    outcomes.append(self._applied(batch))
+                except (StoreError, OverflowError) as error:
+                    is_ours = isinstance(error, StoreError)
+                    outcomes.append(
+                        error if is_ours else StoreError(f"An instant lies outside of the calendar: {error}")
+                    )
+                    continue
             with self._lock:  # a row with a vector is no longer pending, although its scope was not read again
                 for write in batch:
-                    mirror = self._mirrors.get(write.namespace)
+                    mirror = self._mirrors.get(write.namespace) if isinstance(write, SetVector) else None
                     if isinstance(write, SetVector) and mirror and write.key in mirror.marks:
                         mirror.marks[write.key] = mirror.marks[write.key]._replace(model=write.model)
         return outcomes
+
+    def _applied(self, batch: Batch) -> list[int]:
+        keys = list(keys_of([batch]))
+        rows = dict(zip(keys, self.get(keys), strict=True))
+        before = {key: state_of(row) for key, row in rows.items() if row}
+        after: dict[Key, RowState] = {}
+        ops: list[PutOp] = []
+        versions: list[int] = []
+        for one in batch:
+            now, version = datetime.now(UTC), 0
+            writes: Sequence[Write] = one.check(before, after, now) if isinstance(one, WriteRule) else [one]
+            for write in writes:
+                key = (write.namespace, write.key)
+                op, version = operation_of(write, rows.get(key))
+                if op:  # the writes of a batch see each other
+                    ops.append(op)
+                    row = rows[key] = row_after(op)
+                    after[key] = state_of(row) if row else (after.get(key) or before[key]).deleted()
+            versions.append(0 if isinstance(one, WriteRule) else version)
+        self._ask(ops)
+        return versions
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key, or None; also for a key with a NUL in a store that refuses one, as PostgreSQL's does."""

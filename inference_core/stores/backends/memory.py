@@ -15,9 +15,19 @@ from typing import Any, Final
 
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, StoreUnavailable, in_one_line, raised_as
-from inference_core.stores.backend import UNREADABLE, Capabilities, Key, Outcome, Row, Unreadable, Write, fault_of
+from inference_core.stores.backend import (
+    UNREADABLE,
+    Batch,
+    Capabilities,
+    Key,
+    Outcome,
+    Row,
+    RowState,
+    Unreadable,
+    fault_of,
+)
 from inference_core.stores.backends.file import pack_row, unpack_row
-from inference_core.stores.backends.rows import RowState, Table, TableBackend, WriteSet
+from inference_core.stores.backends.rows import Table, TableBackend, WriteSet
 
 
 class InMemoryBackend(TableBackend):
@@ -33,7 +43,7 @@ class InMemoryBackend(TableBackend):
         self._meta: dict[str, str] = {}
         self._closed = False
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         with self._open() as table:
             for batch in batches:

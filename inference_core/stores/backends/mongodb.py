@@ -29,25 +29,28 @@ from inference_core.errors import (
 from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.retrieval.documents import Change, Term
 from inference_core.stores.backend import (
+    LOST,
+    Batch,
     Capabilities,
-    Check,
     Head,
     Key,
     Outcome,
     PageRequest,
     Remove,
     Row,
+    RowState,
     Tally,
     UnembeddedRow,
     Unreadable,
-    Write,
     check_schema,
+    keys_of,
     namespace_of,
     near_micros,
     pack_namespace,
+    scopes_made,
     to_micros,
 )
-from inference_core.stores.backends.rows import LOST, RowState, WriteSet, holding_most, tally
+from inference_core.stores.backends.rows import WriteSet, holding_most, tally
 
 try:
     from bson import encode
@@ -120,15 +123,15 @@ class MongoBackend:
             durable=True, atomic=self._has_transactions, compare_and_set=True, change_feed=True, single_writer=False
         )
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies the batches one after the other."""
         outcomes: list[Outcome] = []
         with self._open():
             for batch in batches:
-                # Every write checks fences: if it leased them, all writers would wait for each other.
-                checks = [write.namespace for write in batch if isinstance(write, Check)]
-                fences = {namespace for namespace in checks if namespace[0] == ERASED}
-                names = sorted({pack_namespace(write.namespace) for write in batch if write.namespace not in fences})
+                # Every write looks at fences: if it leased them, all writers would wait for each other.
+                made = scopes_made([batch])
+                scopes = made | {scope for scope, _ in keys_of([batch]) if scope in made or scope[0] != ERASED}
+                names = sorted(map(pack_namespace, scopes))
                 try:
                     with self._open():
                         self._scopes.prepare(names)
@@ -289,9 +292,9 @@ class MongoBackend:
         found = self._rows.find(wanted | condition, leave_out, session=session)
         return {key: state_of(one) for one in found if (key := key_of(one))}
 
-    def _write(self, batch: Sequence[Write], names: Sequence[str], session: Any) -> list[int]:
+    def _write(self, batch: Batch, names: Sequence[str], session: Any) -> list[int]:
         with self._scopes.taken(names, session) as heads:
-            old = self._states({(write.namespace, write.key) for write in batch}, {}, None, session)
+            old = self._states(keys_of([batch]), {}, None, session)
             writes = WriteSet(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
             versions = writes.apply(batch)
             documents = {key: fields_of(key, state) for key, state in writes.states.items()}

@@ -20,6 +20,7 @@ from inference_core.stores.backend import (
     UNREADABLE,
     Key,
     Row,
+    RowState,
     Unreadable,
     WrongType,
     expiry_micros,
@@ -31,7 +32,7 @@ from inference_core.stores.backend import (
     to_micros,
     unpack_namespace,
 )
-from inference_core.stores.backends.rows import RowState, lost
+from inference_core.stores.backends.rows import lost
 
 Fields = dict[str, Any]
 _INDEXED: Final = ("terms", "text", "vector", "tokens")

@@ -8,108 +8,51 @@ Tables of rows that answer queries in this process: `TableBackend`, for the data
 from __future__ import annotations
 
 import heapq
-import json
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Final
+from typing import Final, TypeGuard
 
 from inference_core.clock import Clock, SystemClock, aware
 from inference_core.errors import StoreError, VersionConflict
-from inference_core.memory.namespaces import Namespace, holds_memories
-from inference_core.memory.quota import counts_of, counts_to_json
-from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
+from inference_core.memory.namespaces import AUDIT, Namespace
+from inference_core.retrieval.documents import NO_EPOCH, Change, Epoch, Term
 from inference_core.stores.backend import (
-    UNREADABLE,
+    LOST,
+    Batch,
     Check,
     Cursor,
     Expire,
-    Expiry,
     Head,
     Key,
-    Measure,
     PageRequest,
     Place,
     Put,
     Remove,
     Rewrite,
     Row,
+    RowState,
     SetVector,
     Tally,
     Touch,
     UnembeddedRow,
     Write,
+    WriteRule,
+    keys_of,
     pack_namespace,
     to_micros,
-    unpack_value,
 )
 
-LOST: Final = ""
-"""The value of a row that is there and cannot be read."""
 _EXPECTING: Final = (Put, Remove, Check)
 _SAME: Final = (SetVector, Rewrite)
 """Writes that leave the version as it is."""
 MAX_WORDS: Final = 64
 """A scan for words looks for at most this many words of a query."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowState:
-    """What is stored under a key. After a delete ``value`` is None, and ``version`` and ``seq`` are the delete's."""
-
-    seq: int
-    version: int
-    kind: str
-    created_at: datetime
-    updated_at: datetime
-    value: str | None
-    document: Document | None = None
-    expiry: Expiry | None = None
-
-    def is_alive(self, now: datetime) -> bool:
-        """Whether there is a value that has not expired."""
-        return self.value is not None and not self.is_expired(now)
-
-    def is_expired(self, now: datetime) -> bool:
-        """Whether its expiry lies at or before ``now``."""
-        return self.expiry is not None and self.expiry.at <= now
-
-    def deleted(self) -> RowState:
-        """The state after a delete, but for its sequence number."""
-        return replace(self, version=self.version + 1, kind="", value=None, document=None, expiry=None)
-
-    def row(self, namespace: Namespace, key: str, epoch: Epoch = NO_EPOCH) -> Row | None:
-        """The row, or None if it was deleted or cannot be read."""
-        try:
-            return Row(
-                namespace=namespace,
-                key=key,
-                value=unpack_value(self.value or LOST),
-                version=self.version,
-                seq=self.seq,
-                created_at=self.created_at,
-                updated_at=self.updated_at,
-                expiry=self.expiry,
-                epoch=epoch,
-            )
-        except UNREADABLE:
-            return None
-
-    def change(self, key: str, epoch: Epoch = NO_EPOCH) -> Change:
-        """The change that an index reads."""
-        document = self.document and self.document._replace(tokens=None)
-        return Change(self.seq, key, self.kind, self.created_at.timestamp(), document, bool(self.value), epoch)
-
-    def pending(self, namespace: Namespace, key: str, model: str) -> UnembeddedRow | None:
-        """The text, if it waits for a vector of ``model``."""
-        if self.document is None or self.document.model == model:
-            return None
-        return UnembeddedRow(namespace, key, self.version, self.document.text)
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -123,25 +66,49 @@ def lost(seq: object, version: object) -> RowState:
 class WriteSet:
     """Applies a batch in memory to the states that ``find`` and the numbers that ``head`` returns; it stores nothing.
 
-    Afterwards ``states`` and ``heads`` hold what to store, and ``checked`` the keys whose version a Check has compared.
+    Afterwards ``states`` and ``heads`` hold what to store, and ``checked`` the keys that a Check or a rule has read.
+    ``has_log``: new audit events are for a log, and in ``logged``.
     """
 
-    def __init__(self, find: Callable[[Key], RowState | None], head: Callable[[Namespace], int], now: datetime) -> None:
+    def __init__(
+        self,
+        find: Callable[[Key], RowState | None],
+        head: Callable[[Namespace], int],
+        now: datetime,
+        *,
+        has_log: bool = False,
+    ) -> None:
         self._find = find
         self._head = head
         self._now = now
         self.states: dict[Key, RowState] = {}
         self.checked: set[Key] = set()
         self.heads: dict[Namespace, int] = {}
+        self.logged: list[Put] = []
+        self._has_log = has_log
 
-    def apply(self, batch: Sequence[Write]) -> list[int]:
+    def apply(self, batch: Batch) -> list[int]:
         """The version after each write, 0 for a row that is gone. Raises VersionConflict, StoreError."""
         try:
-            return [self._apply(write) for write in batch]
+            return [
+                self._ruled(write, batch) if isinstance(write, WriteRule) else self._apply(write) for write in batch
+            ]
         except OverflowError as error:
             raise StoreError(f"An instant lies outside of the calendar: {error}") from error
 
+    def _ruled(self, rule: WriteRule, batch: Batch) -> int:
+        """Applies what ``rule`` adds to ``batch``."""
+        places = keys_of([batch])
+        self.checked.update(places)
+        before = {place: state for place in places if (state := self._find(place))}
+        for write in rule.check(before, self.states, self._now):
+            self._apply(write)
+        return 0
+
     def _apply(self, write: Write) -> int:
+        if self._has_log and is_event(write):
+            self.logged.append(write)
+            return 1
         address = (write.namespace, write.key)
         state = self.states.get(address) or self._find(address)
         alive = state if state and state.is_alive(self._now) else None
@@ -150,19 +117,6 @@ class WriteSet:
             raise VersionConflict(f"{write.key!r} is at version {version}, not {write.expected}")
         if isinstance(write, Check):
             self.checked.add(address)
-            return version
-        if isinstance(write, Measure):
-            changes = [
-                (old.value if (old := self._find(place)) else None, new.value)
-                for place, new in self.states.items()
-                if place[0][0] == write.namespace[0] and holds_memories(place[0])
-            ]
-            counts = write.counted(changes, counts_of(json.loads(alive.value or "")) if alive else None)
-            if counts is None or alive is None:
-                return 0
-            self.heads[write.namespace] = head = self.heads.get(write.namespace, self._head(write.namespace)) + 1
-            version, value = alive.version + 1, counts_to_json(counts)
-            self.states[address] = replace(alive, seq=head, version=version, value=value, updated_at=self._now)
             return version
         if isinstance(write, Touch):
             if alive and alive.expiry and version == write.version:
@@ -177,6 +131,11 @@ class WriteSet:
         self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
         self.states[address] = replace(changed, seq=head)
         return version if isinstance(write, _SAME) else changed.version if isinstance(write, Put) else 0
+
+
+def is_event(write: Write | WriteRule) -> TypeGuard[Put]:
+    """Whether ``write`` puts a new audit event, of which nothing else in its batch depends."""
+    return isinstance(write, Put) and write.is_new and write.namespace[1:] == (AUDIT,)
 
 
 def _changed(

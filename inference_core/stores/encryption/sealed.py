@@ -14,8 +14,9 @@ import json
 import time
 from base64 import b64encode
 from binascii import a2b_base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -26,8 +27,11 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
+    LOST,
     SEALED,
+    UNREADABLE,
     Backend,
+    Batch,
     Cursor,
     Head,
     Key,
@@ -37,13 +41,17 @@ from inference_core.stores.backend import (
     Remove,
     Rewrite,
     Row,
+    RowState,
     SetVector,
+    States,
     Tally,
     UnembeddedRow,
     Unreadable,
     Write,
+    WriteRule,
     change_of,
     pack_namespace,
+    unpack_value,
     with_ended,
 )
 from inference_core.stores.backends.rows import holding_most
@@ -210,28 +218,22 @@ class SealedBackend:
                 "to the one it was made with, or restore that from a backup"
             ) from error
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies each batch as a whole or not at all.
 
         What is written while its key is being destroyed counts as written before that. A write that took so long that a
         rotation may have ended meanwhile is a StoreError if its key is gone.
         """
-        sealers: dict[str, RowCipher] = {}
+        sealing = _Sealing(self._sealer)
+        sealers = sealing.writing
         started = time.monotonic()
-
-        def sealed_one(write: Write) -> Write:
-            if not isinstance(write, Put | SetVector | Rewrite):
-                return write
-            root = write.namespace[0]
-            if root not in sealers:
-                sealers[root] = self._sealer(root, makes=True)
-            return sealers[root].sealed_write(write)
-
         refused: dict[int, StoreError] = {}
-        sound: list[list[Write]] = []
+        sound: list[list[Write | WriteRule]] = []
         for at, batch in enumerate(batches):
             try:
-                sound.append([sealed_one(write) for write in batch])
+                sound.append(
+                    [_SealedRule(one, sealing) if isinstance(one, WriteRule) else sealing.sealed(one) for one in batch]
+                )
             except UnicodeError as error:
                 refused[at] = StoreError(f"{self.name} cannot hold this: {in_one_line(error)}")
         outcomes = iter(self.inner.apply(sound) if sound else [])
@@ -459,6 +461,71 @@ class SealedBackend:
     def _set_sealed(self, name: str, value: str, *, is_first: bool = False) -> None:
         sealer = self._sealer(OF_STORE, makes=True)
         self.inner.set_meta(name, sealer.seal_text(value.encode(), ((OF_STORE,), name), "setting"), is_first=is_first)
+
+
+class _Sealing:
+    """The ciphers of the users in a transaction, fetched as they are needed, and the values that were opened in it."""
+
+    def __init__(self, cipher: Callable[..., RowCipher]) -> None:
+        self._cipher = cipher
+        self.writing: dict[str, RowCipher] = {}
+        self._reading: dict[str, RowCipher] = {}
+        self._opened: dict[str, str | None] = {}
+
+    def sealed(self, write: Write) -> Write:
+        """``write`` with its fields sealed."""
+        if not isinstance(write, Put | SetVector | Rewrite):
+            return write
+        root = write.namespace[0]
+        if root not in self.writing:
+            self.writing[root] = self._cipher(root, makes=True)
+        return self.writing[root].sealed_write(write)
+
+    def value(self, key: Key, stored: str) -> str | None:
+        """The value that ``stored`` seals; None if its key was destroyed, `LOST` if it is no JSON. Raises SealError."""
+        if stored not in self._opened:
+            root = key[0][0]
+            if root not in self._reading:
+                self._reading[root] = self.writing.get(root) or self._cipher(root)
+            try:
+                field = unpack_value(stored).get(_FIELD)
+            except UNREADABLE:
+                return LOST
+            opened = self._reading[root].open_text(field, key, "value")
+            self._opened[stored] = None if opened is None else opened.decode()
+        return self._opened[stored]
+
+
+class _OpenStates(Mapping[Key, RowState]):
+    """Rows as they are stored, whose values are opened when they are looked at."""
+
+    def __init__(self, stored: States, sealing: _Sealing) -> None:
+        self._stored = stored
+        self._sealing = sealing
+
+    def __getitem__(self, key: Key) -> RowState:
+        state = self._stored[key]
+        # An unreadable value stays one, and one whose key was destroyed is not there.
+        return replace(state, value=self._sealing.value(key, state.value)) if state.value else state
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+class _SealedRule(WriteRule):
+    """Shows ``rule`` the rows opened, and seals what it adds."""
+
+    def __init__(self, rule: WriteRule, sealing: _Sealing) -> None:
+        self.reads, self.makes = rule.reads, rule.makes
+        self._rule = rule
+        self._sealing = sealing
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        opened = _OpenStates(before, self._sealing), _OpenStates(after, self._sealing)
+        return [self._sealing.sealed(write) for write in self._rule.check(*opened, now)]
 
 
 def _or_reason(opening: Callable[[], T | None]) -> T | str:

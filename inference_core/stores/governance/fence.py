@@ -253,8 +253,7 @@ _FENCES: Final[weakref.WeakKeyDictionary[Backend, Fences]] = weakref.WeakKeyDict
 
 
 def fences_of(backend: Backend) -> Fences:
-    """The one Fences of this process for ``backend``, which all that pass calls on to it share."""
-    backend = getattr(backend, "beneath", backend)
+    """The one Fences of this process for ``backend``."""
     with _MAKING:
         found = _FENCES.get(backend)
         if found is None:

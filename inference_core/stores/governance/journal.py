@@ -49,7 +49,7 @@ from inference_core.stores.backend import (
     Write,
 )
 from inference_core.stores.governance.fence import fences_of
-from inference_core.stores.governance.holds import holding
+from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.governance.versions import expecting, is_audited, is_versioned, versions_key, versions_writes
 
 _MOST_EVENTS: Final = 1_000
@@ -177,7 +177,7 @@ def end_trail(journal: Journal, user: str) -> None:
         # The key goes with the last events: without it, nobody could tell whether they are genuine.
         gone = rows if len(rows) < _PAGE else [row for row in rows if row.key != SALT]
         removals = [Remove(namespace=row.namespace, key=row.key) for row in gone]
-        (outcome,) = backend.apply([[*end_key(journal, user), *removals]])
+        (outcome,) = journal.rules.apply([[*end_key(journal, user), *removals]])
         if isinstance(outcome, Exception):
             tries += 1
             if tries == _TRIES or not isinstance(outcome, VersionConflict):  # else a sealer was faster
@@ -388,7 +388,8 @@ class Journal:
         days: float = DEFAULT_AUDIT_DAYS,
         secret: bytes | None = None,
     ) -> None:
-        self.backend = backend = holding(backend)
+        self.backend = backend
+        self.rules = rules_of(backend)
         was_on = backend.get_meta(AUDIT_META) != _OFF
         if audit is not None and audit != was_on and backend.capabilities.writable:
             backend.set_meta(AUDIT_META, _ON if audit else _OFF)
@@ -447,7 +448,7 @@ class Journal:
         apply: Callable[[Sequence[Sequence[Write]]], list[Outcome]] | None = None,
     ) -> list[Outcome]:
         """Applies the batches with their records, for callers that write to the backend directly or by ``apply``."""
-        apply = apply or self.backend.apply
+        apply = apply or self.rules.apply
         salted: dict[str, UserKey] = {}
         try:
             outcomes = apply([self._noted(batch, cause, salted) for batch in batches])
@@ -473,7 +474,7 @@ class Journal:
         Returns how many were still as they were ``found``. The event comes after the removals, as these are not one
         batch. It names no row, as nothing is known of them.
         """
-        removed = self.backend.discard(found)
+        removed = self.rules.discard(found)
         lost = [one for one in found if removed and one.namespace and is_audited(one.namespace)]
         for user in dict.fromkeys(one.namespace[0] for one in lost if one.namespace):
             rows = tuple(("damaged", one.key) for one in lost if one.root == user)

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from inference_core.effects import WorkerPool
 from inference_core.embeddings.embedder import (
@@ -21,9 +21,11 @@ from inference_core.embeddings.embedder import (
     embed_documents,
     embed_documents_now,
     embed_query,
+    embed_query_now,
 )
 from inference_core.errors import EmbeddingError, EmbeddingMismatch, StoreError, StoreUnavailable
 from inference_core.memory.namespaces import Namespace
+from inference_core.memory.redaction import Guard
 from inference_core.retrieval.analysis import language_of
 from inference_core.stores.backend import (
     EMBEDDING_META,
@@ -335,6 +337,7 @@ EMBED_TIMEOUT_S: Final = 1.0
 
 
 _EMBEDDINGS: Final = "embeddings"
+_NO_MODEL: Final = "no embedding model"
 
 
 class Texts:
@@ -387,13 +390,67 @@ class Texts:
                 embedded.append(write)
         return embedded
 
-    async def question(self, text: str, wait_seconds: float | None, spaces: frozenset[int]) -> QuestionVectors:
-        """The vectors of a question in ``spaces``, within ``wait_seconds`` seconds; None: no limit."""
-        if self._embedder is None or not text.strip():
-            return QuestionVectors(problem="no question" if self._embedder else "no embedding model")
+    async def question(self, text: str, wait_seconds: float) -> QuestionVectors:
+        """The vectors of a question, which the model has ``wait_seconds`` seconds to make."""
+        if self._embedder is None:
+            return QuestionVectors(problem=_NO_MODEL)
         try:
             with step(_EMBEDDINGS, {OPERATION: _EMBEDDINGS}):
-                vectors = await embed_query(self._embedder, text, wait_seconds, spaces, with_tokens=self._with_tokens)
+                return QuestionVectors(
+                    await embed_query(self._embedder, text, wait_seconds, frozenset(), with_tokens=self._with_tokens)
+                )
         except (EmbeddingError, StoreUnavailable) as error:
             return QuestionVectors(problem=str(error))
-        return QuestionVectors(vectors)
+
+    def question_now(self, text: str, spaces: frozenset[int]) -> QuestionVectors:
+        """The vectors of a question in ``spaces``, made in the caller's thread."""
+        if self._embedder is None or not text.strip():
+            return QuestionVectors(problem="no question" if self._embedder else _NO_MODEL)
+        try:
+            with step(_EMBEDDINGS, {OPERATION: _EMBEDDINGS}):
+                return QuestionVectors(embed_query_now(self._embedder, text, spaces, with_tokens=self._with_tokens))
+        except (EmbeddingError, StoreUnavailable) as error:
+            return QuestionVectors(problem=str(error))
+
+
+class Question:
+    """What a snapshot is searched for, as ``vectors`` that were made before."""
+
+    def __init__(self, vectors: QuestionVectors) -> None:
+        self._vectors = vectors
+
+    def vectors_in(self, spaces: frozenset[int]) -> QuestionVectors:  # noqa: ARG002 - the model has one space
+        """The vectors in those vector ``spaces`` that the searched texts have."""
+        return self._vectors
+
+
+class LateQuestion(Question):
+    """A question whose vectors are made in the thread of its first search, where the texts' spaces are known.
+
+    For a model in this process, which sees ``text`` without the secrets that ``guard`` finds in it.
+    """
+
+    def __init__(self, text: str, texts: Texts, guard: Guard) -> None:
+        self._text = text
+        self._texts = texts
+        self._guard = guard
+        self._made: dict[frozenset[int], QuestionVectors] = {}
+
+    def vectors_in(self, spaces: frozenset[int]) -> QuestionVectors:
+        """The vectors in those vector ``spaces`` that the searched texts have."""
+        if spaces not in self._made:
+            self._made[spaces] = self._texts.question_now(self._guard.text(self._text), spaces)
+        return self._made[spaces]
+
+
+class Visit(NamedTuple):
+    """What a worker is told to take snapshots: what they are searched for, and how long to wait for an index.
+
+    That is ``wait_seconds``, and all must be over by ``until`` (`time.monotonic`). ``backfill`` embeds a few texts that
+    have no vectors before they are searched.
+    """
+
+    question: Question
+    wait_seconds: float
+    until: float
+    backfill: Backfill | None

@@ -8,24 +8,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
 
-from inference_core.effects import Operation, WorkerPool, run
+from inference_core.effects import Operation, WorkerPool
 from inference_core.embeddings.embedder import Embedder
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.redaction import Guard
 from inference_core.stores.backend import CONTENT_KEY_META, Backend, Cursor, Key, PageRequest, Row, Tally
-from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, Texts
-from inference_core.stores.indexing.search import AskModel, QuestionVectors, Reranker, Search, SearchResult, as_reranker
+from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, LateQuestion, Question, Texts, Visit
+from inference_core.stores.indexing.search import Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.maintenance import Maintenance
 from inference_core.stores.writer import Breaker
 
 if TYPE_CHECKING:
-    from inference_core.stores.indexing.snapshot import Snapshot
+    from inference_core.stores.indexing.indexes import Snapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,21 +72,19 @@ class StoreReader:
         self.pool, self.maintenance = pool, maintenance
         self.guard = guard
         self._texts = Texts(backend, embedder, pool, with_tokens=late_interaction)
-        self._reranker = None if reranker is None else as_reranker(reranker)
         self._reading = Breaker(f"Reading {backend.name}")
         self._content_key: bytes | None = None
         self.backfill: Backfill | None = None
         """Embeds what was stored without vectors; None for a store that is not writable or has no model."""
         self._first_recall: float | None = None
-        self._is_warm = False
-        # These import numpy, which is slow, so the package is imported without them. They are imported here, before the
+        # This imports numpy, which is slow, so the package is imported without it. It is imported here, before the
         # model loads in a thread of its own: the first recall has only 0.3 s.
-        from inference_core.stores.indexing.indexes import IndexCache  # noqa: PLC0415
-        from inference_core.stores.indexing.snapshot import Snapshot, search_each_user  # noqa: PLC0415
+        from inference_core.stores.indexing.indexes import IndexCache, Snapshots  # noqa: PLC0415
 
-        self._snapshot_type, self._search_each_user = Snapshot, search_each_user
         model = embedder.fingerprint if embedder else ""
         self._indexes = IndexCache(backend, model, index_bytes, partial(maintenance.wake, INDEXES))
+        own = None if reranker is None else as_reranker(reranker)
+        self._snapshots = Snapshots(backend, self._indexes, embedder, own, self._reading)
         maintenance.add(INDEXES, self._indexes.follow)
         maintenance.wake(INDEXES)
 
@@ -178,14 +176,9 @@ class StoreReader:
         """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
         first = searches[0]
         scopes = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
-        patience = max(first.wait_seconds, first.cold_seconds)
-        until = time.monotonic() + patience
-
-        def searched(ask_model: AskModel) -> list[SearchResult]:
-            return self._search_each_user(searches, lambda own: self._snapshot(own, ask_model, patience, until))
-
-        await self._warmed([*scopes], first.text, first.cold_seconds)
-        found = await self._asked(searched, first.text, first.wait_seconds)
+        visit = await self._visit([*scopes], first.text, first.wait_seconds, first.cold_seconds)
+        self._reading.check()
+        found = await self.pool.effect(self._snapshots.searched, searches, visit)
         self._embed_what_was_read()
         return found
 
@@ -203,12 +196,9 @@ class StoreReader:
         ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. A model
         that is still being loaded gets ``cold_seconds``, and so does an index that is not there yet.
         """
-        patience = max(wait_seconds, cold_seconds)
-        until = time.monotonic() + patience
-        await self._warmed(scopes, text, cold_seconds)
-        result = await self._asked(
-            lambda ask_model: body(self._snapshot(scopes, ask_model, patience, until)), text, wait_seconds
-        )
+        visit = await self._visit(scopes, text, wait_seconds, cold_seconds)
+        self._reading.check()
+        result = await self.pool.effect(self._snapshots.answered, body, scopes, visit)
         self._embed_what_was_read()
         return result
 
@@ -218,7 +208,7 @@ class StoreReader:
         It is cold until its model has been loaded and a first snapshot has been read; ``cold`` seconds count from the
         first recall.
         """
-        if self._is_warm:
+        if self._snapshots.are_warm:
             return usual
         now = time.monotonic()
         if self._first_recall is None:
@@ -237,44 +227,27 @@ class StoreReader:
 
     async def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._reading.check()
-        return await self.pool.call(self._reading.call, partial(function, *args, **kwargs))
+        return await self.pool.effect(self._guarded, partial(function, *args, **kwargs))
 
-    async def _asked(self, body: Callable[[AskModel], T], text: str, wait_seconds: float) -> T:
-        """What ``body`` makes of the vectors of ``text``, on a worker.
+    def _guarded(self, call: Callable[[], T]) -> T:
+        with self._reading:
+            return call()
 
-        A model in this process embeds on the same worker, once it is known which vectors the texts have. For any other
-        model, the caller waits at most ``wait_seconds`` seconds before ``body`` runs.
+    async def _visit(self, scopes: Sequence[Namespace], text: str, wait_seconds: float, cold_seconds: float) -> Visit:
+        """What a worker needs to know before it searches ``scopes`` for ``text``.
+
+        A model that is being loaded gets ``cold_seconds`` to be there, while the indexes of ``scopes`` are built. One
+        that is not in this process embeds the text now, within ``wait_seconds``.
         """
-        if self.embedder is None or self.embedder.runs_in_process or not text.strip():
-
-            @cache
-            def ask_model(spaces: frozenset[int]) -> QuestionVectors:
-                return run(self._texts.question(self.guard.text(text), None, spaces))
-
-            return await self._read(body, ask_model)
-        clean = await self.redacting(partial(self.guard.text, text), len(text))
-        question = await self._texts.question(clean, wait_seconds, frozenset())
-        return await self._read(body, lambda _: question)
-
-    async def _warmed(self, scopes: Sequence[Namespace], text: str, cold_seconds: float) -> None:
-        """Waits at most ``cold_seconds`` until a model that is being loaded can embed ``text``.
-
-        The indexes of ``scopes`` are built meanwhile.
-        """
-        if cold_seconds > 0 and text.strip() and self.embedder and self.embedder.is_loading:
+        patience = max(wait_seconds, cold_seconds)
+        until = time.monotonic() + patience
+        embedder = self.embedder if text.strip() else None
+        if embedder and cold_seconds > 0 and embedder.is_loading:
             if self.backend.capabilities.change_feed:
                 self._indexes.build(scopes)
-            await self.embedder.loaded(cold_seconds)
-
-    def _snapshot(
-        self, scopes: Sequence[Namespace], ask_model: AskModel, wait_seconds: float, until: float
-    ) -> Snapshot:
-        def taken() -> Snapshot:
-            rerank = self._reranker
-            return self._snapshot_type(self.backend, self._indexes, scopes, ask_model, wait_seconds, rerank, until)
-
-        snapshot = taken()
-        if self.backfill and self.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):
-            snapshot = taken()
-        self._is_warm = self.embedder is None or not self.embedder.is_loading
-        return snapshot
+            await embedder.loaded(cold_seconds)
+        question: Question = LateQuestion(text, self._texts, self.guard)
+        if embedder and not embedder.runs_in_process:
+            clean = await self.redacting(partial(self.guard.text, text), len(text))
+            question = Question(await self._texts.question(clean, wait_seconds))
+        return Visit(question, patience, until, self.backfill)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import chain
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from langchain_core.documents import BaseDocumentCompressor, Document
 
 from inference_core.memory.namespaces import Namespace
-from inference_core.memory.record import MemoryLink, turn_session_of
+from inference_core.memory.record import MemoryLink, turn_session_of, why_invalid
 from inference_core.memory.text import moment_field
 from inference_core.memory.trust import MemorySource, Trust
 from inference_core.retrieval.similarity import (
@@ -38,6 +40,10 @@ COLD_SECONDS: Final = 7.0
 """How long a direct search waits for a model that is being loaded, and for an index that is not there yet."""
 
 
+SHOWN: Final = "shown already"
+FILTERED: Final = "filtered"
+
+
 class RecallMode(str, Enum):
     """By which evidence hits were ranked."""
 
@@ -46,10 +52,36 @@ class RecallMode(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """Says why a row is left out, None if it is not: what holds at ``now`` is taken, or what held at ``as_of``.
+
+    Before that, it leaves out rows whose keys or ``contents`` are ``shown`` elsewhere, those that do not match, and
+    those of other types than ``kinds`` (None: all).
+    """
+
+    now: datetime
+    as_of: datetime | None = None
+    shown: Collection[Key] = ()
+    contents: Collection[str] = ()
+    matches: Callable[[Row], bool] | None = None
+    kinds: frozenset[str] | None = None
+
+    def __call__(self, row: Row) -> str | None:
+        """Why ``row`` is left out."""
+        if (row.namespace, row.key) in self.shown or (self.contents and row.value.get("content") in self.contents):
+            return SHOWN
+        if self.matches is not None and not self.matches(row):
+            return FILTERED
+        if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
+            return "of another type"
+        return why_invalid(row.value, self.now, self.as_of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """A ranked search: each group of scopes gives its own ``limit`` best rows, the statistics are those of all.
 
-    ``kinds`` and ``reject``, which says why a row is left out, are applied before the cut. ``deduplicate``: of rows
+    ``kinds`` and ``reject``, such as a `RowFilter`, are applied before the cut. ``deduplicate``: of rows
     whose contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
     ``backfill``: if fewer rows match than ``limit``, the newest others follow. ``diversity`` is how much of its score a
     content loses that repeats another one entirely. ``explains``: rows come with the shares of their scores.
@@ -134,14 +166,48 @@ class QuestionVectors:
         return fmean(told) if told else None
 
 
-AskModel = Callable[[frozenset[int]], QuestionVectors]
-"""Gives the vectors of a question in those vector spaces that its texts have; blocks."""
-
-
 def content_of(row: Row) -> str:
     """The text of the memory that ``row`` holds, "" if it holds none."""
     content = row.value.get("content")
     return content if isinstance(content, str) else ""
+
+
+def by_owner(searches: Sequence[Search]) -> list[tuple[list[Namespace], list[Search]]]:
+    """``searches`` by the user or space that owns scopes, each cut to that one's; with ``together``, as they are."""
+    asked = list(chain.from_iterable(chain.from_iterable(search.groups) for search in searches))
+    if searches[0].together:
+        return [(list(dict.fromkeys(asked)), list(searches))]
+    owners: dict[str, dict[Namespace, None]] = {}
+    for scope in asked:
+        owners.setdefault(scope[0], {})[scope] = None
+    return [
+        (
+            list(own),
+            [
+                replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+                for search in searches
+            ],
+        )
+        for own in list(owners.values()) or [{}]
+    ]
+
+
+def joined(searches: Sequence[Search], parts: Sequence[list[SearchResult]]) -> list[SearchResult]:
+    """The result of each of ``searches``, from those of all owners."""
+    if len(parts) == 1:
+        return parts[0]
+    found: list[SearchResult] = []
+    for search, results in zip(searches, zip(*parts, strict=True), strict=True):
+        groups = [
+            sorted(chain.from_iterable(group), key=attrgetter("score"), reverse=True)[: search.limit]
+            for group in zip(*(result.groups for result in results), strict=True)
+        ]
+        is_lexical = any(one.mode is RecallMode.LEXICAL for one in results)
+        problem = next((one.reason for one in results if one.reason), None)
+        left_out = [left for one in results for left in one.left_out]
+        mode = RecallMode.LEXICAL if is_lexical else results[0].mode
+        found.append(SearchResult(groups, mode, problem, left_out, results[0].necessity))
+    return found
 
 
 # From ranked rows to the result: not rejected, without duplicates, diverse, within the budget.

@@ -11,7 +11,7 @@ import pytest
 from context_support import NOW, item
 
 from inference_core import ContextEngineer, ContextItem, Pruning
-from inference_core.context import engineer, profile, render
+from inference_core.context import engineer, render
 from inference_core.context.comparing import DEFAULT_OVERLAP
 from inference_core.context.engineer import SUMMARY, at_both_ends, with_summary
 from inference_core.context.items import AssembledContext, DropReason
@@ -312,12 +312,12 @@ class TestBudget:
         assert (context.text, context.tokens, len(context.dropped)) == ("", 0, len(items))
 
     def test_the_defaults_are_the_documented_ones(self):
-        assert (engineer.DEFAULT_MAX_TOKENS, profile.DEFAULT_PROFILE_TOKENS, engineer.SUMMARY_SHARE) == (
+        assert (engineer.DEFAULT_MAX_TOKENS, render.DEFAULT_PROFILE_TOKENS, engineer.SUMMARY_SHARE) == (
             2_000,
             1_000,
             0.25,
         )
-        assert (profile.DEFAULT_PROFILE_CHANGE, render.MAX_LINE_CHARACTERS, DEFAULT_OVERLAP) == (0.25, 2_000, 0.6)
+        assert (render.DEFAULT_PROFILE_CHANGE, render.MAX_LINE_CHARACTERS, DEFAULT_OVERLAP) == (0.25, 2_000, 0.6)
 
     @pytest.mark.parametrize("options", [{"form": "yaml"}, {"min_overlap": 1.1}, {"min_overlap": -0.1}], ids=str)
     def test_options_that_make_no_sense(self, options: dict[str, Any]):

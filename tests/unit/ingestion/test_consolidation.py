@@ -9,13 +9,25 @@ from itertools import count
 from typing import Any
 
 import pytest
-from outbox_support import ADA, Scripted, answering, candidates, contents, pipeline_on, put, said, service_on, step
+from outbox_support import (
+    ADA,
+    Scripted,
+    answering,
+    candidates,
+    contents,
+    pipeline_on,
+    put,
+    said,
+    service_on,
+    step,
+    undone,
+)
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.ingestion.extraction.rules import RuleExtractor
-from inference_core.ingestion.jobs import jobs, undo
+from inference_core.ingestion.undo import jobs
 from inference_core.ingestion.worker import BatchOutcome, Pipeline
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import MemorySource, Origin, Trust
@@ -33,8 +45,7 @@ from inference_core.outbox.messages import (
     extraction_from_json,
     extraction_to_json,
 )
-from inference_core.outbox.outbox import Outbox
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.stores.backend import Row, Write
 from inference_core.testing import FrozenClock
 
@@ -97,7 +108,7 @@ def test_regression_an_id_that_is_no_label_costs_no_memory(world: World, session
     world.tell(Candidate(content=LISBON), session=session)
     assert (contents(world.store), world.problems()) == ([LISBON], [])
     assert world.memory.list_memories("ada")[0][0].value.get("session_id") is None
-    assert run(undo(world.service.scope, "ada", session_id=session)) == 1
+    assert undone(world.service.scope, "ada", session_id=session) == 1
     assert contents(world.store) == []
 
 
@@ -186,7 +197,7 @@ def test_regression_what_the_user_says_is_stored_though_a_page_has_said_it(
     is_over = action is not Action.ADD or text == "I prefer tea."
     assert (before.get("superseded_by") in found) is is_over
     assert "reinforced" not in before.get("extra_metadata", {})
-    assert run(undo(world.service.scope, "ada", job_id=world.job().key)) >= 1
+    assert undone(world.service.scope, "ada", job_id=world.job().key) >= 1
     (left,) = world.memory.list_memories("ada", limit=None)[0]
     assert (left.id, left.value.get("superseded_by"), left.value.get("valid_to")) == (saved, None, None)
 
@@ -300,14 +311,14 @@ def test_regression_what_was_said_earlier_and_comes_later_does_not_end_what_is_n
     assert told.world.history(HAMBURG) == [BERLIN, HAMBURG]
     told.tell(BERLIN, OLD + DAY, session="older")  # the same, from a second file
     assert contents(told.world.store) == [BERLIN, HAMBURG]
-    assert run(undo(told.world.service.scope, "ada", session_id="old")) == 1
+    assert undone(told.world.service.scope, "ada", session_id="old") == 1
     assert told.world.one(HAMBURG).value == before.value
 
 
 def test_regression_undoing_the_newer_statement_brings_the_earlier_one_back(told: Told) -> None:
     told.tell(HAMBURG, NEW, session="new")
     told.tell(BERLIN, OLD)
-    assert run(undo(told.world.service.scope, "ada", session_id="new")) == 1
+    assert undone(told.world.service.scope, "ada", session_id="new") == 1
     assert told.world.recalled() == [BERLIN]
     assert "valid_to" not in told.world.one(BERLIN).value
 
@@ -560,7 +571,7 @@ def test_regression_an_extractor_hears_what_was_said_before_its_batch(world: Wor
     assert ("now", True) not in heard(late)
     clock.advance(2 * DAY)
     assert heard(said("later")) == []
-    run(undo(world.service.scope, "ada", session_id="s"))
+    undone(world.service.scope, "ada", session_id="s")
     assert heard(said("after the undo")) == []
     for session in (None, NO_THREAD):
         assert heard(said("one", session=session, name=f"{session} 1")) == []
@@ -685,5 +696,5 @@ def test_regression_with_an_outbox_elsewhere_a_repetition_changes_nothing(world:
         assert step(pipeline).messages == 1
         assert (world.job(), [world.one(content) for content in (LISBON, PORTO, "Has a cat")]) == first
         assert len(world.extractor.asked) == 2
-        assert run(outbox.partitions())
+        assert run(outbox.partitions()) == []
         assert step(pipeline).outcome is BatchOutcome.NOTHING

@@ -17,9 +17,9 @@ from inference_core.effects import run
 from inference_core.errors import ModelError, StoreUnavailable
 from inference_core.ingestion import worker
 from inference_core.ingestion.worker import Worker
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.testing import FrozenClock
 
 USERS = [Partition(f"user{number}") for number in range(8)]
@@ -138,10 +138,10 @@ def test_regression_whatever_fails_does_not_end_the_worker(store: MemoryStore, m
     outages: list[Exception] = [StoreUnavailable("down"), ValueError("a row that cannot be read")]
     partitions, process = pipeline.outbox.partitions, pipeline.process
 
-    def read() -> object:
+    def read(tasks: Sequence[str | None]) -> object:
         if len(outages) == 2:
             raise outages.pop(0)
-        return partitions()
+        return partitions(tasks)
 
     def work(*given: object, **options: object) -> object:
         if outages:
@@ -199,8 +199,7 @@ def test_regression_messages_in_whose_midst_a_worker_ended_are_worked_on_one_aft
     pipeline = pipeline_on(store, watched, clock)
     for user in USERS:
         put(pipeline.outbox, said("hello"), partition=user)
-        for _, version in run(pipeline.outbox.partitions()):
-            run(claiming(pipeline.outbox, user, version))
+        run(claiming(pipeline.outbox, user))
     clock._moment = clock.now().replace(year=2030)
     assert Worker(pipeline).drain().messages == 8
     assert most == [1] * 8
@@ -268,7 +267,7 @@ PROGRAM = """
 import time
 from outbox_support import pipeline_on, put, said
 from inference_core import open_store
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.ingestion.worker import Worker
 
 asked = []
@@ -308,7 +307,7 @@ def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
     put(pipeline.outbox, said("hello"))
     one, looks = Worker(pipeline, interval_s=0.01), iter([run(pipeline.partitions())])
 
-    async def once() -> list[tuple[Partition, int]]:
+    async def once() -> list[Partition]:
         for found in looks:
             return found
         raise StoreUnavailable("the database is away")

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from secret_texts import benign, filled, held_out, known
 from support import each
 
-from benchmarks.secret_texts import benign, filled, held_out, known
 from inference_core.memory.redaction import Guard
 from inference_core.memory.secrets import Finding, credentials_in, formats, is_assigned, merged, personal_in
 

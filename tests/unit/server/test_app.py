@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import flaky
 import pytest
@@ -15,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.errors import ConfigurationError, StoreUnavailable
 from inference_core.server.api import routes
-from inference_core.server.api.routes import QuickRoute, Route
+from inference_core.server.api.routes import Route, route
 from inference_core.server.app import check_routes, create_app
 from inference_core.server.identity.auth import Permission
 from inference_core.server.identity.gate import Access
@@ -31,12 +30,18 @@ async def plain(_: Request) -> PlainTextResponse:
     return PlainTextResponse("x")
 
 
+def _served_at(path: str, permission: Permission | None) -> list[Route]:
+    routes = list[Route]()
+    route("GET", path, permission, table=routes)(forgotten)
+    return routes
+
+
 @pytest.mark.parametrize("path", ["/v1/forgotten", "/healthz/"])
 def test_a_route_without_a_permission_stops_the_start(server: Served, path: str):
     """A router that was forgotten served everybody."""
     with pytest.raises(ConfigurationError, match=path):
-        create_app(server.service, Access(), [Route("GET", path, None, forgotten, {})])
-    create_app(server.service, Access(), [Route("GET", path, Permission.READ, forgotten, {})])
+        create_app(server.service, Access(), _served_at(path, None))
+    create_app(server.service, Access(), _served_at(path, Permission.READ))
     app = server.app
     app.add_route(path, plain)
     with pytest.raises(ConfigurationError, match=path):
@@ -90,55 +95,3 @@ async def test_a_store_whose_writes_hang_or_fail_is_not_ready(monkeypatch: pytes
             await becomes(503)
             backend.heal()
             await becomes(200)
-
-
-REQUESTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("POST", "/v1/memories/search", {"json": {"query": "tea", "k": 2, "explain": True}}),
-    ("POST", "/v1/memories/search", {"json": {"query": "tea", "k": 0}}),
-    ("POST", "/v1/memories/search", {"json": {"query": "tea", "user_id": "bob"}}),
-    ("POST", "/v1/memories/search", {"json": {"query": "te\0a"}}),
-    ("POST", "/v1/memories/search", {"content": b'{"query": "tea"}', "headers": {"Content-Type": "text/plain"}}),
-    (
-        "POST",
-        "/v1/memories/search",
-        {"content": b'{"query": "tea"}', "headers": {"Content-Type": "application/x+json"}},
-    ),
-    ("POST", "/v1/memories/search", {"content": b'{"query": "tea"}', "headers": {}}),
-    *[
-        ("POST", "/v1/memories/search", {"content": body, "headers": {"Content-Type": "application/json"}})
-        for body in (
-            b"",
-            b"{",
-            b"[]",
-            b"null",
-            b'{"query": "\xff"}',
-            b'{"query": "\\ud800"}',
-            b'{"query": "tea", "diversity": NaN}',
-        )
-    ],
-    ("PUT", "/v1/memories/search", {"json": {"query": "tea"}}),
-    ("POST", "/v1/context", {"json": {"query": "tea"}}),
-    ("POST", "/v1/forget", {"json": {"max_memories": {"opinions": 1}}}),
-    ("GET", "/v1/stats", {}),
-    ("GET", "/v1/forgotten", {}),
-)
-
-
-@pytest.mark.parametrize("permissions", [[Permission.READ, Permission.WRITE], [Permission.READ], [Permission.ADMIN]])
-async def test_quick_answers_are_those_of_the_framework(server: Served, permissions: list[Permission]):
-    """What is answered without resolving dependencies differs in nothing but time."""
-    server.service.sync.save_memory("ada", "Likes tea", extra_metadata={"cups": 3})
-    slow = served(server.service)
-    for route in slow.app.routes:
-        if isinstance(route, QuickRoute):
-            route._is_quick = False
-    assert sum(isinstance(route, QuickRoute) and route._is_quick for route in server.app.routes) > 5
-    async with server.client("ada", permissions) as client, slow.client("ada", permissions) as other:
-        for method, path, given in REQUESTS:
-            answers = [await one.request(method, path, **given) for one in (client, other)]
-            told = [(one.status_code, one.headers["content-type"], one.text) for one in answers]
-            assert told[0] == told[1], (method, path, given)
-    nobody = server.key(None, [*permissions, Permission.ACT_AS])
-    async with server.client() as client:
-        answer = await client.get("/v1/stats", headers={"Authorization": f"Bearer {nobody}"})
-        assert answer.status_code == (422 if Permission.READ in permissions else 403)

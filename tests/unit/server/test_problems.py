@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from server_support import Served
 
 from inference_core import errors
 from inference_core.server.api.routes import Call
-from inference_core.server.problems import STATUSES, name_of, problem, status_of
+from inference_core.server.problems import STATUSES, answer, name_of, problem_of, status_of
 
 CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.InferenceCoreError)]
 
@@ -31,7 +32,7 @@ def test_the_table_says_whose_fault_it_is():
 
 
 def test_a_problem_is_valid_json_whatever_it_says():
-    made = problem(422, "x", "lone \ud800")
+    made = answer({"app": FastAPI()}, problem_of(422, "x", "lone \ud800"))
     assert json.loads(bytes(made.body))["detail"] == "lone \\ud800"
     assert made.media_type == "application/problem+json"
 

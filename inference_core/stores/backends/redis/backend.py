@@ -25,6 +25,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import NO_EPOCH, Change, Term
 from inference_core.stores.backend import (
     UNREADABLE,
+    Batch,
     Capabilities,
     Head,
     Key,
@@ -34,9 +35,9 @@ from inference_core.stores.backend import (
     Tally,
     UnembeddedRow,
     Unreadable,
-    Write,
     by_namespace,
     check_schema,
+    keys_of,
     pack_namespace,
     to_micros,
 )
@@ -208,7 +209,7 @@ class RedisBackend:
             )
             opened.pop_all()
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies each batch by one call of the script, all sent together; batches that lost a race are tried again."""
         self._server.check()
         waiting = dict(enumerate(batches))
@@ -391,13 +392,13 @@ class RedisBackend:
     def close(self) -> None:
         self._server.close()
 
-    def _applied(self, batches: Mapping[int, Sequence[Write]]) -> dict[int, Outcome]:
+    def _applied(self, batches: Mapping[int, Batch]) -> dict[int, Outcome]:
         """The outcomes of the batches that did not lose a race."""
         refused: dict[int, Outcome] = {}
         versions: dict[int, list[int]] = {}
         calls: dict[int, list[Argument]] = {}
         askable: list[Key] = []
-        for address in dict.fromkeys((write.namespace, write.key) for batch in batches.values() for write in batch):
+        for address in keys_of(batches.values()):
             with suppress(StoreError, TypeError):  # what Redis cannot hold is refused below
                 pack_address(address)
                 askable.append(address)
@@ -421,7 +422,7 @@ class RedisBackend:
             outcomes |= refused | {at: one for at, one in versions.items() if at not in calls}
         return outcomes
 
-    def _decided(self, batch: Sequence[Write], known: dict[Key, Stored]) -> tuple[list[int], list[Argument]]:
+    def _decided(self, batch: Batch, known: dict[Key, Stored]) -> tuple[list[int], list[Argument]]:
         """The versions after ``batch`` and the call that applies it; updates ``known``. Raises StoreError."""
         nothing = Stored()
         writes = WriteSet(lambda address: known.get(address, nothing).cell, lambda _: 0, self._clock.now())

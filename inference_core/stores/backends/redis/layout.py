@@ -20,12 +20,14 @@ from typing import Any, Final, NamedTuple
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, DocumentMetadata, Epoch
 from inference_core.stores.backend import (
+    LOST,
     MAX_MICROS,
     MIN_MICROS,
     UNREADABLE,
     Cursor,
     Key,
     Row,
+    RowState,
     Unreadable,
     WrongType,
     expiry_micros,
@@ -38,7 +40,7 @@ from inference_core.stores.backend import (
     unpack_namespace,
 )
 from inference_core.stores.backends.redis.server import chunked, encoded
-from inference_core.stores.backends.rows import LOST, RowState, lost
+from inference_core.stores.backends.rows import lost
 
 STAMP_BYTES: Final = 12
 DIGITS: Final = 18

@@ -24,17 +24,19 @@ from inference_core.stores.backend import (
     MIN_MICROS,
     MIN_SECONDS,
     UNREADABLE,
+    Batch,
     Cursor,
     Head,
     Key,
     Outcome,
     Put,
     Row,
+    RowState,
     SetVector,
     Tally,
     UnembeddedRow,
     Unreadable,
-    Write,
+    WriteRule,
     WrongType,
     expiry_micros,
     expiry_of,
@@ -48,7 +50,7 @@ from inference_core.stores.backend import (
     unpack_namespace,
     unpack_value,
 )
-from inference_core.stores.backends.rows import MAX_WORDS, RowState, WriteSet, forms_of, lost
+from inference_core.stores.backends.rows import MAX_WORDS, WriteSet, forms_of, lost
 
 ROW: Final = "s.namespace, r.key, r.value, r.version, r.seq, r.created, r.updated, r.expires, r.ttl"
 CHANGE: Final = (
@@ -186,23 +188,30 @@ class BatchDecision(NamedTuple):
     """What a transaction stores and tells its callers.
 
     ``changed`` holds the columns ``WRITTEN`` and the packed token vectors; ``touched`` the expiry, scope and key of
-    rows of which nothing else changes; ``heads`` the last sequence number of each changed scope, by its id.
+    rows of which nothing else changes; ``heads`` the last sequence number of each changed scope, by its id; ``logged``
+    the events for the log, if there is one.
     """
 
     outcomes: list[Outcome]
     changed: list[tuple[Any, ...]]
     touched: list[tuple[int, int, str]]
     heads: dict[int, int]
+    logged: list[Put]
 
 
 def decide(
-    batches: Sequence[Sequence[Write]], heads: Heads, states: Mapping[Key, RowState], now: datetime
+    batches: Sequence[Batch],
+    heads: Heads,
+    states: Mapping[Key, RowState],
+    now: datetime,
+    *,
+    has_log: bool = False,
 ) -> BatchDecision:
     """Applies ``batches`` in turn to the rows in ``states``, in memory; one that is refused changes nothing."""
     seqs, after = {namespace: seq for namespace, (_, seq) in heads.items()}, dict(states)
-    decision = BatchDecision([], [], [], {})
+    decision = BatchDecision([], [], [], {}, [])
     for batch in batches:
-        writes = WriteSet(after.get, lambda scope: seqs.get(scope, 0), now)
+        writes = WriteSet(after.get, lambda scope: seqs.get(scope, 0), now, has_log=has_log)
         try:
             decision.outcomes.append(writes.apply(batch))
         except StoreError as error:
@@ -210,6 +219,7 @@ def decide(
         else:
             after.update(writes.states)
             seqs.update(writes.heads)
+            decision.logged.extend(writes.logged)
     for (namespace, key), state in after.items():
         if state is states.get((namespace, key)):
             continue
@@ -321,14 +331,16 @@ class SqlBackend(ABC):
         """The columns ``selection`` of the rows of ``keys`` that meet ``condition``."""
 
     @abstractmethod
-    def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def _transact(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies ``batches`` in one durable transaction. Raises Refused if the database cannot hold the data."""
 
-    def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         refusals: list[StoreError | None] = []  # why the database cannot hold a batch, as far as that is known now
         for batch in batches:
             texts: list[str] = []
             for write in batch:
+                if isinstance(write, WriteRule):  # which takes its keys from the writes
+                    continue
                 texts += [write.key, pack_namespace(write.namespace)]
                 if isinstance(write, SetVector):
                     texts.append(write.model)
@@ -348,7 +360,7 @@ class SqlBackend(ABC):
         outcomes = iter(self._joined(sound) if sound else ())
         return [refused or next(outcomes) for refused in refusals]
 
-    def _joined(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def _joined(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies ``batches`` in one transaction; if it is refused, in halves, until only the bad batch fails."""
         try:
             return self._transact(batches)

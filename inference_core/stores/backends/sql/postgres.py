@@ -36,18 +36,20 @@ from inference_core.effects import HANG_S, awake_s
 from inference_core.errors import ConfigurationError, StoreBusy, StoreUnavailable, WriteUnknown
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import (
+    Batch,
     Capabilities,
     Key,
     Outcome,
     PageRequest,
-    Put,
     Row,
     Unreadable,
-    Write,
     check_schema,
+    keys_of,
     namespace_of,
     pack_namespace,
+    scopes_made,
     unpack_namespace,
+    waits_for_disk,
 )
 from inference_core.stores.backends.sql.base import (
     ALIVE,
@@ -204,10 +206,10 @@ class Connection(psycopg.Connection[Any]):
         finally:
             self.silence_s = before
 
-    def begin(self) -> None:
+    def begin(self, *, waits_for_disk: bool) -> None:
         """Begins a transaction with the settings of the store's writes; in a pipeline, without waiting."""
         self.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        self.execute(_WRITING, (self.is_durable,))
+        self.execute(_WRITING, (self.is_durable and waits_for_disk,))
 
     @contextmanager
     def writing(self) -> Generator[None]:
@@ -629,29 +631,30 @@ class PostgresBackend(SqlBackend):
     def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
         return f"{column} = ANY(:{column[2:]}s)", {f"{column[2:]}s": list(values)}
 
-    def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+    def _transact(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies ``batches`` in two round trips: lock and read, then store and commit.
 
         Scopes are locked in the order of their names, so transactions cannot deadlock. Raises WriteUnknown if the
         connection was lost during the commit.
         """
-        writes = [write for batch in batches for write in batch]
-        keys = list(dict.fromkeys((pack_namespace(write.namespace), write.key) for write in writes))
-        made = {write.namespace for write in writes if isinstance(write, Put)}
+        keys = [(pack_namespace(namespace), key) for namespace, key in keys_of(batches)]
+        made = scopes_made(batches)
 
         def apply(connection: Connection) -> list[Outcome]:
             is_sent = False
             try:
                 with connection.pipeline() as pipeline:
                     while True:
-                        connection.begin()
+                        connection.begin(waits_for_disk=waits_for_disk(batches))
                         if made:
                             roots = [pack_namespace(scope[:1]) for scope in made]
                             connection.execute(_NEW_SCOPES, (roots, [*map(pack_namespace, made)]))
                         if not keys:  # nobody asks for more than a commit, which a read-only replica has too
                             connection.execute("COMMIT")
                             return [[] for _ in batches]
-                        scopes = connection.execute(_LOCK, ([*{name for name, _ in keys}],), binary=True)
+                        scopes = connection.execute(
+                            _LOCK, ([*{name for name, _ in keys} | set(map(pack_namespace, made))],), binary=True
+                        )
                         wanted = {"names": [name for name, _ in keys], "keys": [key for _, key in keys]}
                         rows = connection.execute(_FIND, wanted, binary=True)
                         pipeline.sync()  # the server ends an idle transaction only after this

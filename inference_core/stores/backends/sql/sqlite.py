@@ -36,6 +36,7 @@ from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError,
 from inference_core.memory.namespaces import AUDIT, SALT, Namespace
 from inference_core.retrieval.documents import Change
 from inference_core.stores.backend import (
+    Batch,
     Capabilities,
     Check,
     Cursor,
@@ -48,14 +49,16 @@ from inference_core.stores.backend import (
     Row,
     Tally,
     Unreadable,
-    Write,
     check_schema,
     expiry_micros,
+    keys_of,
     pack_namespace,
+    scopes_made,
     to_micros,
     unpack_namespace,
+    waits_for_disk,
 )
-from inference_core.stores.backends.rows import lost
+from inference_core.stores.backends.rows import is_event, lost
 from inference_core.stores.backends.sql.base import (
     ALIVE,
     CHANGE,
@@ -279,9 +282,15 @@ class SqliteConnections:
             return self.attempt(read, is_patient=True)
 
     @contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection]:
-        """The writer, in a transaction that is durable afterwards. Raises ReadOnlyStore, StoreUnavailable."""
+    def transaction(self, *, waits_for_disk: bool = True) -> Generator[sqlite3.Connection]:
+        """The writer, in a transaction that is durable afterwards. Raises ReadOnlyStore, StoreUnavailable.
+
+        Without ``waits_for_disk`` it is durable once a later one is.
+        """
+        is_late = self._durable and not waits_for_disk
         with self._turn() as writer:
+            if is_late:
+                writer.execute("PRAGMA synchronous = NORMAL")
             writer.execute("BEGIN IMMEDIATE")
             try:
                 yield writer
@@ -297,6 +306,8 @@ class SqliteConnections:
             finally:
                 if writer.in_transaction:
                     writer.execute("ROLLBACK")
+                if is_late:
+                    writer.execute("PRAGMA synchronous = FULL")
 
     def settle(self) -> None:
         """Moves what is in the log to ``memory_rows``, where reads find it."""
@@ -793,13 +804,14 @@ class SqliteBackend(SqlBackend):
         """Closes all connections. SQLite merges the journal into the file with the last one."""
         self.connections.close()
 
-    def _transact(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        rows, events = _parted(batches)
-        writes = [write for batch in rows for write in batch if not isinstance(write, Check)]
-        made = {write.namespace for write in writes if isinstance(write, Put)}
-        scopes, keys = {write.namespace for write in writes}, {(write.namespace, write.key) for write in writes}
-        checks = {(write.namespace, write.key) for batch in rows for write in batch if isinstance(write, Check)} - keys
-        with self.connections.transaction() as writer:
+    def _transact(self, batches: Sequence[Batch]) -> list[Outcome]:
+        # Events go into the log, where all users' share one database page; as rows, each user's would touch six.
+        writes = [write for batch in batches for write in batch if not is_event(write)]
+        checked = {(write.namespace, write.key) for write in writes if isinstance(write, Check)}
+        others = [[write for write in writes if not isinstance(write, Check)]]
+        made, keys = scopes_made(others), keys_of(others)
+        scopes, checks = made | {scope for scope, _ in keys}, checked - keys.keys()
+        with self.connections.transaction(waits_for_disk=waits_for_disk(batches)) as writer:
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
 
@@ -818,19 +830,18 @@ class SqliteBackend(SqlBackend):
             states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in found}
             found = self._of_keys("s.namespace, r.key, r.version", checks, ALIVE, select=select)
             there = {(unpack_namespace(name), key): lost(0, version) for name, key, version in found}
-            decision = decide(rows, heads, states | there, self._clock.now())
-            accepted = _accepted(events, decision.outcomes)
+            decision = decide(batches, heads, states | there, self._clock.now(), has_log=True)
             # Scopes that were added for a refused batch may name a user who was erased.
             unused = {heads[scope][0] for scope in missing} - decision.heads.keys()
             writer.executemany(_DROP_SCOPE, [(scope,) for scope in unused])
-            if not decision.changed and not decision.touched and not accepted:
+            if not decision.changed and not decision.touched and not decision.logged:
                 writer.execute("ROLLBACK")
             writer.executemany(_UPSERT, [columns[:-1] for columns in decision.changed])
             writer.executemany(_TOUCH, decision.touched)
-            for start in range(0, len(accepted), _EVENTS_AT_ONCE):
-                some = accepted[start : start + _EVENTS_AT_ONCE]
+            for start in range(0, len(decision.logged), _EVENTS_AT_ONCE):
+                some = decision.logged[start : start + _EVENTS_AT_ONCE]
                 values = ",".join([_EVENT] * len(some))  # one statement, as each step of one waits for the GIL
-                columns = [column for event in some for column in event]
+                columns = [column for event in some for column in _logged(event)]
                 writer.execute(f"INSERT INTO memory_log ({LOG}) VALUES {values}", columns)
             known = {(heads[namespace][0], key) for namespace, key in states}
             for scope, key, *_, tokens in decision.changed:
@@ -865,33 +876,10 @@ class SqliteBackend(SqlBackend):
             yield from (select or self._select)(query, given)
 
 
-def _parted(batches: Sequence[Sequence[Write]]) -> tuple[list[list[Write]], list[dict[int, Put]]]:
-    """The writes of each batch that change rows, and, by their positions in it, the events that go into the log."""
-    rows: list[list[Write]] = []
-    events: list[dict[int, Put]] = []
-    for batch in batches:
-        # Events go into the log, where all users' share one database page; as rows, each user's would touch six.
-        some = {
-            at: write
-            for at, write in enumerate(batch)
-            if isinstance(write, Put) and write.is_new and write.namespace[1:] == (AUDIT,)
-        }
-        rows.append([write for at, write in enumerate(batch) if at not in some])
-        events.append(some)
-    return rows, events
-
-
-def _accepted(events: Sequence[Mapping[int, Put]], outcomes: Sequence[Outcome]) -> list[tuple[Any, ...]]:
-    """The columns ``LOG`` of the events in batches that were not refused. Adds the events' versions to ``outcomes``."""
-    accepted: list[tuple[Any, ...]] = []
-    for some, outcome in zip(events, outcomes, strict=True):
-        if isinstance(outcome, list):
-            for at, put in some.items():
-                outcome.insert(at, 1)
-                name, made = pack_namespace(put.namespace), to_micros(put.updated_at)
-                ends = expiry_micros(put.expiry)
-                accepted.append((put.namespace[0], name, put.key, made, put.kind, put.value, *ends))
-    return accepted
+def _logged(event: Put) -> tuple[Any, ...]:
+    """The columns ``LOG`` of ``event``."""
+    name, made = pack_namespace(event.namespace), to_micros(event.updated_at)
+    return event.namespace[0], name, event.key, made, event.kind, event.value, *expiry_micros(event.expiry)
 
 
 def _is_listed(columns: tuple[Any, ...]) -> bool:

@@ -7,14 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from outbox_support import undone
 from periodic_support import DAY, Life, insight, names_in
 
 from inference_core import MemorySource, MemoryStore, Origin
 from inference_core.effects import run
 from inference_core.errors import ModelError
-from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic import insights
 from inference_core.ingestion.periodic.insights import INSIGHT, MAX_MEMBERS, beliefs, groups_of
+from inference_core.ingestion.undo import jobs
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.trust import Trust
 from inference_core.testing import FrozenClock
@@ -51,10 +52,10 @@ def test_it_is_drawn_once_from_what_belongs_together_and_cites_it(store: MemoryS
     for _ in range(3):
         life.works(DAY)
     assert len(drawn(life)) == len(life.model.requests) == 1
-    (job, _) = run(jobs.jobs(life.service.scope, "ada"))
+    (job, _) = run(jobs(life.service.scope, "ada"))
     assert (job.value["model_calls"], job.value["added"]) == (1, [found.id])
     assert job.value["input_tokens"] > 100
-    run(jobs.undo(life.service.scope, "ada", job_id=job.key))
+    undone(life.service.scope, "ada", job_id=job.key)
     assert {one.id: one.value for one in life.all()} == before
 
 
@@ -81,7 +82,7 @@ def test_when_a_source_goes_it_is_made_anew_or_ends(store: MemoryStore, clock: F
     assert len(drawn(life)) == 2
     life.works(DAY)
     life.works(DAY)
-    assert run(life.pipeline.outbox.due(["insights"])) == []
+    assert run(life.pipeline.outbox.partitions(["insights"])) == []
 
 
 def test_without_a_model_none_is_made_and_orphans_end_unless_they_are_pinned(
@@ -103,7 +104,7 @@ def test_without_a_model_none_is_made_and_orphans_end_unless_they_are_pinned(
     other.says("One", "Two")
     other.works(DAY)
     assert drawn(other) == []
-    assert run(jobs.jobs(other.service.scope, "bob"))[1:] == []
+    assert run(jobs(other.service.scope, "bob"))[1:] == []
 
 
 def test_a_hostile_model_reaches_no_other_user(store: MemoryStore, clock: FrozenClock) -> None:
@@ -167,7 +168,7 @@ def test_a_source_that_goes_while_the_model_thinks_is_not_cited(store: MemorySto
     life = climber(store, clock, thinks)
     life.works(DAY)
     assert drawn(life) == []
-    assert run(jobs.jobs(life.service.scope, "ada"))[0].value["problems"]
+    assert run(jobs(life.service.scope, "ada"))[0].value["problems"]
 
 
 def test_what_cannot_be_stored_is_noted_and_what_is_there_is_not_made_twice(
@@ -182,7 +183,7 @@ def test_what_cannot_be_stored_is_noted_and_what_is_there_is_not_made_twice(
     life.service.sync.save_memory("ada", "Teaches climbing", "facts", topic="climbing")
     life.works(DAY)
     assert life.holding(drawn(life)) == ["Again"]
-    assert any(row.value["problems"] for row in run(jobs.jobs(life.service.scope, "ada")))
+    assert any(row.value["problems"] for row in run(jobs(life.service.scope, "ada")))
 
 
 def test_what_ended_and_is_true_again_is_a_memory_of_its_own(store: MemoryStore, clock: FrozenClock) -> None:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
-from outbox_support import Scripted, answering, said, step
+from outbox_support import Scripted, answering, said, step, undone
 from periodic_support import DAY, QUIET, Life, citing_all, names_in, summarizer, summary
 
 from inference_core import MemorySource, MemoryStore, Origin, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.ingestion import jobs
 from inference_core.ingestion.periodic.insights import Citable
 from inference_core.ingestion.periodic.summaries import (
     MAX_CITED,
@@ -24,10 +23,11 @@ from inference_core.ingestion.periodic.summaries import (
     all_said,
 )
 from inference_core.ingestion.periodic.summaries import SessionContent as Content
+from inference_core.ingestion.undo import jobs
 from inference_core.memory.trust import Trust
-from inference_core.outbox import partitions as queue
+from inference_core.outbox import outbox as queue
 from inference_core.outbox.messages import NO_THREAD, Candidate, Extraction, Role
-from inference_core.outbox.partitions import Partition
+from inference_core.outbox.outbox import Partition
 from inference_core.stores.backend import PageRequest
 from inference_core.testing import FrozenClock, ScriptedChatModel
 
@@ -73,7 +73,7 @@ def test_a_session_is_summed_up_once_when_it_is_quiet(store: MemoryStore, clock:
     assert life.all(session_id="other") == []
     assert run(all_said(life.pipeline.outbox, Partition("ada"))) == []
     life.works(DAY)
-    assert run(life.pipeline.outbox.due(["sessions"])) == []
+    assert run(life.pipeline.outbox.partitions(["sessions"])) == []
     assert len(life.summaries()) == 1
 
 
@@ -100,9 +100,9 @@ def test_a_session_that_goes_on_is_put_off_then_summed_up_anew(store: MemoryStor
     assert (first.value["superseded_by"], second.value["supersedes"]) == (second.id, [first.id])
     assert (first.metadata["generation"], second.metadata["generation"]) == (1, 2)
     assert second.metadata["cites"] == ["own"]
-    assert run(jobs.undo(life.service.scope, "ada", job_id=second.metadata["job"])) == 1
+    assert undone(life.service.scope, "ada", job_id=second.metadata["job"]) == 1
     assert life.holding(life.summaries()) == ["First"]
-    assert run(jobs.undo(life.service.scope, "ada", session_id="s")) == 4
+    assert undone(life.service.scope, "ada", session_id="s") == 4
     assert [one.content for one in life.all()] == ["Kept by a tool"]
 
 
@@ -206,7 +206,7 @@ def test_a_session_without_news_asks_nobody(store: MemoryStore, clock: FrozenClo
         store.engine.backend.apply([[delete(one.key)]])
     assert life.works(QUIET).progress.periodic == 1
     assert life.summaries() == []
-    assert len(run(jobs.jobs(life.service.scope, "ada"))) == 1
+    assert len(run(jobs(life.service.scope, "ada"))) == 1
 
 
 def delete(key: str) -> Any:
@@ -270,7 +270,7 @@ def test_a_summary_that_is_too_long_for_the_memory_is_cut_and_a_worthless_one_no
         life = Life(store, clock, summarizer=Worthless())
         life.says("Nothing to say", session="t")
         life.works(QUIET)
-        assert "empty" in run(jobs.jobs(life.service.scope, "ada", "t"))[0].value["problems"][0]
+        assert "empty" in run(jobs(life.service.scope, "ada", "t"))[0].value["problems"][0]
 
 
 class Worthless:

@@ -9,9 +9,12 @@ from datetime import UTC, timedelta
 import pytest
 from context_support import NOW
 
-from inference_core.context.profile import (
+from inference_core.context.render import (
+    COMPACT,
+    COMPACT_NOTICE,
     Profile,
     beside_profile,
+    line_in,
     line_in_profile,
     marks_in,
     profile_again,
@@ -19,7 +22,6 @@ from inference_core.context.profile import (
     renewed,
     standing_first,
 )
-from inference_core.context.render import COMPACT, COMPACT_NOTICE, line_in
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MEMORY_TYPE_TO_CATEGORY, MemoryType

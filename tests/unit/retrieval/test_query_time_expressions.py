@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from inference_core.retrieval import time_expressions
-from inference_core.retrieval.time_expressions import MAX_CHARACTERS, interval_of
+from inference_core.retrieval import query
+from inference_core.retrieval.query import MAX_CHARACTERS, interval_of
 
 SUNDAY = datetime(2024, 3, 31, 12, 30, tzinfo=UTC)
 
@@ -243,6 +243,6 @@ def test_a_long_text_takes_little_time(part: str):
 
 def test_the_rules_are_compiled_when_the_first_text_is_read():
     """Another test may have read one in this process, without coverage."""
-    time_expressions._rules.cache_clear()
+    query._rules.cache_clear()
     assert _days("yesterday") == "2024-03-30"
-    assert time_expressions._rules.cache_info().misses == 1
+    assert query._rules.cache_info().misses == 1

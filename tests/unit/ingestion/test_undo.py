@@ -9,17 +9,28 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from outbox_support import ADA, Scripted, candidates, contents, pipeline_on, put, said, service_on, step, word_for_word
+from outbox_support import (
+    ADA,
+    Scripted,
+    candidates,
+    contents,
+    pipeline_on,
+    put,
+    said,
+    service_on,
+    step,
+    undone,
+    word_for_word,
+)
 
 from inference_core import ForgettingPolicy, MemoryLifecycle, MemoryStore, open_store
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidInput, ModelError, VersionConflict
-from inference_core.ingestion import jobs
+from inference_core.ingestion.undo import jobs, undo_changes
 from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.outbox.messages import Action, Candidate, ConversationMessage, Extraction, KnownMemory
-from inference_core.outbox.outbox import Limits, Outbox
-from inference_core.outbox.partitions import retry
+from inference_core.outbox.outbox import Limits, Outbox, retry
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.blocks.vector import VectorMemory
 from inference_core.testing import FrozenClock
@@ -43,10 +54,10 @@ class Book:
         self.extractor.script = candidates(*given)
         put(self.pipeline.outbox, said(f"turn {self.turns}", session=session))
         assert step(self.pipeline).messages == 1
-        return run(jobs.jobs(self.service.scope, "ada"))[0].key
+        return run(jobs(self.service.scope, "ada"))[0].key
 
     def undo(self, **given: Any) -> int:
-        return run(jobs.undo(self.service.scope, "ada", **given))
+        return undone(self.service.scope, "ada", **given)
 
     def all(self) -> list[MemoryStoreDocument]:
         documents, _ = self.service.sync.list_memories("ada", limit=None)
@@ -184,8 +195,8 @@ def test_a_session_is_undone_with_all_its_jobs(book: Book) -> None:
     assert book.undo(session_id="second") == 3
     assert [one.content for one in book.all()] == [FARO, LISBON]
     assert [state for state in book.state() if state[1]["content"] == LISBON] == before
-    assert [row.value["session"] for row in run(jobs.jobs(book.service.scope, "ada"))] == ["first", "first"]
-    assert run(jobs.jobs(book.service.scope, "bob")) == []
+    assert [row.value["session"] for row in run(jobs(book.service.scope, "ada"))] == ["first", "first"]
+    assert run(jobs(book.service.scope, "bob")) == []
 
 
 def test_regression_what_is_kept_word_for_word_goes_also_if_the_session_changed_it_since(book: Book) -> None:
@@ -194,7 +205,7 @@ def test_regression_what_is_kept_word_for_word_goes_also_if_the_session_changed_
     run(VectorMemory().absorb(book.service.scope, conversation, [HumanMessage(FARO, id="1")]))
     book.job(Candidate(content=FARO, action=Action.REINFORCE, target=book.id_of(FARO)), session="s")
     assert [one.id for one in book.all()] == [book.id_of(FARO)]
-    report = run(jobs.undo_changes(book.service.scope, "ada", session_id="s", dry_run=True))
+    report = run(undo_changes(book.service.scope, "ada", session_id="s", dry_run=True))
     assert (report.removed, report.restored) == ([book.id_of(FARO)], [])
     assert book.undo(session_id="s") == 1
     assert book.all() == []
@@ -206,10 +217,9 @@ def test_regression_a_session_with_a_hostile_id_can_be_undone(book: Book, sessio
     assert book.undo(session_id=session) == 1
 
 
-def test_undo_wants_a_job_or_a_session(book: Book) -> None:
-    for given in ({}, {"job_id": "x", "session_id": "y"}):
-        with pytest.raises(InvalidInput):
-            book.undo(**given)
+def test_undo_wants_to_know_what(book: Book) -> None:
+    with pytest.raises(InvalidInput):
+        book.undo()
 
 
 @pytest.mark.parametrize("times", [1, 1_000], ids=["once", "always"])
@@ -259,7 +269,7 @@ def test_regression_an_outbox_elsewhere_is_undone_too(book: Book, clock: FrozenC
         put(outbox, said("dies"))
         assert step(pipeline).dead == 1
         put(outbox, said("waits"), said("of another session", session="t"))
-        run(jobs.undo_changes(book.service.scope, "ada", session_id="s", outboxes=[elsewhere.engine]))
+        run(undo_changes(book.service.scope, "ada", session_id="s", outboxes=[elsewhere.engine]))
         assert run(retry(elsewhere.engine, clock)) == 0
         assert put(outbox, said("dies"), said("waits")) == 0
         book.extractor.script = word_for_word

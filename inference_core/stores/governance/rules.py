@@ -1,0 +1,92 @@
+"""Rules: what every write to a database has to meet, whoever makes it.
+
+Rules are checked in the transaction of the writes that they are about (`WriteRule`). What a rule knows from before it,
+it compares there; if that is outdated, the batch is refused, the rule reads it anew, and the batch is sent again.
+`Rules.apply` is the one place that does so.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Final
+
+from inference_core.errors import StoreError, WriteUnknown
+from inference_core.memory.quota import Quota, Quotas
+from inference_core.stores.backend import Backend, Batch, Outcome, Unreadable, WriteRule, answered
+from inference_core.stores.governance.holds import NOBODYS, Holds
+from inference_core.stores.governance.quotas import QuotaCounts
+
+_TRIES: Final = 16
+
+
+class Rules:
+    """The rules of ``backend``, which all writers of this process share: see `rules_of`. Methods block."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = weakref.proxy(backend)
+        self.holds = Holds(self._backend)
+        self.counts = QuotaCounts(self._backend)
+
+    def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Like `Backend.apply`, with the rules of each batch.
+
+        A batch is refused with Held, QuotaExceeded, or what a rule in it raises.
+        """
+        outcomes: dict[int, Outcome] = {}
+        ruled: dict[int, Batch] = {
+            at: [*batch, *self.holds.rules(batch), *self.counts.rules(batch)] for at, batch in enumerate(batches)
+        }
+        waiting = list(ruled)
+        for _ in range(_TRIES):
+            try:
+                found = self._backend.apply([ruled[at] for at in waiting])
+            except StoreError as error:  # of these batches alone: others may be stored by now
+                found = [error] * len(waiting)
+            outcomes |= zip(waiting, found, strict=True)
+            waiting = [at for at in waiting if _is_renewed(ruled[at], outcomes, at)]
+            if not waiting:
+                break
+        for at, batch in ruled.items():
+            if isinstance(outcomes[at], list | WriteUnknown):
+                for rule in rules_in(batch):
+                    rule.landed()
+        ends = answered([outcomes[at] for at in range(len(batches))])
+        return [end[: len(batch)] if isinstance(end, list) else end for batch, end in zip(batches, ends, strict=True)]
+
+    def discard(self, found: Sequence[Unreadable]) -> int:
+        """Like `Backend.discard`. Raises Held: what cannot be read may be what a hold keeps."""
+        for root in {one.root for one in found if one.root is not None and one.root not in NOBODYS}:
+            self.holds.check(root)
+        return self._backend.discard(found)
+
+
+def rules_in(batch: Batch) -> list[WriteRule]:
+    """The rules of ``batch``."""
+    return [one for one in batch if isinstance(one, WriteRule)]
+
+
+def _is_renewed(batch: Batch, outcomes: dict[int, Outcome], at: int) -> bool:
+    """Whether a rule of the refused ``batch`` knows better now. If it cannot find out, that is the batch's outcome."""
+    error = outcomes[at]
+    try:
+        return isinstance(error, Exception) and any(rule.renew(error) for rule in rules_in(batch))
+    except StoreError as newer:
+        outcomes[at] = newer
+        return False
+
+
+_RULES: Final[weakref.WeakKeyDictionary[Backend, Rules]] = weakref.WeakKeyDictionary()
+_MAKING: Final = threading.Lock()
+
+
+def rules_of(backend: Backend, quotas: Quotas | Quota | None = None) -> Rules:
+    """The one Rules of this process for ``backend``, which from now on hold its users to ``quotas``, if given."""
+    with _MAKING:
+        found = _RULES.get(backend)
+        if found is None:
+            found = _RULES[backend] = Rules(backend)
+    if quotas is not None:
+        found.counts.quotas = quotas if isinstance(quotas, Quotas) else Quotas(quotas)
+    return found

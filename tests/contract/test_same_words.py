@@ -1,0 +1,66 @@
+"""The same words are one memory, by whichever two roads they come, in upper or lower case, with or without a dot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from langgraph.store.base import BaseStore
+from outbox_support import candidates, pipeline_on, put, said, seen, service_on, step
+from short_term_support import model_of
+
+from inference_core import ExtractiveMemory, MemorySource
+from inference_core.errors import ConfirmationNeeded
+from inference_core.memory.trust import Origin
+from inference_core.memory.types import MemoryType
+from inference_core.outbox.messages import Candidate
+from inference_core.testing import call_tool
+
+U = "ada"
+LISBON = "I live in Lisbon."
+KIND = MemoryType.FACTS
+Road = Callable[[BaseStore, str], object]
+
+
+def saved(store: BaseStore, text: str, **options: Any) -> str:
+    return service_on(store).sync.save_memory(U, text, KIND.value, **options)
+
+
+def saved_by_an_agent(store: BaseStore, text: str) -> None:
+    saved(store, text, source=MemorySource(origin=Origin.AGENT))
+
+
+def captured(store: BaseStore, text: str) -> None:
+    pipeline = pipeline_on(store, candidates(Candidate(content=text, memory_type=KIND, origin=Origin.USER)))
+    put(pipeline.outbox, said(text))
+    while seen(pipeline.outbox):
+        step(pipeline)
+
+
+def extracted_by_a_block(store: BaseStore, text: str) -> None:
+    block = ExtractiveMemory(model_of(call_tool("ExtractedFacts", facts=[{"content": text}])), store, user_id=U)
+    block.update("s1", ("user", text))
+
+
+def approved(store: BaseStore, text: str) -> None:
+    service = service_on(store, confirm=["semantic"])
+    with suppress(ConfirmationNeeded):  # unless it is known
+        service.sync.save_memory(U, text, KIND.value, source=MemorySource(origin=Origin.AGENT))
+    for one in service.sync.list_pending(U):
+        assert service.sync.approve_pending(U, one.id) == [one.id]
+
+
+ROADS: list[Road] = [saved, saved_by_an_agent, captured, extracted_by_a_block, approved]
+
+
+@pytest.mark.parametrize("second", ROADS)
+@pytest.mark.parametrize("first", ROADS)
+def test_two_roads_lead_to_one_memory(any_store: BaseStore, first: Road, second: Road):
+    """What was captured and then saved was there twice, and a third time if it was saved in lower case."""
+    first(any_store, LISBON)
+    for text in (LISBON, "i live in lisbon", "I LIVE  in Lisbon!"):
+        second(any_store, text)
+    (memory,) = service_on(any_store).sync.list_memories(U)[0]
+    assert memory.content == LISBON
