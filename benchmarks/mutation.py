@@ -4,6 +4,9 @@ Cosmic Ray's operators change one expression at a time in a copy of the reposito
 those named after the changed module, of whatever kind, then the unit tests of its package and the property tests that
 import it. ``--n`` mutants are drawn with ``--seed``, as many of each package, each of another place. What only other
 tests would notice counts as survived, and so does what changes no result, so the score is a lower bound.
+
+``--short`` compares the short run with ``--full``, also for services and stores, and publishes nothing: what survives
+the cases of the short run meets all cases, and whatever these notice is a case that the short run needs.
 """
 
 from __future__ import annotations
@@ -33,6 +36,11 @@ from timing import scratch, watched
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("memory", "retrieval", "context", "slots")
+CONTRACTS: Final = {
+    "services": ("test_service.py", "test_memory_verbs.py", "test_review.py", "test_pages.py", "test_deleted.py"),
+    "stores": ("test_memory_store.py", "test_backend_contract.py", "test_cold_recall.py", "test_store_conformance.py"),
+}
+"""Packages that are tested through more than their units: the contracts that say most of each."""
 _NO_TESTS: Final = 5
 BAR: Final = 0.85
 MUTANTS: Final = 120
@@ -117,10 +125,10 @@ def mutants(module: str) -> Iterator[Mutant]:
                 yield Mutant(module, name, occurrence, (start, end))
 
 
-def chosen(count: int, seed: int) -> dict[str, list[Mutant]]:
+def chosen(packages: Sequence[str], count: int, seed: int) -> dict[str, list[Mutant]]:
     """So many mutants of each package, always the same, each of another place."""
     found: dict[str, list[Mutant]] = {}
-    for package in PACKAGES:
+    for package in packages:
         by_place: defaultdict[tuple[str, Place], list[Mutant]] = defaultdict(list)
         for path in sorted((ROOT / "inference_core" / package).rglob("*.py")):
             for one in mutants(path.relative_to(ROOT).as_posix()):
@@ -163,8 +171,8 @@ def compiles(one: Mutant) -> bool:
     return True
 
 
-def noticed(one: Mutant, folder: Path) -> bool:
-    """Whether a test fails on the copy in ``folder``, or does not end."""
+def noticed(one: Mutant, folder: Path, *options: str) -> bool:
+    """Whether a test fails on the copy in ``folder``, or does not end. ``options``: further ones of pytest."""
     path = Path(one.module)
     unit, properties = folder / "tests/unit", folder / "tests/property"
     own = unit / path.parts[1]
@@ -173,10 +181,11 @@ def noticed(one: Mutant, folder: Path) -> bool:
     nearest = [path for path in named if unit not in path.parents or own in path.parents]
     nearest.sort(key=lambda path: (own not in path.parents, path))  # those that take longer come last
     rest = [own, *(path for path in properties.glob("test_*.py") if name in path.read_text("utf-8"))]
-    return any(fails(folder, tests) for tests in (nearest, rest) if tests)
+    contracts = [[folder / "tests/contract" / contract] for contract in CONTRACTS.get(path.parts[1], ())]
+    return any(fails(folder, tests, *options) for tests in (nearest, rest, *contracts) if tests)
 
 
-def run_tests(folder: Path, tests: Sequence[Path]) -> None:
+def run_tests(folder: Path, tests: Sequence[Path], *further: str) -> None:
     """Runs ``tests`` on the copy in ``folder`` and ends the process with pytest's code."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
@@ -192,12 +201,12 @@ def run_tests(folder: Path, tests: Sequence[Path]) -> None:
     settings.load_profile("first failure")
     # Modules that are imported already cannot be rewritten; those are not ours.
     options = ["-x", "-k", WITHOUT_SERVERS, "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    os._exit(pytest.main([*options, *map(str, tests)]))
+    os._exit(pytest.main([*options, *further, *map(str, tests)]))
 
 
-def fails(folder: Path, tests: Sequence[Path]) -> bool:
+def fails(folder: Path, tests: Sequence[Path], *options: str) -> bool:
     """Whether pytest finds a failure among ``tests`` on the copy in ``folder``, or is ended by a limit."""
-    running = PROCESSES.Process(target=run_tests, args=(folder, tests))
+    running = PROCESSES.Process(target=run_tests, args=(folder, tests, *options))
     running.start()
     running.join(PATIENCE_S)
     running.kill()
@@ -213,7 +222,7 @@ def copy_to(folder: Path) -> None:
         shutil.copy2(ROOT / name, folder / name)
 
 
-def survivors(all_mutants: Sequence[Mutant], folder: Path) -> list[Mutant]:
+def survivors(all_mutants: Sequence[Mutant], folder: Path, *options: str) -> list[Mutant]:
     """Those that no test notices."""
     found: list[Mutant] = []
     for number, one in enumerate(watched(all_mutants, "mutants")):
@@ -221,26 +230,43 @@ def survivors(all_mutants: Sequence[Mutant], folder: Path) -> list[Mutant]:
         original = path.read_text(encoding="utf-8")
         path.write_text(mutated(one), encoding="utf-8")
         os.utime(path, (number, number))  # compiled modules are known by the second and the size of their source
-        if not noticed(one, folder):
+        if not noticed(one, folder, *options):
             found.append(one)
             print("survived:", described(one), file=sys.stderr, flush=True)
         path.write_text(original, encoding="utf-8")
     return found
 
 
-def measured(count: int, seed: int = SEED) -> tuple[list[Row], Mapping[str, Any]]:
-    """The share of mutants that the tests notice, by package, and which ones survived."""
+def install() -> None:
+    """Installs Cosmic Ray's operators, once."""
     if find_spec("cosmic_ray") is None:  # its command needs a dozen packages more, its operators none
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
         subprocess.run([*command, "-r", str(REQUIREMENTS)], check=True)
         invalidate_caches()
+
+
+def missed(count: int, seed: int = SEED) -> list[Mutant]:
+    """Those that the cases of the short run leave alone and all cases notice."""
+    packages = ("context", *CONTRACTS)
+    with scratch() as folder:
+        copy_to(folder)
+        found: list[Mutant] = []
+        for drawn in chosen(packages, count // len(packages), seed).values():
+            left = survivors(drawn, folder)
+            still = survivors(left, folder, "--full")
+            found += [one for one in left if one not in still]
+    return found
+
+
+def measured(count: int, seed: int = SEED) -> tuple[list[Row], Mapping[str, Any]]:
+    """The share of mutants that the tests notice, by package, and which ones survived."""
     with scratch() as folder:
         copy_to(folder)
         if any(fails(folder, [folder / "tests/unit" / package]) for package in PACKAGES):
             sys.exit("Tests fail already without a change")
         rows: list[Row] = []
         left: list[Mutant] = []
-        for package, drawn in chosen(count // len(PACKAGES), seed).items():
+        for package, drawn in chosen(PACKAGES, count // len(PACKAGES), seed).items():
             survived = survivors(drawn, folder)
             score = 1 - len(survived) / len(drawn)
             result = f"{score:.0%} of {len(drawn)}"
@@ -253,6 +279,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="sh scripts/bench mutation", description=__doc__)
     parser.add_argument("--n", type=int, default=MUTANTS, help="mutants in all (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="of what is drawn (default: %(default)s)")
+    parser.add_argument("--short", action="store_true", help="which mutants the short run misses, and all cases do not")
     given = parser.parse_args()
+    install()
+    if given.short:
+        lost = missed(given.n, given.seed)
+        sys.exit("\n".join(map(described, lost)) or 0)
     table, facts = measured(given.n, given.seed)
     sys.exit(not publish("mutation", table, facts))

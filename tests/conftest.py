@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import coverage_support  # first: it ends the tracing of what is imported below
@@ -14,6 +16,7 @@ import pytest
 from commands import quick_commands
 from databases import KINDS, SHARED_KINDS, database
 from deadlines import patient
+from hypothesis import settings
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -37,8 +40,13 @@ UNTRACED_OF = {
 }
 """In these modules it is only those; in the contract, they go through the code of another one."""
 REACHED_BY_OTHERS = frozenset((TESTS / "untraced.txt").read_text("utf-8").split())
-"""Modules and tests that reach what others reach too; without them the coverage is the same. In a module of the list,
-a test marked as traced is none of them. Who doubts a line takes it out: it saves time, no more."""
+"""Modules and tests that reach what others reach too: without them the coverage of memory, retrieval and services is
+the same, and that of the whole package two points less. Who doubts a line takes it out: it saves time, no more."""
+SAMPLED = frozenset((TESTS / "sampled.txt").read_text("utf-8").split())
+"""Tests of many like texts, damages or stores: a few of their cases run always, all with --full."""
+SAMPLE = 5
+"""So many cases of each of them."""
+FACES = ("sync", "async")
 OF_PROCESSES = frozenset({"test_several_processes_write_at_once", "test_a_killed_process_loses_nothing"})
 """With --full also through async methods, and on more stores: `faults` has the same of every database."""
 STORES = frozenset({"any_store", "own_store", "database_url", "timed_store", "populated", "world", "limits", "kept"})
@@ -64,27 +72,58 @@ def pytest_configure() -> None:
     # Tests press Ctrl-C in this process and in their own, which a shell ignores in what it starts in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gone = {*UNTRACED_OF, *OF_STORES} - {path.name for path in TESTS.rglob("test_*.py")}
+    gone |= {name for name in SAMPLED if not (TESTS / name.partition("::")[0]).exists()}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
+    settings.register_profile("busy machine", deadline=None)
+    settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What reaches nothing of its own runs without the tracing, which takes twice as long."""
     if not config.getoption("--full"):
-        items[:] = [item for item in items if not is_for_full(item)]
+        items[:] = of_the_short_run(items)
     for item in items:
         given = getattr(item, "callspec", None)
         values = given.params.values() if given else ()
         kinds = {value for value in values if isinstance(value, str)}
         is_further = kinds & UNTRACED_OF.get(item.path.name, UNTRACED)
-        test = item.nodeid.partition("[")[0].removeprefix("tests/")
-        is_same = test in REACHED_BY_OTHERS or (
-            test.partition("::")[0] in REACHED_BY_OTHERS and item.get_closest_marker("traced") is None
-        )
+        test = test_of(item)
+        is_same = not REACHED_BY_OTHERS.isdisjoint((test, test.partition("::")[0]))
         if is_further or is_same or folder_of(item) not in TRACED:
             item.add_marker(pytest.mark.untraced)
     # Traced tests come after the others: turning the tracing on and off again and again takes long, too.
     items.sort(key=lambda item: (is_traced(item), FOLDERS.index(folder_of(item))))
+
+
+def of_the_short_run(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """What is not for --full alone; each case of a test in one face, in turn; of a test that is sampled, some cases."""
+    tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not is_for_full(item):
+            tests[test_of(item)].append(item)
+    return [item for name, cases in tests.items() for item in (sample if name in SAMPLED else in_turn)(cases)]
+
+
+def in_turn(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Both faces run the same operation, so each case goes through one of them; both, if there is one on each store."""
+    faces: defaultdict[tuple[str, ...], list[pytest.Item]] = defaultdict(list)
+    for item in cases:
+        given = getattr(item, "callspec", None)
+        faces[tuple(part for part in given._idlist if part not in FACES) if given else ()].append(item)
+    if len({tuple(part for part in case if part not in ALL_STORES) for case in faces}) == 1:
+        return cases
+    return [same[at % len(same)] for at, same in enumerate(faces.values())]
+
+
+def sample(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """As many as SAMPLE says, the same ones whatever else runs; drawn by their names."""
+    return sorted(cases, key=lambda item: sha256(item.name.encode()).digest())[:SAMPLE]
+
+
+def test_of(item: pytest.Item) -> str:
+    """The test of a case, as the lists name it."""
+    return item.nodeid.partition("[")[0].removeprefix("tests/")
 
 
 def is_for_full(item: pytest.Item) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import combinations, count, product
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -50,17 +50,16 @@ class FlakyBackend(InMemoryBackend):
 def crossed(*groups: Mapping[str, object] | Sequence[str]) -> list[ParameterSet]:
     """All combinations of one value of each group, most of which belong to the full run alone.
 
-    Those of the short run have each value of a group beside each value of any other, in as few as that takes.
+    Those of the short run have each value of each group, in as few as that takes.
     """
     named = [list(group.items() if isinstance(group, Mapping) else zip(group, group, strict=True)) for group in groups]
     ways = [*product(*(range(len(group)) for group in named))]
-    beside = {way: {*combinations(enumerate(way), 2)} for way in ways}
-    missing = {pair for pairs in beside.values() for pair in pairs}
+    missing = {place for way in ways for place in enumerate(way)}
     short: set[tuple[int, ...]] = set()
     while missing:
-        best = max(ways, key=lambda way: len(beside[way] & missing))
+        best = max(ways, key=lambda way: len(missing.intersection(enumerate(way))))
         short.add(best)
-        missing -= beside[best]
+        missing -= {*enumerate(best)}
     return [
         pytest.param(
             *(group[at][1] for group, at in zip(named, places, strict=True)),

@@ -18,7 +18,6 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Backend, Expiry, Key, PageRequest, Put, Remove, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
-from inference_core.stores.indexing.embedding import Question
 from inference_core.stores.indexing.indexes import IndexCache, Snapshot
 from inference_core.stores.indexing.search import QuestionVectors, Search
 
@@ -64,7 +63,7 @@ def _indexes(backend: Backend) -> IndexCache:
 
 
 def snapshot(indexes: IndexCache, scopes: Sequence[Namespace] = SCOPES, wait_seconds: float = PATIENT) -> Snapshot:
-    return Snapshot(indexes._backend, indexes, scopes, Question(QuestionVectors()), wait_seconds)
+    return Snapshot(indexes._backend, indexes, scopes, QuestionVectors(), wait_seconds)
 
 
 def kinds_of(at: Callable[[int], float]) -> list[Put]:

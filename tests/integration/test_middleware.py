@@ -529,7 +529,6 @@ class TestStatus:
         assert result["memory_status_reason"] == "The embedding model failed"  # nothing of what the provider says
         assert TEA in recalled(model)[0]
 
-    @pytest.mark.traced
     @pytest.mark.parametrize("face", FACES)
     async def test_degraded_when_the_store_is_closed(
         self, model: ScriptedChatModel, sqlite_url: str, face: str

@@ -122,7 +122,6 @@ def test_many_changes_write_it_anew(
     assert all(told.count(f"walk number {number}") == 1 for number in range(added))
 
 
-@pytest.mark.traced
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("how", ["deleted", "superseded", "no longer standing"])
 async def test_what_does_not_hold_any_more_leaves_at_once(
@@ -258,7 +257,6 @@ class Listening(DeterministicFakeEmbedding):
         return super().embed_query(text)
 
 
-@pytest.mark.traced
 @pytest.mark.parametrize("face", FACES)
 async def test_regression_of_a_long_message_only_start_and_end_are_searched_for(
     model: ScriptedChatModel, face: str
@@ -331,7 +329,6 @@ def test_an_engineer_chooses_what_stands_beside_it(own_store: BaseStore, model: 
     assert ["market" in one for one in told] == [True, False]
 
 
-@pytest.mark.traced
 def test_kinds_and_categories_bound_it_too(own_store: BaseStore, model: ScriptedChatModel) -> None:
     service, _ = standing(own_store)
     for options in ({"include_categories": ["procedural"]}, {"include_memory_types": ["preferences"]}):

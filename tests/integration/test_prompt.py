@@ -287,7 +287,6 @@ def test_nothing_exceeds_the_budget_and_all_reads_back(
         assert max(counts.values(), default=0) <= most
 
 
-@pytest.mark.traced
 async def test_a_profile_that_outgrew_the_budget_is_written_anew(service: AgentMemoryStoreService) -> None:
     from langgraph.checkpoint.memory import InMemorySaver
 
@@ -302,7 +301,6 @@ async def test_a_profile_that_outgrew_the_budget_is_written_anew(service: AgentM
     assert profiles(model.requests[0]) != profiles(model.requests[1])
 
 
-@pytest.mark.traced
 def test_what_is_from_the_web_goes_behind_what_the_user_said(service: AgentMemoryStoreService) -> None:
     """A page that repeats the question took the last place in the prompt; its receipt says why it does not."""
     for number in range(3):

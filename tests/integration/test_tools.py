@@ -350,7 +350,6 @@ class TestInvalidArguments:
 
 @pytest.mark.parametrize("face", FACES)
 class TestFailures:
-    @pytest.mark.traced
     async def test_a_closed_store_is_not_a_success(self, sqlite_url: str, face: str) -> None:
         with open_store(sqlite_url, embeddings=None) as store:
             tools = tools_of(AgentMemoryStoreService(store), user_id="ada")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -413,34 +413,23 @@ class Texts:
             return QuestionVectors(problem=str(error))
 
 
-class Question:
-    """What a snapshot is searched for, as ``vectors`` that were made before."""
-
-    def __init__(self, vectors: QuestionVectors) -> None:
-        self._vectors = vectors
-
-    def vectors_in(self, spaces: frozenset[int]) -> QuestionVectors:  # noqa: ARG002 - the model has one space
-        """The vectors in those vector ``spaces`` that the searched texts have."""
-        return self._vectors
-
-
-class LateQuestion(Question):
+@dataclass(slots=True)
+class LateQuestion:
     """A question whose vectors are made in the thread of its first search, where the texts' spaces are known.
 
     For a model in this process, which sees ``text`` without the secrets that ``guard`` finds in it.
     """
 
-    def __init__(self, text: str, texts: Texts, guard: Guard) -> None:
-        self._text = text
-        self._texts = texts
-        self._guard = guard
-        self._made: dict[frozenset[int], QuestionVectors] = {}
+    text: str
+    texts: Texts
+    guard: Guard
+    made: dict[frozenset[int], QuestionVectors] = field(default_factory=dict[frozenset[int], QuestionVectors])
 
     def vectors_in(self, spaces: frozenset[int]) -> QuestionVectors:
         """The vectors in those vector ``spaces`` that the searched texts have."""
-        if spaces not in self._made:
-            self._made[spaces] = self._texts.question_now(self._guard.text(self._text), spaces)
-        return self._made[spaces]
+        if spaces not in self.made:
+            self.made[spaces] = self.texts.question_now(self.guard.text(self.text), spaces)
+        return self.made[spaces]
 
 
 class Visit(NamedTuple):
@@ -450,7 +439,7 @@ class Visit(NamedTuple):
     have no vectors before they are searched.
     """
 
-    question: Question
+    question: QuestionVectors | LateQuestion
     wait_seconds: float
     until: float
     backfill: Backfill | None

@@ -15,7 +15,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain, islice
 from operator import attrgetter
@@ -46,7 +46,7 @@ from inference_core.retrieval.ranking import (
 )
 from inference_core.stores.backend import Backend, Cursor, Head, Key, PageRequest, Row
 from inference_core.stores.governance.fence import fences_of
-from inference_core.stores.indexing.embedding import Question, Visit
+from inference_core.stores.indexing.embedding import LateQuestion, Visit
 from inference_core.stores.indexing.search import (
     FoundRow,
     QuestionVectors,
@@ -573,42 +573,35 @@ Reject = Callable[[Row], str | None]
 """Why a row is left out; None if it is not."""
 
 
+@dataclass(slots=True)
 class Snapshots:
     """Takes snapshots, on a worker. ``breaker`` counts how the calls of the database end."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        indexes: IndexCache,
-        embedder: Embedder | None,
-        rerank: Reranker | None,
-        breaker: Breaker,
-    ) -> None:
-        self._backend = backend
-        self._indexes = indexes
-        self._embedder = embedder
-        self._rerank = rerank
-        self._breaker = breaker
-        self.are_warm = False
-        """Whether one was taken after the model had been loaded."""
+    backend: Backend
+    indexes: IndexCache
+    embedder: Embedder | None
+    rerank: Reranker | None
+    breaker: Breaker
+    are_warm: bool = False
+    """Whether one was taken after the model had been loaded."""
 
     def answered(self, body: Callable[[Snapshot], T], scopes: Sequence[Namespace], visit: Visit) -> T:
         """What ``body`` makes of a snapshot of ``scopes``. Raises StoreError."""
-        with self._breaker:
+        with self.breaker:
             return body(self._taken(scopes, visit))
 
     def searched(self, searches: Sequence[Search], visit: Visit) -> list[SearchResult]:
         """The results of ``searches``: of one owner's scopes after the other's, unless the first says ``together``."""
-        with self._breaker:
+        with self.breaker:
             parts = [self._taken(scopes, visit).search_together(own) for scopes, own in by_owner(searches)]
         return joined(searches, parts)
 
     def _taken(self, scopes: Sequence[Namespace], visit: Visit) -> Snapshot:
-        taken = (self._backend, self._indexes, scopes, visit.question, visit.wait_seconds, self._rerank, visit.until)
+        taken = (self.backend, self.indexes, scopes, visit.question, visit.wait_seconds, self.rerank, visit.until)
         snapshot = Snapshot(*taken)
         if visit.backfill and visit.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):
             snapshot = Snapshot(*taken)
-        self.are_warm = self._embedder is None or not self._embedder.is_loading
+        self.are_warm = self.embedder is None or not self.embedder.is_loading
         return snapshot
 
 
@@ -626,7 +619,7 @@ class Snapshot:
         backend: Backend,
         indexes: IndexCache,
         scopes: Sequence[Namespace],
-        question: Question,
+        question: QuestionVectors | LateQuestion,
         wait_seconds: float,
         rerank: Reranker | None = None,
         until: float | None = None,

@@ -19,8 +19,8 @@ from inference_core.embeddings.embedder import Embedder
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.redaction import Guard
 from inference_core.stores.backend import CONTENT_KEY_META, Backend, Cursor, Key, PageRequest, Row, Tally
-from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, LateQuestion, Question, Texts, Visit
-from inference_core.stores.indexing.search import Reranker, Search, SearchResult, as_reranker
+from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, LateQuestion, Texts, Visit
+from inference_core.stores.indexing.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.maintenance import Maintenance
 from inference_core.stores.writer import Breaker
 
@@ -246,8 +246,8 @@ class StoreReader:
             if self.backend.capabilities.change_feed:
                 self._indexes.build(scopes)
             await embedder.loaded(cold_seconds)
-        question: Question = LateQuestion(text, self._texts, self.guard)
+        question: QuestionVectors | LateQuestion = LateQuestion(text, self._texts, self.guard)
         if embedder and not embedder.runs_in_process:
             clean = await self.redacting(partial(self.guard.text, text), len(text))
-            question = Question(await self._texts.question(clean, wait_seconds))
+            question = await self._texts.question(clean, wait_seconds)
         return Visit(question, patience, until, self.backfill)

@@ -165,6 +165,10 @@ class QuestionVectors:
         told = [one.necessity for one in (self.vectors or {}).values() if one.necessity is not None]
         return fmean(told) if told else None
 
+    def vectors_in(self, spaces: frozenset[int]) -> QuestionVectors:  # noqa: ARG002 - they were made before
+        """These, whatever vector ``spaces`` the searched texts have."""
+        return self
+
 
 def content_of(row: Row) -> str:
     """The text of the memory that ``row`` holds, "" if it holds none."""
