@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -25,8 +26,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from functools import partial, update_wrapper, wraps
+from inspect import Parameter, Signature, signature
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from inference_core.errors import DeadlineExceeded, StoreUnavailable
@@ -373,6 +375,67 @@ async def arun(operation: Operation[T], timeout: float | None = None) -> T:
             advance = partial(operation.send, await _await(effect, deadline))
         except BaseException as error:  # noqa: BLE001 - thrown into the operation, which decides
             advance = partial(operation.throw, error)
+
+
+def blocking(function: Callable[P, Operation[T]]) -> Callable[P, T]:
+    """``function``, which runs its operation in the caller's thread instead of returning it."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(function(*args, **kwargs))
+
+    return call
+
+
+class _Timed(Protocol):
+    timeout: float | None
+
+
+F = TypeVar("F", bound=_Timed)
+_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Faces(NamedTuple, Generic[P, T]):
+    """A method for sync code, which blocks, and the same one as a coroutine method."""
+
+    sync: Callable[P, T]
+    aio: Callable[P, Coroutine[Any, Any, T]]
+
+
+def faces(
+    operation: Callable[Concatenate[F, P], Operation[T]], shown: Callable[..., object] | None = None, *, hidden: int = 1
+) -> Faces[Concatenate[F, P], T]:
+    """Both methods that run ``operation`` of an object, each within that object's ``timeout`` in seconds.
+
+    `help` describes them as ``shown``, by default ``operation`` itself, with ``self`` in place of its first ``hidden``
+    parameters.
+    """
+
+    def sync(self: F, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(operation(self, *args, **kwargs), self.timeout)
+
+    async def aio(self: F, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(operation(self, *args, **kwargs), self.timeout)
+
+    for method in (sync, aio):
+        present_as(method, shown or operation, _SELF, hidden=hidden)
+    return Faces(sync, aio)
+
+
+def present_as(method: Callable[..., object], shown: Callable[..., object], *first: Parameter, hidden: int = 1) -> None:
+    """Gives ``method`` the name, docstring and types of ``shown``, with ``first`` in place of ``hidden`` parameters.
+
+    Lines of the docstring that describe a hidden parameter are left out.
+    """
+    described: Any = update_wrapper(method, shown)
+    described.__name__ = shown.__name__.removeprefix("_")
+    given = signature(shown)
+    parameters = [*first, *list(given.parameters.values())[hidden:]]
+    for name in list(given.parameters)[:hidden]:
+        described.__doc__ = re.sub(rf"^ +{name}: .*\n", "", described.__doc__ or "", flags=re.MULTILINE)
+    described.__signature__ = Signature(parameters, return_annotation=given.return_annotation)
+    notes = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
+    described.__annotations__ = notes | {"return": given.return_annotation}
 
 
 def _wait(effect: Effect[T], deadline: Deadline) -> T:

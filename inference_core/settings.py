@@ -300,6 +300,22 @@ class MemorySettings(_Settings):
         return value
 
 
+def policy_of(settings: MemorySettings) -> dict[str, Any]:
+    """The `PolicyOptions` of a service, middleware or tools."""
+    return {
+        "agent_scope_enabled": settings.agent_scope_enabled,
+        "embeddings": settings.embeddings_spec,
+        "secrets": settings.guard,
+        "quota": settings.quota,
+        "audit": settings.audit == "on",
+        "timezone": settings.timezone,
+        "max_content_bytes": settings.max_content_bytes,
+        "counts_access": settings.access_counts,
+        "deleted_days": settings.deleted_days,
+        "confirm": settings.confirm,
+    }
+
+
 class AgentSettings(_Settings):
     """Settings of `AgentService` and the command line's chat, each from the environment variable ``AGENT_<NAME>``."""
 

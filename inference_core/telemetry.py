@@ -25,9 +25,8 @@ from functools import partial
 from hashlib import blake2b
 from secrets import token_bytes
 from traceback import extract_tb
-from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-P = ParamSpec("P")
 T = TypeVar("T")
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 OPERATION: Final = "gen_ai.operation.name"
@@ -38,27 +37,6 @@ DURATION: Final = "gen_ai.client.operation.duration"
 TOKENS: Final = "gen_ai.client.token.usage"
 DIRECTION: Final = "gen_ai.token.type"
 _SCOPE: Final = "inference_core"
-_OPERATIONS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "recall",
-            "recall_by_category",
-            "user_context",
-            "user_context_with_timestamps",
-            "format_context",
-            "build_turn_context",
-        ),
-        SEARCH,
-    ),
-    **dict.fromkeys(("save", "save_once"), CREATE),
-    "add_messages_once": "add_messages",
-    "update": "update_memory",
-    **dict.fromkeys(("delete", "delete_all"), "delete_memory"),
-    "get": "get_memory",
-    "count": "count_memories",
-    "history": "get_memory_history",
-}
-"""The conventions' names for this package's operations; others keep their own names."""
 _ALLOWING: Final = frozenset({"true", "1", "span_only", "span_and_event"})
 BRIEF_S: Final = 0.001
 _NOTHING: Final = nullcontext()
@@ -139,16 +117,18 @@ def record(name: str, value: float = 1.0, labels: Mapping[str, str] | None = Non
     add(value, labels)
 
 
-async def observed(
-    agent: str | None, operation: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """Runs ``operation`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration."""
+def is_observed() -> bool:
+    """Whether anybody would learn of an operation: a tracer, a meter, a sink, or a run that LangSmith traces."""
+    return bool(_sinks) or _tracer() is not None or _meter() is not None or current_run() is not None
+
+
+async def observed(name: str, agent: str | None, given: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
+    """Runs ``work`` for ``agent`` in a span and, if it is a search, a retriever run, and records its duration.
+
+    ``name`` is the operation's, by the conventions if they have one; ``given`` are its arguments by name.
+    """
     tracer, parent = _tracer(), current_run()
     is_measured = bool(_sinks) or _meter() is not None
-    if tracer is None and parent is None and not is_measured:
-        return await operation(*args, **kwargs)
-    given = dict(zip(operation.__code__.co_varnames, args, strict=False)) | kwargs  # pyright: ignore[reportFunctionMemberAccess] - operations are functions
-    name = _OPERATIONS.get(operation.__name__, operation.__name__)
     if name == CREATE and given.get("memory_id"):
         name = "upsert_memory"
     attributes = {OPERATION: name}
@@ -166,7 +146,7 @@ async def observed(
     began, labels = time.perf_counter(), {OPERATION: name}
     with _Span(tracer, name, attributes) if tracer else nullcontext() as span:
         try:
-            found = await operation(*args, **kwargs)
+            found = await work
         except BaseException as error:  # also a cancelled operation has an outcome to record
             labels[ERROR] = type(error).__name__
             run_ended(run, None, labels[ERROR], shows=shows)
@@ -207,8 +187,8 @@ def carried(call: Callable[[], T]) -> Callable[[], T]:
 
 def traceparent() -> str | None:
     """The current span in the form of W3C Trace Context; None without one."""
-    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)  # see `_tracer`
-    context = current().get_span_context() if current else None
+    trace = _loaded("opentelemetry.trace", "get_current_span")
+    context = trace.get_current_span().get_span_context() if trace else None
     if context is None or not context.is_valid:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
@@ -222,7 +202,9 @@ def processing(parents: Iterable[str | None], count: int) -> AbstractContextMana
     tracer = _tracer()
     if tracer is None:
         return nullcontext()
-    trace, found = sys.modules["opentelemetry.trace"], [_remote(one) for one in dict.fromkeys(parents)]
+    from opentelemetry import trace  # noqa: PLC0415 - whoever has a tracer has loaded it
+
+    found = [_remote(one) for one in dict.fromkeys(parents)]
     contexts = [one for one in found if one is not None]
     is_one = len(contexts) == len(found) and len({one.trace_id for one in contexts}) == 1
     attributes = {
@@ -244,9 +226,11 @@ def serving(method: str, parent: str | None) -> AbstractContextManager[Any]:
     tracer = _tracer()
     if tracer is None or _is_traced():
         return nullcontext()
+    from opentelemetry import trace  # noqa: PLC0415 - whoever has a tracer has loaded it
+
     context = _remote(parent)
     options = {
-        "kind": sys.modules["opentelemetry.trace"].SpanKind.SERVER,
+        "kind": trace.SpanKind.SERVER,
         "context": None if context is None else _within(context),
     }
     return _Span(tracer, method, {"http.request.method": method}, options)
@@ -272,13 +256,16 @@ class _Span:
         self._options = {"name": name, "attributes": attributes, **(options or {})}
 
     def __enter__(self) -> Any:
+        from opentelemetry import context, trace  # noqa: PLC0415 - whoever has a tracer has loaded it
+
         self._span = self._tracer.start_span(**self._options)
-        trace = sys.modules["opentelemetry.trace"]
-        self._token = sys.modules["opentelemetry.context"].attach(trace.set_span_in_context(self._span))
+        self._token = context.attach(trace.set_span_in_context(self._span))
         return self._span
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        sys.modules["opentelemetry.context"].detach(self._token)
+        from opentelemetry import context  # noqa: PLC0415 - whoever has a tracer has loaded it
+
+        context.detach(self._token)
         _end(self._span, kind)
 
 
@@ -302,21 +289,29 @@ class _BriefSpan:
 
 def _end(span: Any, error: type[BaseException] | None) -> None:
     if error is not None:
+        from opentelemetry.trace import StatusCode  # noqa: PLC0415 - whoever has a tracer has loaded it
+
         span.set_attribute(ERROR, error.__name__)
-        span.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR)
+        span.set_status(StatusCode.ERROR)
     span.end()
 
 
 def _is_traced() -> bool:
     """Whether there is a current span that is recorded."""
-    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)  # see `_tracer`
-    return current is not None and current().is_recording()
+    trace = _loaded("opentelemetry.trace", "get_current_span")
+    return trace is not None and trace.get_current_span().is_recording()
+
+
+def _loaded(module: str, has: str) -> Any:
+    """The ``module`` if the process has loaded it, up to its function ``has``: another thread may be importing it."""
+    found = sys.modules.get(module)
+    return found if hasattr(found, has) else None
 
 
 def _tracer() -> Any:
     """OpenTelemetry's tracer, if the process has set one up."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None or not hasattr(trace, "get_tracer_provider"):  # not loaded, or another thread is importing it
+    trace = _loaded("opentelemetry.trace", "get_tracer_provider")
+    if trace is None:
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
@@ -328,8 +323,8 @@ def _tracer() -> Any:
 
 def _meter() -> Any:
     """OpenTelemetry's meter, if the process has set one up."""
-    metrics = sys.modules.get("opentelemetry.metrics")
-    if metrics is None or not hasattr(metrics, "get_meter_provider"):  # see `_tracer`
+    metrics = _loaded("opentelemetry.metrics", "get_meter_provider")
+    if metrics is None:
         return None
     provider = metrics.get_meter_provider()
     if provider is not _meters[0]:
@@ -340,7 +335,8 @@ def _meter() -> Any:
 
 
 def _within(context: Any) -> Any:
-    trace = sys.modules["opentelemetry.trace"]
+    from opentelemetry import trace  # noqa: PLC0415 - whoever has a tracer has loaded it
+
     return trace.set_span_in_context(trace.NonRecordingSpan(context))
 
 
@@ -349,7 +345,8 @@ def _remote(parent: str | None) -> Any:
     found = _TRACEPARENT.match(parent or "")
     if found is None:
         return None
-    trace = sys.modules["opentelemetry.trace"]
+    from opentelemetry import trace  # noqa: PLC0415 - whoever has a tracer has loaded it
+
     trace_id, span_id, flags = (int(one, 16) for one in found.groups())
     return trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags))
 
@@ -392,9 +389,8 @@ def _outcome(
 
 def current_run() -> Any:
     """The run that LangSmith is tracing; None if there is none, or the process has not loaded LangSmith."""
-    # While another thread imports the module, it is listed but has no functions yet.
-    current_run = getattr(sys.modules.get("langsmith.run_helpers"), "get_current_run_tree", None)
-    return current_run() if current_run else None
+    langsmith = _loaded("langsmith.run_helpers", "get_current_run_tree")
+    return langsmith.get_current_run_tree() if langsmith else None
 
 
 def run_begun(parent: Any, inputs: Mapping[str, Any]) -> Any:

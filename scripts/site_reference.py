@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 import griffe
 
-_MAKERS: Final = {"asynchronous": 1, "synchronous": 1, "of_user": 2, "async_of_user": 2}
-"""Each with how many of the operation's first parameters its callers do not see."""
+_FACE: Final = re.compile(r"(_of_user\()?(\w+)\)?\.(?:sync|aio)")
+"""A method that is made from an operation, such as ``save.sync``; `UserMemory` hides the operation's user, too."""
 _SELF: Final = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
-_STORE: Final = griffe.Parameter("store", annotation="BaseStore", kind=griffe.ParameterKind.positional_or_keyword)
 
 
 class MadeFromOperations(griffe.Extension):
-    """Gives them the signature without the operation's scope, the result, and the operation's docstring."""
+    """Gives them the signature without the operation's scope, and the operation's docstring."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Replaces them once the package is loaded."""
         for module in _modules(pkg):
-            for function in list(module.functions.values()):
-                if not function.is_alias and any(
-                    one.callable_path.endswith("_on_store") for one in function.decorators
-                ):
-                    module.set_member(function.name, _as_called(function, function.name, _STORE))
+            for function in module.functions.values():
+                if not function.is_alias and any(one.callable_path.endswith("blocking") for one in function.decorators):
+                    function.labels.discard("async")
             for cls in module.classes.values():
                 for name, member in list(cls.members.items()):
                     value = None if member.is_alias else getattr(member, "value", None)
-                    if isinstance(value, griffe.ExprCall) and str(value.function) in _MAKERS:
-                        operation = pkg.modules_collection[module.resolve(str(value.arguments[0]))]
-                        hidden = _MAKERS[str(value.function)]
-                        cls.set_member(name, _as_called(operation, name, _SELF, hidden))
+                    if made := _FACE.fullmatch(str(value)):
+                        operation = pkg.modules_collection[module.resolve(made[2])]
+                        cls.set_member(name, _as_called(operation, name, hidden=2 if made[1] else 1))
 
 
 def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
@@ -40,11 +37,11 @@ def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
             yield from _modules(inner)
 
 
-def _as_called(operation: Any, name: str, first: griffe.Parameter, hidden: int = 1) -> griffe.Function:
+def _as_called(operation: Any, name: str, hidden: int) -> griffe.Function:
     function = griffe.Function(
         name,
-        parameters=griffe.Parameters(first, *list(operation.parameters)[hidden:]),
-        returns=getattr(operation.returns, "slice", operation.returns),
+        parameters=griffe.Parameters(_SELF, *list(operation.parameters)[hidden:]),
+        returns=operation.returns,
         lineno=operation.lineno,
         endlineno=operation.endlineno,
     )

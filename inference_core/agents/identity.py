@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, tzinfo
-from typing import Any, Final, Protocol, TypedDict, Unpack, cast
+from functools import partial
+from typing import Any, Final, Protocol, Unpack, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -15,19 +15,13 @@ from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
-from inference_core.clock import Clock, SystemClock, time_zone
+from inference_core.clock import time_zone
 from inference_core.embeddings.embedder import Embedder
-from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput, raised_as
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label, is_owner
-from inference_core.memory.quota import Quota
-from inference_core.memory.redaction import Guard, Policy
-from inference_core.memory.spaces import Spaces
-from inference_core.memory.text import MAX_CONTENT_BYTES
-from inference_core.memory.types import validate_memory_category
-from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
-from inference_core.services.operations.scope import DEFAULT_DELETED_DAYS, MemoryScope
-from inference_core.stores.factory import check_store, engine_of
+from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService, scope_on
+from inference_core.services.operations.scope import MemoryPolicy, MemoryScope, PolicyOptions
+from inference_core.stores.factory import check_store
 
 CHECKPOINTER: Final = "__pregel_checkpointer"
 """LangGraph's key for the checkpointer in a run's configuration."""
@@ -159,37 +153,14 @@ def thread_label(user_id: str | None, thread_id: str | UUID) -> str:
     return user + ":" + encode_label(thread_id, what="thread_id")
 
 
-class BindingOptions(TypedDict, total=False):
+class BindingOptions(PolicyOptions, total=False):
     """How to use the agent's store where no service is given."""
 
     agent_name: str | None
     """Scopes episodic and procedural memories to this agent. By default the name that `create_agent` was given; without
     one, or if it is None here, they are shared."""
-    agent_scope_enabled: bool
-    """False: read and write shared memories only."""
-    embeddings: EmbeddingsSpec
-    """The embedding model, for a store that `open_store` did not make."""
-    secrets: Policy | Guard
-    """What happens to credentials, for the same stores: "redact" (the default), "reject", "off" or a `Guard`."""
-    quota: Quota
-    """The limits of each user, for the same stores."""
-    audit: bool
-    """Whether changes of memories leave audit events, for the same stores; True by default."""
-    timezone: str | tzinfo
-    """Decides to which day a memory belongs, unless the run's context names a zone; UTC by default."""
-    max_content_bytes: int
-    """The maximum size of a memory's content in bytes of UTF-8; longer ones are refused. 8,192 by default."""
-    counts_access: bool
-    """Whether to count recalls; True by default."""
-    deleted_days: float
-    """How many days memories that the tools deleted can be restored; 7 by default."""
     is_trusted: Callable[[BaseMessage], bool | None] | None
     """Judges the messages of a run: True, nothing in it is from outside; False, something is; None, decide as usual."""
-    confirm: Collection[str]
-    """Names of categories; what the model writes into them waits for the user's confirmation. Empty by default."""
-    spaces: Spaces | None
-    """Adds the memories of spaces in which the user has a role; None, the default: shared memories are not read."""
-    clock: Clock | None
 
 
 class MemoryBinding:
@@ -208,23 +179,11 @@ class MemoryBinding:
             raise TypeError(f"Unknown arguments: {', '.join(sorted(unknown))}")
         self._scope: MemoryScope | None = None if service is None else service.scope
         self._user = user_id
-        zone = options.get("timezone", UTC)
-        self._embeddings, self._guard = options.get("embeddings"), Guard.of(options.get("secrets"))
-        self._quota = options.get("quota")
-        self._audit = options.get("audit", True)
-        self._parts: dict[str, Any] = {
-            "clock": options.get("clock") or SystemClock(),
-            "zone": time_zone(zone) if isinstance(zone, str) else zone,
-            "max_content_bytes": options.get("max_content_bytes", MAX_CONTENT_BYTES),
-            "counts_access": options.get("counts_access", True),
-            "deleted_days": options.get("deleted_days", DEFAULT_DELETED_DAYS),
-            "confirm": frozenset(map(validate_memory_category, options.get("confirm", ()))),
-        }
-        self.is_trusted = options.get("is_trusted")
-        self._spaces = options.get("spaces") if service is None else service.scope.spaces
-        self._is_scoped = options.get("agent_scope_enabled", True)
-        self._name_of = (lambda: options["agent_name"]) if "agent_name" in options else agent_of
+        self._name_of = partial(options.get, "agent_name") if "agent_name" in options else agent_of
         MemoryNamespaceBuilder(agent_name=options.get("agent_name"))  # refuses a bad name before the first run
+        self.is_trusted = options.get("is_trusted")
+        given: dict[str, Any] = {**options}
+        self._policy = MemoryPolicy.of(**{name: given[name] for name in given.keys() & PolicyOptions.__annotations__})
         self._embedder: Embedder | None = None
         self._scopes: WeakKeyDictionary[BaseStore, dict[str | None, MemoryScope]] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -232,7 +191,7 @@ class MemoryBinding:
     @property
     def has_spaces(self) -> bool:
         """Whether there are memories that users share."""
-        return self._spaces is not None
+        return (self._scope or self._policy).spaces is not None
 
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""
@@ -264,8 +223,6 @@ class MemoryBinding:
         with self._lock:
             known = self._scopes.setdefault(store, {})
             if name not in known:
-                engine = engine_of(store, self._embeddings, self._guard, self._quota, audit=self._audit)
-                self._embedder = engine.embedder  # keeps the model loaded for the next store if this one is dropped
-                namespaces = MemoryNamespaceBuilder(agent_name=name, agent_scope_enabled=self._is_scoped)
-                known[name] = MemoryScope(engine=engine, namespaces=namespaces, spaces=self._spaces, **self._parts)
+                known[name] = scope = scope_on(store, self._policy, name)
+                self._embedder = scope.engine.embedder  # stays loaded for the next store if this one is dropped
             return known[name]

@@ -31,7 +31,7 @@ from inference_core.agents.middleware.short_term import ShortTermMemoryMiddlewar
 from inference_core.agents.streams import AgentResponse, OnStep, OnToken, RunObserver
 from inference_core.errors import ConfigurationError, IdentityError
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
+from inference_core.settings import AgentSettings, MemorySettings, load_env_file, policy_of, read_settings
 from inference_core.stores.factory import open_configured_store
 from inference_core.stores.store import MemoryStore
 
@@ -382,12 +382,7 @@ class AgentService:
             memory_service=self.memory,
             user_id=self._user_id,
             agent_name=self.display_name,
-            agent_scope_enabled=self._settings.agent_scope_enabled,
-            embeddings=self._settings.embeddings_spec,
-            secrets=self._settings.guard,
-            quota=self._settings.quota,
-            audit=self._settings.audit == "on",
-            timezone=self._settings.timezone,
+            **policy_of(self._settings),
         )
         if made.needs_store and self.memory is None:
             if use_memory:

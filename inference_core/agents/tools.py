@@ -45,7 +45,6 @@ from inference_core.services.operations.list import get, list_memories
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.save import save, update
 from inference_core.services.operations.scope import category_of, retried
-from inference_core.services.operations.spaces import in_space
 
 # fmt: off
 TypeName = Literal[
@@ -301,9 +300,8 @@ class SaveMemoryStoreTool(MemoryTool):
         space = getattr(given, "space", None)
         owner = Space(space, member=call.user_id) if space else call.user_id
         content, topic, source = call.admitted(given.content, given.topic)
-        memory_id = await in_space(
+        memory_id = await save.checked(
             call.scope,
-            save,
             owner,
             content,
             given.memory_type,
@@ -341,8 +339,8 @@ class RecallMemoryStoreTool(MemoryTool):
         if is_id(given.query) and (memory := await get(call.scope, call.user_id, given.query)):
             return f"Found 1 memory:\n{whole(memory)}"
         limit = given.max_results or self.default_max_results
-        found = await in_space(
-            call.scope, recall, call.user_id, given.query, limit, given.memory_type, category=given.category
+        found = await recall.checked(
+            call.scope, call.user_id, given.query, limit, given.memory_type, category=given.category
         )
         if not found:
             return "No relevant memories found."
@@ -366,9 +364,8 @@ class UpdateMemoryStoreTool(MemoryTool):
                 return refusal
             content, topic, source = call.admitted(given.content, given.topic)
             changed = old is not None and (
-                await in_space(
+                await update.checked(
                     call.scope,
-                    update,
                     call.user_id,
                     given.memory_id,
                     content,
@@ -404,7 +401,7 @@ class DeleteMemoryStoreTool(MemoryTool):
                 return refusal
             # Without the version, `delete` would remove for good what is archived or damaged, and nobody looked at.
             was_found = old is not None and (
-                await in_space(call.scope, delete, call.user_id, given.memory_id, expected_version=old.version)
+                await delete.checked(call.scope, call.user_id, given.memory_id, expected_version=old.version)
             )
             return self._outcome(given.memory_id, "deleted", was_found=was_found)
 
@@ -423,9 +420,8 @@ class ListMemoryStoreTool(MemoryTool):
     async def answer(self, call: MemoryToolCall, given: ListArguments) -> str:
         """Lists a page, and says how many pages there are."""
         start = (given.page - 1) * _PAGE
-        found, total = await in_space(
+        found, total = await list_memories.checked(
             call.scope,
-            list_memories,
             call.user_id,
             category=given.category,
             memory_type=given.memory_type,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -21,7 +21,7 @@ from uuid import uuid4
 import httpx
 
 from inference_core import errors
-from inference_core.effects import Operation, WorkerPool, arun, run
+from inference_core.effects import Faces, Operation, WorkerPool, faces
 from inference_core.errors import (
     ConfigurationError,
     DeadlineExceeded,
@@ -40,16 +40,16 @@ from inference_core.outbox.messages import Role, label
 from inference_core.services.operations.delete import ForgottenMemory, delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
 from inference_core.services.operations.messages import add_messages, judged, said_at
+from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import Why, list_receipts, why
 from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
 from inference_core.services.operations.save import SavedId, save, update
-from inference_core.services.operations.scope import MemoryScope, present_as, retried
+from inference_core.services.operations.scope import retried
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 _WORKERS: Final = 16
 Given = Mapping[str, Any]
 _PAGE: Final = 200
@@ -446,45 +446,32 @@ class _Client:
         return sends(RequestSender(self.http, self.pool, str(user_id)), dict(given))
 
 
-def _synchronous(
-    of: Callable[Concatenate[MemoryScope, P], Operation[T]], sends: Sends[T]
-) -> Callable[Concatenate[_Client, P], T]:
-    def method(self: _Client, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(self.sent(sends, of, args, kwargs), self.timeout)
+def _verb(of: MemoryOperation[P, T], sends: Sends[T]) -> Faces[Concatenate[_Client, P], T]:
+    def sent(client: _Client, /, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return client.sent(sends, of.body, args, kwargs)
 
-    present_as(method, of, _SELF)
-    return method
-
-
-def _asynchronous(
-    of: Callable[Concatenate[MemoryScope, P], Operation[T]], sends: Sends[T]
-) -> Callable[Concatenate[_Client, P], Coroutine[Any, Any, T]]:
-    async def method(self: _Client, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(self.sent(sends, of, args, kwargs), self.timeout)
-
-    present_as(method, of, _SELF)
-    return method
+    return faces(sent, of.body)
 
 
 class SyncMemoryClient(_Client):
     """The methods of `MemoryClient` for code without async; they block."""
 
-    save_memory = _synchronous(save, _save)
-    get_memory = _synchronous(get, _get)
-    recall_memories = _synchronous(recall, _recall)
-    update_memory = _synchronous(update, _update)
-    delete_memory = _synchronous(delete, _delete)
-    delete_user_memories = _synchronous(delete_all, _delete_all)
-    list_memories = _synchronous(list_memories, _list)
-    count_memories = _synchronous(count, _count)
-    get_memory_history = _synchronous(history, _history)
-    why = _synchronous(why, _why)
-    list_receipts = _synchronous(list_receipts, _list_receipts)
-    format_context_for_prompt = _synchronous(format_context, _format_context)
-    add_messages = _synchronous(add_messages, _add_messages)
-    list_pending = _synchronous(list_pending, _list_pending)
-    approve_pending = _synchronous(approve_pending, _approve)
-    reject_pending = _synchronous(reject_pending, _reject)
+    save_memory = _verb(save, _save).sync
+    get_memory = _verb(get, _get).sync
+    recall_memories = _verb(recall, _recall).sync
+    update_memory = _verb(update, _update).sync
+    delete_memory = _verb(delete, _delete).sync
+    delete_user_memories = _verb(delete_all, _delete_all).sync
+    list_memories = _verb(list_memories, _list).sync
+    count_memories = _verb(count, _count).sync
+    get_memory_history = _verb(history, _history).sync
+    why = _verb(why, _why).sync
+    list_receipts = _verb(list_receipts, _list_receipts).sync
+    format_context_for_prompt = _verb(format_context, _format_context).sync
+    add_messages = _verb(add_messages, _add_messages).sync
+    list_pending = _verb(list_pending, _list_pending).sync
+    approve_pending = _verb(approve_pending, _approve).sync
+    reject_pending = _verb(reject_pending, _reject).sync
 
 
 class MemoryClient(_Client):
@@ -504,22 +491,22 @@ class MemoryClient(_Client):
         ConfigurationError: ``url`` does not start with http:// or https://.
     """
 
-    save_memory = _asynchronous(save, _save)
-    get_memory = _asynchronous(get, _get)
-    recall_memories = _asynchronous(recall, _recall)
-    update_memory = _asynchronous(update, _update)
-    delete_memory = _asynchronous(delete, _delete)
-    delete_user_memories = _asynchronous(delete_all, _delete_all)
-    list_memories = _asynchronous(list_memories, _list)
-    count_memories = _asynchronous(count, _count)
-    get_memory_history = _asynchronous(history, _history)
-    why = _asynchronous(why, _why)
-    list_receipts = _asynchronous(list_receipts, _list_receipts)
-    format_context_for_prompt = _asynchronous(format_context, _format_context)
-    add_messages = _asynchronous(add_messages, _add_messages)
-    list_pending = _asynchronous(list_pending, _list_pending)
-    approve_pending = _asynchronous(approve_pending, _approve)
-    reject_pending = _asynchronous(reject_pending, _reject)
+    save_memory = _verb(save, _save).aio
+    get_memory = _verb(get, _get).aio
+    recall_memories = _verb(recall, _recall).aio
+    update_memory = _verb(update, _update).aio
+    delete_memory = _verb(delete, _delete).aio
+    delete_user_memories = _verb(delete_all, _delete_all).aio
+    list_memories = _verb(list_memories, _list).aio
+    count_memories = _verb(count, _count).aio
+    get_memory_history = _verb(history, _history).aio
+    why = _verb(why, _why).aio
+    list_receipts = _verb(list_receipts, _list_receipts).aio
+    format_context_for_prompt = _verb(format_context, _format_context).aio
+    add_messages = _verb(add_messages, _add_messages).aio
+    list_pending = _verb(list_pending, _list_pending).aio
+    approve_pending = _verb(approve_pending, _approve).aio
+    reject_pending = _verb(reject_pending, _reject).aio
 
     def __init__(self, url: str, key: str | None = None, *, timeout: float | None = 10.0) -> None:
         if not url.startswith(("http://", "https://")):

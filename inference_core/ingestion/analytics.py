@@ -13,6 +13,7 @@ from inference_core.lifecycle.forgetting import by_use, usages_beside
 from inference_core.memory.namespaces import FORGOTTEN, sidecar_namespace
 from inference_core.memory.record import Bar, table, why_invalid
 from inference_core.memory.types import MEMORY_TYPES
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of
 
 _AGES: Final = {"today": timedelta(days=1), "this week": timedelta(days=7), "this month": timedelta(days=30)}
@@ -78,6 +79,7 @@ class MemoryStatistics:
         return "".join([*parts, table("Use", ["memory", "recalls", "last"], used)])
 
 
+@operation("statistics")
 async def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = None) -> MemoryStatistics:
     """The statistics of the memories that this agent reads of the user. Raises InvalidInput, StoreError.
 

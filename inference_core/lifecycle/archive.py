@@ -24,6 +24,7 @@ from inference_core.services.operations.delete import (
     is_archived,
     restore_writes,
 )
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, retried
 from inference_core.stores.backend import Cursor, Key, Row, Write
 from inference_core.stores.engine import StoreEngine
@@ -41,6 +42,7 @@ class RestoreReport:
     missing: list[str] = field(default_factory=list[str])
 
 
+@operation("forgotten")
 async def forgotten(scope: MemoryScope, user_id: UserId) -> list[ForgottenMemory]:
     """The user's memories that can be restored, of all agents, the latest forgotten first. Raises StoreError."""
     now = scope.clock.now()
@@ -62,13 +64,14 @@ async def forgotten_page(
     return MemoryPage(map(forgotten_of, rows[:limit]), Cursor.of(rows[limit - 1]).encode() if rows[limit:] else None)
 
 
-def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> Operation[RestoreReport]:
+@operation("restore")
+async def restore(scope: MemoryScope, user_id: UserId, memory_ids: Sequence[str] | None = None) -> RestoreReport:
     """Restores these forgotten and deleted memories (None: all), with their ids, times, metadata and history.
 
     They count as used now. If another memory has been saved with the same id, that memory stays. Raises InvalidInput,
     StoreError.
     """
-    return restore_archived(scope, user_id, memory_ids)
+    return await restore_archived(scope, user_id, memory_ids)
 
 
 async def restore_archived(

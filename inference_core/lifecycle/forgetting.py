@@ -44,8 +44,9 @@ from inference_core.memory.secrets import quoted
 from inference_core.memory.text import text_tokens
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_category
 from inference_core.retrieval.documents import Document
-from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase, asynchronous, synchronous
+from inference_core.services.agent_memory_service import AgentMemoryStoreService, ServiceBase
 from inference_core.services.operations.delete import archive_writes, forgotten_of, is_over
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_of, records_of, retried
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import Key, Remove, Row, Write
@@ -280,6 +281,7 @@ class ForgettingReport:
     remaining: int = 0
 
 
+@operation("forget")
 async def forget(
     scope: MemoryScope,
     user_id: UserId,
@@ -399,6 +401,7 @@ class MemoryUsage:
     last: datetime | None
 
 
+@operation("usage")
 async def usage(scope: MemoryScope, user_id: UserId) -> list[MemoryUsage]:
     """How often each memory that this agent reads was recalled.
 
@@ -493,10 +496,10 @@ async def users_of(scope: MemoryScope) -> list[str]:
 class SyncMemoryLifecycle(ServiceBase):
     """`MemoryLifecycle` for callers without an event loop."""
 
-    forget = synchronous(forget)
-    restore = synchronous(restore)
-    forgotten = synchronous(forgotten)
-    usage = synchronous(usage)
+    forget = forget.sync
+    restore = restore.sync
+    forgotten = forgotten.sync
+    usage = usage.sync
 
 
 class MemoryLifecycle(ServiceBase):
@@ -508,10 +511,10 @@ class MemoryLifecycle(ServiceBase):
     methods for sync code.
     """
 
-    forget = asynchronous(forget)
-    restore = asynchronous(restore)
-    forgotten = asynchronous(forgotten)
-    usage = asynchronous(usage)
+    forget = forget.aio
+    restore = restore.aio
+    forgotten = forgotten.aio
+    usage = usage.aio
 
     def __init__(self, service: AgentMemoryStoreService, *, timeout: float | None = None) -> None:
         super().__init__(service.scope, timeout)

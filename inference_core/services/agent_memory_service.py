@@ -6,15 +6,15 @@ has the helpers that need a store but no agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, tzinfo
-from inspect import Parameter
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
-from inference_core.clock import Clock, SystemClock, time_zone
-from inference_core.effects import Operation, arun, run
+from inference_core.clock import Clock
+from inference_core.effects import Faces, Operation, faces
 from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput
 from inference_core.memory.audit import Actor
@@ -44,6 +44,7 @@ from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.holds import hold, list_held_copies, list_holds, release_hold
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
+from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import (
     recall,
@@ -56,11 +57,11 @@ from inference_core.services.operations.review import approve_pending, list_pend
 from inference_core.services.operations.save import save, update
 from inference_core.services.operations.scope import (
     DEFAULT_DELETED_DAYS,
+    MemoryPolicy,
     MemoryScope,
     UserId,
-    present_as,
 )
-from inference_core.services.operations.spaces import get_spaces, grant, in_space, list_grants, revoke
+from inference_core.services.operations.spaces import get_spaces, grant, list_grants, revoke
 from inference_core.services.user_memories import (
     count_user_long_term_memory,
     count_user_memories,
@@ -75,7 +76,7 @@ from inference_core.services.user_memories import (
     purge_user_long_term_memory,
     purge_user_memories,
 )
-from inference_core.settings import MemorySettings
+from inference_core.settings import MemorySettings, policy_of
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.search import COLD_SECONDS
 
@@ -85,7 +86,6 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 _COLD_SHARE: Final = 0.7
 """The share of its timeout in which a recall waits for the model and the index; the rest is for ranking."""
 _MOST_DELETED_DAYS: Final = 36_500.0
-_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ServiceBase:
@@ -96,64 +96,51 @@ class ServiceBase:
         self.timeout = timeout
 
 
-def synchronous(
-    operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
-) -> Callable[Concatenate[ServiceBase, P], T]:
-    """``operation`` as a method that blocks."""
+def scope_on(store: BaseStore, policy: MemoryPolicy, agent_name: str | None) -> MemoryScope:
+    """The view that this agent has of ``store``, which it does not keep alive.
 
-    def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(in_space(self.scope, operation, *args, **kwargs), self.timeout)
-
-    present_as(method, operation, _SELF)
-    return method
-
-
-def asynchronous(
-    operation: Callable[Concatenate[MemoryScope, P], Operation[T]],
-) -> Callable[Concatenate[ServiceBase, P], Coroutine[Any, Any, T]]:
-    """``operation`` as a coroutine method."""
-
-    async def method(self: ServiceBase, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(in_space(self.scope, operation, *args, **kwargs), self.timeout)
-
-    present_as(method, operation, _SELF)
-    return method
+    Raises InvalidId for the agent's name, and ConfigurationError if the store or the embeddings cannot be used.
+    """
+    namespaces = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=policy.agent_scope_enabled)
+    engine = engine_of(store, policy.embeddings, policy.secrets, policy.quota, audit=policy.audit)
+    chosen: dict[str, Any] = {field.name: getattr(policy, field.name) for field in fields(MemoryPolicy)}
+    return MemoryScope(engine=engine, namespaces=namespaces, **chosen)
 
 
 class SyncMemoryService(ServiceBase):
     """Blocking versions of the methods of `AgentMemoryStoreService`, for sync code."""
 
-    save_memory = synchronous(save)
-    get_memory = synchronous(get)
-    recall_memories = synchronous(recall)
-    recall_by_category = synchronous(recall_by_category)
-    update_memory = synchronous(update)
-    delete_memory = synchronous(delete)
-    delete_user_memories = synchronous(delete_all)
-    list_memories = synchronous(list_memories)
-    count_memories = synchronous(count)
-    get_memory_history = synchronous(history)
-    audit = synchronous(audit)
-    verify_audit = synchronous(verify_audit)
-    why = synchronous(why)
-    list_receipts = synchronous(list_receipts)
-    rebuild_receipt = synchronous(rebuild_receipt)
-    get_user_context = synchronous(user_context)
-    get_user_context_with_timestamps = synchronous(user_context_with_timestamps)
-    format_context_for_prompt = synchronous(format_context)
-    list_pending = synchronous(list_pending)
-    approve_pending = synchronous(approve_pending)
-    reject_pending = synchronous(reject_pending)
-    add_messages = synchronous(add_messages)
-    add_completion = synchronous(add_completion)
-    get_spaces = synchronous(get_spaces)
-    list_grants = synchronous(list_grants)
-    grant = synchronous(grant)
-    revoke = synchronous(revoke)
-    hold = synchronous(hold)
-    release_hold = synchronous(release_hold)
-    list_holds = synchronous(list_holds)
-    list_held_copies = synchronous(list_held_copies)
+    save_memory = save.sync
+    get_memory = get.sync
+    recall_memories = recall.sync
+    recall_by_category = recall_by_category.sync
+    update_memory = update.sync
+    delete_memory = delete.sync
+    delete_user_memories = delete_all.sync
+    list_memories = list_memories.sync
+    count_memories = count.sync
+    get_memory_history = history.sync
+    audit = audit.sync
+    verify_audit = verify_audit.sync
+    why = why.sync
+    list_receipts = list_receipts.sync
+    rebuild_receipt = rebuild_receipt.sync
+    get_user_context = user_context.sync
+    get_user_context_with_timestamps = user_context_with_timestamps.sync
+    format_context_for_prompt = format_context.sync
+    list_pending = list_pending.sync
+    approve_pending = approve_pending.sync
+    reject_pending = reject_pending.sync
+    add_messages = add_messages.sync
+    add_completion = add_completion.sync
+    get_spaces = get_spaces.sync
+    list_grants = list_grants.sync
+    grant = grant.sync
+    revoke = revoke.sync
+    hold = hold.sync
+    release_hold = release_hold.sync
+    list_holds = list_holds.sync
+    list_held_copies = list_held_copies.sync
 
 
 class AgentMemoryStoreService(ServiceBase):
@@ -186,37 +173,37 @@ class AgentMemoryStoreService(ServiceBase):
             a role. None: spaces are not read.
     """
 
-    save_memory = asynchronous(save)
-    get_memory = asynchronous(get)
-    recall_memories = asynchronous(recall)
-    recall_by_category = asynchronous(recall_by_category)
-    update_memory = asynchronous(update)
-    delete_memory = asynchronous(delete)
-    delete_user_memories = asynchronous(delete_all)
-    list_memories = asynchronous(list_memories)
-    count_memories = asynchronous(count)
-    get_memory_history = asynchronous(history)
-    audit = asynchronous(audit)
-    verify_audit = asynchronous(verify_audit)
-    why = asynchronous(why)
-    list_receipts = asynchronous(list_receipts)
-    rebuild_receipt = asynchronous(rebuild_receipt)
-    get_user_context = asynchronous(user_context)
-    get_user_context_with_timestamps = asynchronous(user_context_with_timestamps)
-    format_context_for_prompt = asynchronous(format_context)
-    list_pending = asynchronous(list_pending)
-    approve_pending = asynchronous(approve_pending)
-    reject_pending = asynchronous(reject_pending)
-    add_messages = asynchronous(add_messages)
-    add_completion = asynchronous(add_completion)
-    get_spaces = asynchronous(get_spaces)
-    list_grants = asynchronous(list_grants)
-    grant = asynchronous(grant)
-    revoke = asynchronous(revoke)
-    hold = asynchronous(hold)
-    release_hold = asynchronous(release_hold)
-    list_holds = asynchronous(list_holds)
-    list_held_copies = asynchronous(list_held_copies)
+    save_memory = save.aio
+    get_memory = get.aio
+    recall_memories = recall.aio
+    recall_by_category = recall_by_category.aio
+    update_memory = update.aio
+    delete_memory = delete.aio
+    delete_user_memories = delete_all.aio
+    list_memories = list_memories.aio
+    count_memories = count.aio
+    get_memory_history = history.aio
+    audit = audit.aio
+    verify_audit = verify_audit.aio
+    why = why.aio
+    list_receipts = list_receipts.aio
+    rebuild_receipt = rebuild_receipt.aio
+    get_user_context = user_context.aio
+    get_user_context_with_timestamps = user_context_with_timestamps.aio
+    format_context_for_prompt = format_context.aio
+    list_pending = list_pending.aio
+    approve_pending = approve_pending.aio
+    reject_pending = reject_pending.aio
+    add_messages = add_messages.aio
+    add_completion = add_completion.aio
+    get_spaces = get_spaces.aio
+    list_grants = list_grants.aio
+    grant = grant.aio
+    revoke = revoke.aio
+    hold = hold.aio
+    release_hold = release_hold.aio
+    list_holds = list_holds.aio
+    list_held_copies = list_held_copies.aio
 
     def __init__(
         self,
@@ -246,22 +233,28 @@ class AgentMemoryStoreService(ServiceBase):
         self.base_namespace = tuple(base_namespace)
         self.max_results = max_results
         self.agent_name = agent_name
-        self.ns_builder = MemoryNamespaceBuilder(agent_name=agent_name, agent_scope_enabled=agent_scope_enabled)
-        scope = MemoryScope(
-            engine=engine_of(store, embeddings, secrets, quota, audit=audit),
-            namespaces=self.ns_builder,
-            clock=clock or SystemClock(),
-            zone=time_zone(timezone) if isinstance(timezone, str) else timezone,
-            max_results=max_results,
+        policy = MemoryPolicy.of(
+            embeddings=embeddings,
+            secrets=secrets,
+            quota=quota,
+            audit=audit,
+            agent_scope_enabled=agent_scope_enabled,
             max_content_bytes=max_content_bytes,
+            timezone=timezone,
             counts_access=counts_access,
             deleted_days=deleted_days,
-            confirm=frozenset(map(validate_memory_category, confirm)),
-            actor=actor or Actor(),
-            store=store,
+            confirm=confirm,
+            clock=clock,
             spaces=spaces,
+        )
+        scope = replace(
+            scope_on(store, policy, agent_name),
+            store=store,
+            actor=actor or Actor(),
+            max_results=max_results,
             cold_seconds=COLD_SECONDS if timeout is None else _COLD_SHARE * timeout,
         )
+        self.ns_builder = scope.namespaces
         super().__init__(scope, timeout)
         self.sync = SyncMemoryService(scope, timeout)
 
@@ -274,43 +267,17 @@ class AgentMemoryStoreService(ServiceBase):
         """
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,
-            "embeddings": settings.embeddings_spec,
-            "secrets": settings.guard,
-            "quota": settings.quota,
-            "audit": settings.audit == "on",
-            "agent_scope_enabled": settings.agent_scope_enabled,
-            "max_content_bytes": settings.max_content_bytes,
-            "timezone": settings.timezone,
-            "counts_access": settings.access_counts,
-            "deleted_days": settings.deleted_days,
-            "confirm": settings.confirm,
             "timeout": settings.timeout,
+            **policy_of(settings),
         }
         return cls(store, **chosen | options)
 
 
-def of_user(
-    operation: Callable[Concatenate[MemoryScope, UserId, P], Operation[T]],
-) -> Callable[Concatenate[UserMemory, P], T]:
-    """``operation`` as a method of `UserMemory` that blocks."""
+def _of_user(operation: MemoryOperation[Concatenate[UserId, P], T]) -> Faces[Concatenate[UserMemory, P], T]:
+    def on_memory(memory: UserMemory, /, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return operation.checked(memory.scope, memory.user_id, *args, **kwargs)
 
-    def method(self: UserMemory, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(in_space(self.scope, operation, self.user_id, *args, **kwargs), self.timeout)
-
-    present_as(method, operation, _SELF, in_place_of=2)
-    return method
-
-
-def async_of_user(
-    operation: Callable[Concatenate[MemoryScope, UserId, P], Operation[T]],
-) -> Callable[Concatenate[UserMemory, P], Coroutine[Any, Any, T]]:
-    """``operation`` as a coroutine method of `UserMemory`."""
-
-    async def method(self: UserMemory, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(in_space(self.scope, operation, self.user_id, *args, **kwargs), self.timeout)
-
-    present_as(method, operation, _SELF, in_place_of=2)
-    return method
+    return faces(on_memory, operation.body, hidden=2)
 
 
 class UserMemory(ServiceBase):
@@ -326,14 +293,14 @@ class UserMemory(ServiceBase):
         super().__init__(service.scope, service.timeout)
         self.user_id = user_id
 
-    add = of_user(save)
-    aadd = async_of_user(save)
-    search = of_user(recall)
-    asearch = async_of_user(recall)
-    all = of_user(list_all)
-    aall = async_of_user(list_all)
-    adelete = async_of_user(delete)
-    delete = of_user(delete)
+    add = _of_user(save).sync
+    aadd = _of_user(save).aio
+    search = _of_user(recall).sync
+    asearch = _of_user(recall).aio
+    all = _of_user(list_all).sync
+    aall = _of_user(list_all).aio
+    adelete = _of_user(delete).aio
+    delete = _of_user(delete).sync
 
 
 __all__ = [

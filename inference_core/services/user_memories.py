@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from inspect import Parameter
-from typing import Concatenate, Final, ParamSpec, TypedDict, TypeVar
+from typing import Concatenate, ParamSpec, TypedDict, TypeVar
 
 from langgraph.store.base import BaseStore
 from pydantic.json_schema import SkipJsonSchema
 
-from inference_core.effects import Operation, run
+from inference_core.effects import blocking, present_as
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import (
@@ -37,7 +36,7 @@ from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import empty
 from inference_core.services.operations.list import MemoryPageRequest, by_category, page_of
-from inference_core.services.operations.scope import UserId, present_as, record_of
+from inference_core.services.operations.scope import UserId, record_of
 from inference_core.settings import MemorySettings, read_settings
 from inference_core.stores.backend import Remove, Row
 from inference_core.stores.engine import StoreEngine
@@ -47,7 +46,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 StoreArgument = SkipJsonSchema[BaseStore]
 """Left out of JSON schemas, such as that of a tool made from one of these functions: none can describe a store."""
-_STORE: Final = Parameter("store", Parameter.POSITIONAL_OR_KEYWORD, annotation="StoreArgument")
 
 
 class UserMemoryEntry(TypedDict):
@@ -80,14 +78,6 @@ def open_memory_store() -> Generator[BaseStore]:
         yield store
 
 
-def _on_store(operation: Callable[Concatenate[StoreEngine, P], Operation[T]]) -> Callable[Concatenate[BaseStore, P], T]:
-    def helper(store: BaseStore, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(any_engine_of(store), *args, **kwargs))
-
-    present_as(helper, operation, _STORE)
-    return helper
-
-
 def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Callable[P, T]:
     def configured(*args: P.args, **kwargs: P.kwargs) -> T:
         with open_memory_store() as store:
@@ -98,8 +88,8 @@ def _on_configured_store(helper: Callable[Concatenate[BaseStore, P], T]) -> Call
     return configured
 
 
-@_on_store
-async def purge_user_memories(engine: StoreEngine, user_id: UserId, category: str | None = None) -> int:
+@blocking
+async def purge_user_memories(store: StoreArgument, user_id: UserId, category: str | None = None) -> int:
     """Permanently deletes the user's memories of all agents, forgotten ones included, or only those of ``category``.
 
     Without a ``category``, everything else that is stored under the user goes too: messages, receipts, jobs and the
@@ -107,6 +97,7 @@ async def purge_user_memories(engine: StoreEngine, user_id: UserId, category: st
     included. Raises Held if the user has a legal hold. The command ``inference-core erase`` also verifies that nothing
     is left.
     """
+    engine = any_engine_of(store)
     label = encode_label(user_id)
     await engine.check_holds(label)
     await engine.remove_expired()  # no other read finds expired rows
@@ -127,16 +118,17 @@ async def purge_user_memories(engine: StoreEngine, user_id: UserId, category: st
     return removed
 
 
-@_on_store
-async def count_user_memories(engine: StoreEngine, user_id: UserId) -> dict[str, int]:
+@blocking
+async def count_user_memories(store: StoreArgument, user_id: UserId) -> dict[str, int]:
     """How many memories the user has with all agents, by category and as ``total``."""
+    engine = any_engine_of(store)
     counted = await engine.tally(await _scopes(engine, user_id))
     return by_category((one.namespace, one.rows) for one in counted)
 
 
-@_on_store
+@blocking
 async def list_user_memories(
-    engine: StoreEngine,
+    store: StoreArgument,
     user_id: UserId,
     *,
     category: str | None = None,
@@ -152,14 +144,16 @@ async def list_user_memories(
     ``after`` is the ``next_cursor`` of the previous page; ``offset`` skips that many of the newest instead. ``limit``
     None returns all.
     """
+    engine = any_engine_of(store)
     scopes = await _scopes(engine, user_id, category)
     request = MemoryPageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
     return await page_of(engine, scopes, _entry, request)
 
 
-@_on_store
-async def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None = None) -> MemoryPage[UserEntry]:
+@blocking
+async def list_users(store: StoreArgument, *, limit: int = 50, after: str | None = None) -> MemoryPage[UserEntry]:
     """Returns a page of users by id, with how many memories each has. ``after`` is the previous ``next_cursor``."""
+    engine = any_engine_of(store)
     if limit < 1:
         raise InvalidInput(f"limit must be at least 1, not {limit}")
     names = [name for name in await engine.namespaces() if holds_memories(name)]
@@ -176,11 +170,12 @@ async def list_users(engine: StoreEngine, *, limit: int = 50, after: str | None 
     return MemoryPage(entries, page[-1] if len(labels) > limit else None)
 
 
-@_on_store
+@blocking
 async def delete_user_memory_entries(
-    engine: StoreEngine, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
+    store: StoreArgument, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
 ) -> int:
     """Deletes the user's memories with these namespaces and keys; returns how many existed. Ignores other users'."""
+    engine = any_engine_of(store)
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
     own = [(namespace, key) for namespace, key in named if namespace[:1] == (label,) and is_text(key)]

@@ -21,6 +21,7 @@ from langchain_core.messages import (
 )
 
 from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
+from inference_core.effects import faces
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
@@ -34,10 +35,8 @@ from inference_core.short_term.blocks.memory import (
     Owners,
     StoreSource,
     UserSession,
-    asynchronous,
     one_message,
     scope_of,
-    synchronous,
 )
 from inference_core.short_term.blocks.static import StaticMemory
 from inference_core.short_term.blocks.vector import VectorMemory
@@ -257,9 +256,9 @@ class AgentMemory:
         for scope in {id(one.engine): one for one in (self._scope, self._system_scope)}.values():
             await remove_session(scope, conversation)
 
-    get, aget = synchronous(_get), asynchronous(_get)
-    update, aupdate = synchronous(_update), asynchronous(_update)
-    delete, adelete = synchronous(_delete), asynchronous(_delete)
+    get, aget = faces(_get)
+    update, aupdate = faces(_update)
+    delete, adelete = faces(_delete)
 
 
 def _stamped(message: AnyMessage, now: str) -> AnyMessage:

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Final
 
 import pytest
-from support import case
+from support import case, each
 
 from inference_core import AgentMemoryStoreService, Space, Spaces, get_memory_tools, open_store
 from inference_core.cli.app import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput
+from inference_core.ingestion import analytics
+from inference_core.lifecycle import archive, forgetting
 from inference_core.memory.spaces import SpaceRole
+from inference_core.services import operations
+from inference_core.services.operations.operation import MemoryOperation, operation
+from inference_core.services.operations.scope import MemoryScope
 
 PAGE: Final = Path(__file__).parents[2] / "docs/spaces.md"
 ENG: Final = Space("eng")
@@ -242,7 +249,7 @@ def told(
 
 
 def test_each_operation_of_the_service_has_a_row() -> None:
-    """So that a new one is not left out: it needs an admin unless `NEEDED` says otherwise."""
+    """So that a new one is not left out: it needs an admin unless it is registered with another role."""
     tried = set[str]()
 
     class Seen:
@@ -261,3 +268,38 @@ def test_each_operation_of_the_service_has_a_row() -> None:
         names = {name for name in dir(face) if not name.startswith("_") and callable(getattr(face, name))}
     others = {"get_spaces", "add_completion", "rebuild_receipt", "release_hold", "list_holds", "list_held_copies"}
     assert names - tried == others
+
+
+def test_below_admin_is_only_what_is_registered_so() -> None:
+    modules = [import_module(f"{operations.__name__}.{one.name}") for one in iter_modules(operations.__path__)]
+    found = [one for module in (*modules, analytics, archive, forgetting) for one in vars(module).values()]
+    registered = {one for one in found if isinstance(one, MemoryOperation)}
+    by_role = {
+        role: {one.body.__name__ for one in registered if one.needs is role}
+        for role in (SpaceRole.READ, SpaceRole.PROPOSE, SpaceRole.WRITE, None)
+    }
+    contexts = {"user_context", "user_context_with_timestamps", "format_context"}
+    assert by_role == {
+        SpaceRole.READ: {"get", "recall", "recall_by_category", "list_memories", "count", "history", *contexts},
+        SpaceRole.PROPOSE: {"save"},
+        SpaceRole.WRITE: {"update", "delete"},
+        None: {"add_messages", "add_messages_once", "add_completion"},
+    }
+    others = [one for one in registered if one.needs is SpaceRole.ADMIN]
+    assert len(others) == len(registered) - sum(map(len, by_role.values())) >= 20
+    assert {one.body.__name__ for one in registered if one.reviewer} == {"approve_pending", "reject_pending"}
+
+
+async def _reads(scope: MemoryScope, user_id: str) -> None:
+    del scope, user_id
+
+
+def test_an_operation_needs_an_admin_unless_it_says_otherwise() -> None:
+    assert operation("read_all")(_reads).needs is SpaceRole.ADMIN
+
+
+@each([{"subject": "space"}, {"needs": SpaceRole.WRITE}, {"reviewer": "by"}])
+def test_a_registration_that_does_not_fit_its_function_is_refused(options: Any) -> None:
+    """So that renaming a parameter cannot change who may do what."""
+    with pytest.raises(TypeError, match="lacks one of the parameters"):
+        operation("read_all", **options)(_reads)

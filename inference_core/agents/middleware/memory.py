@@ -71,10 +71,10 @@ from inference_core.memory.namespaces import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.outbox.messages import noted_outside
 from inference_core.services.operations.prompt_context import PLACES, TurnContext, TurnOptions, build_turn_context
-from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings
+from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings, policy_of
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.indexing.search import RecallMode
-from inference_core.telemetry import observed, record
+from inference_core.telemetry import record
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -247,12 +247,6 @@ class MemoryMiddleware(OperationMiddleware):
             "include_tools": None if settings.enabled else [],
             "max_recall_results": settings.max_results if "max_results" in settings.model_fields_set else None,
             "include_categories": settings.categories,
-            "agent_scope_enabled": settings.agent_scope_enabled,
-            "timezone": settings.timezone,
-            "embeddings": settings.embeddings_spec,
-            "secrets": settings.guard,
-            "quota": settings.quota,
-            "audit": settings.audit == "on",
             "recall_timeout": settings.recall_timeout,
             "cold_timeout": settings.cold_timeout,
             "placement": settings.placement,
@@ -262,10 +256,7 @@ class MemoryMiddleware(OperationMiddleware):
             "engineer": DEFAULT_ENGINEER if settings.engineer else None,
             "receipts": settings.receipts,
             "receipt_days": settings.receipt_days,
-            "max_content_bytes": settings.max_content_bytes,
-            "counts_access": settings.access_counts,
-            "deleted_days": settings.deleted_days,
-            "confirm": settings.confirm,
+            **policy_of(settings),
         }
         return cls(memory_service, **chosen | options)
 
@@ -297,11 +288,10 @@ class MemoryMiddleware(OperationMiddleware):
             asked = last_of_user(state.get("messages") or [])
             frozen = marks_of(state, user)
             query = asked.text if asked else None
-            agent = scope.namespaces.agent_name
             seconds = scope.engine.patience(self._recall_timeout, self._cold_timeout)
             waits = time_to_wait(seconds, self._recall_timeout)
             options = replace(self._options, wait_seconds=waits, cold_seconds=waits)
-            recall = observed(agent, build_turn_context, scope, user, query, options, frozen)
+            recall = build_turn_context.checked(scope, user, query, options, frozen)
             turn = await patiently(seconds, recall)
         except Exception as error:  # noqa: BLE001 - memory never breaks a run
             self._warn(f"Recall failed; the agent answers without memory: {error}")

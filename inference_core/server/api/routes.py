@@ -20,7 +20,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute
 
 from inference_core import __version__
-from inference_core.effects import Operation, arun
+from inference_core.effects import arun
 from inference_core.errors import InvalidMemory, MemoryNotFound, StoreUnavailable
 from inference_core.ingestion.analytics import statistics
 from inference_core.lifecycle.archive import forgotten, restore
@@ -40,12 +40,12 @@ from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
 from inference_core.services.operations.delete import delete, delete_all
 from inference_core.services.operations.messages import TIMESTAMP, add_messages, add_messages_once
+from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import list_receipts, why
 from inference_core.services.operations.save import save, save_once, update
 from inference_core.services.operations.scope import MAX_REQUEST_KEY_BYTES, MemoryScope, UserId
-from inference_core.services.operations.spaces import in_space
 from inference_core.services.user_memories import list_users
 
 P = ParamSpec("P")
@@ -134,12 +134,12 @@ class Call:
 
     async def run(
         self,
-        operation: Callable[Concatenate[MemoryScope, UserId, P], Operation[T]],
+        operation: MemoryOperation[Concatenate[UserId, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
         """Runs an operation on the user's memories."""
-        return await arun(in_space(self.scope, operation, self.user, *args, **kwargs), self.timeout)
+        return await arun(operation.checked(self.scope, self.user, *args, **kwargs), self.timeout)
 
 
 async def call_of(

@@ -10,12 +10,14 @@ from inference_core.memory.audit import AuditEvent
 from inference_core.memory.namespaces import AUDIT, SALT, encode_label
 from inference_core.memory.record import MemoryPage
 from inference_core.memory.text import canonical_id
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment
 from inference_core.stores.backend import Cursor, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.governance.journal import TrailCheck, check_trail
 
 
+@operation("audit")
 async def audit(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -81,6 +83,7 @@ async def audit_page(
     return MemoryPage(filter(None, map(event_of, rows[:limit])), following)
 
 
+@operation("verify_audit")
 async def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = None) -> TrailCheck:
     """Checks that no event of the user's audit trail was changed, removed or added, as far as the trail is sealed.
 

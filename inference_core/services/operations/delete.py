@@ -27,12 +27,15 @@ from inference_core.memory.namespaces import (
     sidecar_namespace,
 )
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, is_of_known_schema
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.text import canonical_id, encode_json, mapping_field, moment_field, text_field
 from inference_core.memory.types import validate_memory_type
 from inference_core.retrieval.documents import Document
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
+    archive_keys,
     check_version,
     find_row,
     is_known,
@@ -51,6 +54,7 @@ DELETED: Final = "deleted"
 _NOTE: Final = "_forgotten"
 
 
+@operation("delete_memory", needs=SpaceRole.WRITE)
 async def delete(
     scope: MemoryScope,
     user_id: UserId,
@@ -105,6 +109,7 @@ async def delete(
     return False
 
 
+@operation("delete_memory")
 async def delete_all(
     scope: MemoryScope, user_id: UserId, memory_type: str | None = None, category: str | None = None
 ) -> int:
@@ -266,8 +271,3 @@ async def earlier_texts(
     if latest and texts and texts[-1].content == latest.content:
         texts.pop()
     return [MemoryStoreDocument.of(record) for record in texts]
-
-
-def archive_keys(homes: Iterable[Namespace], key: str) -> list[tuple[Namespace, str]]:
-    """The keys at which the archives of ``homes`` keep the memory with the id ``key``."""
-    return [(sidecar_namespace(home, FORGOTTEN), key) for home in homes]

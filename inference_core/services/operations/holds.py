@@ -14,6 +14,7 @@ from inference_core.errors import Held, InvalidInput, MemoryNotFound
 from inference_core.memory.namespaces import HELD, HOLDS, encode_label, holds_forgotten, holds_memories
 from inference_core.memory.text import canonical_id, canonical_text, encode_json, optional_text
 from inference_core.services.operations.delete import empty
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, retried
 from inference_core.stores.backend import Expiry, Put, Remove
 from inference_core.stores.governance.holds import Hold, marker_of
@@ -32,6 +33,7 @@ class HeldCopy:
     replaced_at: datetime
 
 
+@operation("hold")
 async def hold(
     scope: MemoryScope,
     user_id: UserId,
@@ -82,11 +84,13 @@ async def hold(
     return made
 
 
+@operation("list_holds")
 async def list_holds(scope: MemoryScope, user_id: UserId) -> list[Hold]:
     """The user's legal holds that have not ended, the newest first. Raises InvalidInput, StoreUnavailable."""
     return await scope.engine.pool.call(scope.engine.holds.holds_of, encode_label(user_id))
 
 
+@operation("list_held_copies")
 async def list_held_copies(scope: MemoryScope, user_id: UserId) -> list[HeldCopy]:
     """The copies of what was replaced under the user's holds, or removed because agents could not go on otherwise.
 
@@ -97,6 +101,7 @@ async def list_held_copies(scope: MemoryScope, user_id: UserId) -> list[HeldCopy
     return [HeldCopy("/".join(one["place"]), one["key"], one["value"], one["version"], at) for one, at in told]
 
 
+@operation("release_hold")
 async def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> bool:
     """Ends a legal hold, and with the user's last one removes the copies. Returns False if no hold has this id.
 

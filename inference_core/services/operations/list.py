@@ -11,9 +11,11 @@ from unicodedata import normalize
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace, encode_label, holds_memories
 from inference_core.memory.record import MemoryPage, MemoryRecord, MemoryStoreDocument
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.text import text_field
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory, validate_memory_type
 from inference_core.services.operations.delete import earlier_texts
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -44,6 +46,7 @@ class MemoryPageRequest:
     after: str | None = None
 
 
+@operation("get_memory", needs=SpaceRole.READ)
 async def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> MemoryStoreDocument | None:
     """The memory with this id in the scopes that the agent reads, else None. Raises InvalidInput, StoreUnavailable."""
     record = await find(scope, user_id, memory_id, await readable(scope, user_id))
@@ -51,6 +54,7 @@ async def get(scope: MemoryScope, user_id: UserId, memory_id: str) -> MemoryStor
     return record and MemoryStoreDocument.of(record)
 
 
+@operation("get_of_any_agent")
 async def get_of_any_agent(scope: MemoryScope, user_id: UserId, memory_id: str) -> MemoryStoreDocument | None:
     """Like `get`, but finds the user's own memories only, whichever agent wrote them.
 
@@ -62,6 +66,7 @@ async def get_of_any_agent(scope: MemoryScope, user_id: UserId, memory_id: str) 
     return record and MemoryStoreDocument.of(record)
 
 
+@operation("get_memory_history", needs=SpaceRole.READ)
 async def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> list[MemoryStoreDocument]:
     """The memory, all that it superseded and all that superseded it, the oldest first; empty if it does not exist.
 
@@ -85,6 +90,7 @@ async def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> list[M
     return versions
 
 
+@operation("list_memories", needs=SpaceRole.READ)
 async def list_memories(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -137,6 +143,7 @@ async def list_memories(  # noqa: D417 - callers of the service pass no scope
     return await page_of(scope.engine, scope.namespaces.read_scopes(user_id, category), document, request)
 
 
+@operation("list_all")
 async def list_all(
     scope: MemoryScope, user_id: UserId, *, category: str | None = None, memory_type: str | None = None
 ) -> list[MemoryStoreDocument]:
@@ -195,6 +202,7 @@ async def count_types(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     return {kind: number for kind, number in counts.items() if number}
 
 
+@operation("count_memories", needs=SpaceRole.READ)
 async def count(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
     scopes = scope.namespaces.read_scopes(user_id)

@@ -33,6 +33,7 @@ from inference_core.outbox.messages import (
     noted_outside,
 )
 from inference_core.outbox.outbox import Outbox, Partition, Waiting, check_outbox
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, check_same, request_of
 from inference_core.stores.backend import Remove
 
@@ -43,6 +44,7 @@ MAX_KEPT: Final = 100
 _ROLES: Final = {HumanMessage: Role.USER, AIMessage: Role.ASSISTANT, ToolMessage: Role.TOOL}
 
 
+@operation("add_messages", needs=None)
 async def add_messages(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -124,6 +126,7 @@ def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[Base
         yield one, None if is_frameworks else role, is_plain(one) and not has_calls(one)
 
 
+@operation("add_messages", needs=None)
 async def add_messages_once(
     scope: MemoryScope,
     user_id: UserId,
@@ -148,6 +151,7 @@ async def add_messages_once(
     return await add_messages(scope, user_id, named, session_id=session_id)
 
 
+@operation("add_completion", needs=None)
 async def add_completion(
     scope: MemoryScope, user_id: UserId, completion: str | AIMessage, *, session_id: str | None = None
 ) -> int:

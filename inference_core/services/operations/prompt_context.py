@@ -38,7 +38,9 @@ from inference_core.context.render import (
 from inference_core.memory.namespaces import Space, space_in
 from inference_core.memory.receipt import ReceiptDrop
 from inference_core.memory.record import MemoryRecord, is_of_known_schema
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_at, record_of
 from inference_core.services.operations.spaces import roles_of
@@ -127,6 +129,7 @@ class TurnContext:
     form: str
 
 
+@operation("search_memory")
 async def build_turn_context(
     scope: MemoryScope,
     user_id: UserId,
@@ -150,6 +153,7 @@ async def build_turn_context(
     return context
 
 
+@operation("search_memory", needs=SpaceRole.READ)
 async def format_context(
     scope: MemoryScope,
     user_id: UserId,

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from inference_core.clock import in_zone
-from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryStoreDocument, RecalledMemories, why_invalid
 from inference_core.memory.secrets import quoted
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.types import MemoryCategory, validate_memory_type
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -32,6 +33,7 @@ DEFAULT_CONTEXT_TYPES: Final = ("preferences", "facts", "instructions")
 _DAWN: Final = datetime.min.replace(tzinfo=UTC)
 
 
+@operation("search_memory", needs=SpaceRole.READ)
 async def recall(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -156,18 +158,20 @@ def _document(found: FoundRow, *, include_scores: bool, explain: bool) -> Memory
     return document
 
 
-def recall_by_category(
+@operation("search_memory", needs=SpaceRole.READ)
+async def recall_by_category(
     scope: MemoryScope,
     user_id: UserId,
     category: MemoryCategory | str,
     query: str,
     k: int | None = None,
     memory_type: str | None = None,
-) -> Operation[RecalledMemories]:
+) -> RecalledMemories:
     """Like `recall_memories`, within one category."""
-    return recall(scope, user_id, query, k, memory_type, category=category)
+    return await recall(scope, user_id, query, k, memory_type, category=category)
 
 
+@operation("search_memory", needs=SpaceRole.READ)
 async def user_context(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 3
 ) -> dict[str, list[str]]:
@@ -179,6 +183,7 @@ async def user_context(
     return {kind: [document.content for document in found] for kind, found in documents.items()}
 
 
+@operation("search_memory", needs=SpaceRole.READ)
 async def user_context_with_timestamps(
     scope: MemoryScope, user_id: UserId, memory_types: Sequence[str] | None = None, max_per_type: int = 10
 ) -> dict[str, list[MemoryStoreDocument]]:

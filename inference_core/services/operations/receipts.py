@@ -9,7 +9,6 @@ from typing import Final
 from inference_core.clock import time_zone
 from inference_core.context.items import AssembledContext, ContextItem, Doubt
 from inference_core.context.render import FORMATS, Profile, beside_profile, line_in_profile
-from inference_core.effects import Operation
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.receipt import Receipt, ReceiptPlace, tells, text_hash
@@ -19,12 +18,12 @@ from inference_core.memory.text import canonical_id, encode_json
 from inference_core.memory.trust import Trust
 from inference_core.services.operations.delete import (
     ForgottenMemory,
-    archive_keys,
     earlier_texts,
     forgotten_of,
     is_archived,
 )
-from inference_core.services.operations.scope import MemoryScope, UserId, find, record_of, records_of
+from inference_core.services.operations.operation import operation
+from inference_core.services.operations.scope import MemoryScope, UserId, archive_keys, find, record_of, records_of
 from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Cursor, Expiry, Put, Row
 
@@ -87,19 +86,20 @@ def keep_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> None:
     scope.engine.later.put(put)
 
 
-def list_receipts(
+@operation("list_receipts")
+async def list_receipts(
     scope: MemoryScope,
     user_id: UserId,
     *,
     thread_id: str | None = None,
     limit: int | None = 50,
     after: str | None = None,
-) -> Operation[MemoryPage[Receipt]]:
+) -> MemoryPage[Receipt]:
     """The user's newest receipts, of one thread if given. ``limit`` None: all. Raises InvalidInput.
 
     ``after`` is the ``next_cursor`` of the previous page.
     """
-    return _page(scope, user_id, limit, after, thread_id=thread_id)
+    return await _page(scope, user_id, limit, after, thread_id=thread_id)
 
 
 async def get_receipt(scope: MemoryScope, user_id: UserId, receipt_id: str) -> Receipt | None:
@@ -110,6 +110,7 @@ async def get_receipt(scope: MemoryScope, user_id: UserId, receipt_id: str) -> R
     return receipt if receipt and receipt.until > scope.clock.now() else None
 
 
+@operation("why")
 async def why(
     scope: MemoryScope, user_id: UserId, memory_id: str, *, limit: int | None = 50, after: str | None = None
 ) -> Why:
@@ -131,6 +132,7 @@ async def why(
     return Why(record and MemoryStoreDocument.of(record), receipts, removed, earlier)
 
 
+@operation("rebuild_receipt")
 async def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> Rebuilt:
     """Renders the texts of ``receipt`` again from the stored memories, and compares them.
 

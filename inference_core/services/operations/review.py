@@ -39,6 +39,7 @@ from inference_core.memory.text import (
 from inference_core.memory.trust import Origin
 from inference_core.outbox.messages import session_label, session_name
 from inference_core.services.operations.admission import ENDS, NOTE, is_rejected, names_of, place_on, waits
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import (
     MemoryScope,
     UserId,
@@ -62,6 +63,7 @@ async def withdraw(scope: MemoryScope, user_id: UserId, content: str) -> None:
             await scope.write(gone, "withdraw")
 
 
+@operation("list_pending")
 async def list_pending(scope: MemoryScope, user_id: UserId, *, session_id: str | None = None) -> list[PendingMemory]:
     """The memories of all agents that wait for the user's confirmation, the newest first; of one session, if given.
 
@@ -86,6 +88,7 @@ async def list_pending(scope: MemoryScope, user_id: UserId, *, session_id: str |
     return waiting
 
 
+@operation("approve_pending", reviewer="by")
 async def approve_pending(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -165,6 +168,7 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
     return await _decided(scope, user_id, pending_id, session_id, approve)
 
 
+@operation("reject_pending", reviewer="by")
 async def reject_pending(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,

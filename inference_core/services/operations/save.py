@@ -13,6 +13,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, without_block
 from inference_core.memory.redaction import Guard
 from inference_core.memory.secrets import quoted
+from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text, optional_text
 from inference_core.memory.trust import MemorySource, Trust, checked_source
 from inference_core.memory.types import (
@@ -30,12 +31,14 @@ from inference_core.services.operations.admission import (
     propose,
     says_already,
 )
-from inference_core.services.operations.delete import archive_keys, is_archived
+from inference_core.services.operations.delete import is_archived
+from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import (
     ATTEMPTS,
     MAX_TAGS,
     MemoryScope,
     UserId,
+    archive_keys,
     category_of,
     check_same,
     check_version,
@@ -66,6 +69,7 @@ class SavedId(str):
         return made
 
 
+@operation("create_memory", needs=SpaceRole.PROPOSE)
 async def save(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,
@@ -166,6 +170,7 @@ async def save(  # noqa: D417 - callers of the service pass no scope
     return SavedId(saved, was_stored=saved.was_stored, redacted=kinds) if kinds else saved
 
 
+@operation("create_memory")
 async def save_once(scope: MemoryScope, user_id: UserId, request_key: str, **memory: Any) -> SavedId:
     """Saves a ``memory``, the arguments of `save` without an id, once for each ``request_key`` of the user.
 
@@ -283,6 +288,7 @@ def _merged(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> MemoryR
     return old if merged == old else replace(merged, updated_at=new.updated_at)
 
 
+@operation("update_memory", needs=SpaceRole.WRITE)
 async def update(  # noqa: D417 - callers of the service pass no scope
     scope: MemoryScope,
     user_id: UserId,

@@ -1,4 +1,4 @@
-"""What every operation works with: the store's engine, the agent's scopes, the clock and the limits.
+"""What every operation works with: the application's policy, the store's engine and the namespaces of one agent.
 
 Requests are idempotent: clients repeat them under a key of their own until they get an answer; each runs once.
 """
@@ -6,22 +6,29 @@ Requests are idempotent: clients repeat them under a key of their own until they
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import update_wrapper
-from inspect import Parameter, Signature, signature
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from langgraph.store.base import BaseStore
 
-from inference_core.clock import Clock, SystemClock, aware
+from inference_core.clock import Clock, SystemClock, aware, time_zone
 from inference_core.effects import Operation
+from inference_core.embeddings.factory import EmbeddingsSpec
 from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.audit import Actor, Cause, actor_of
-from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace, Owner, encode_label
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    MemoryNamespaceBuilder,
+    Namespace,
+    Owner,
+    encode_label,
+    sidecar_namespace,
+)
+from inference_core.memory.quota import Quota
 from inference_core.memory.record import MemoryRecord, is_of_known_schema, turn_session_of
+from inference_core.memory.redaction import DEFAULT_GUARD, Guard, Policy
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import (
@@ -49,32 +56,84 @@ MAX_TAGS: Final = 32
 DEFAULT_DELETED_DAYS: Final = 7.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryScope:
-    """One agent's view of a store. ``zone`` is the user's time zone where nothing more precise is known.
+class PolicyOptions(TypedDict, total=False):
+    """How a store that a service or an agent is given is used. `MemoryPolicy` has the defaults."""
 
-    ``counts_access``: whether recalls are counted. ``deleted_days`` is how long what is deleted or replaced can be
-    restored or read. ``actor`` is who the audit trail names. What an agent writes into a category to ``confirm`` waits
-    for the user. ``spares_pins``: saving the words of a pinned memory again does not change it. ``spaces`` None: no
-    spaces are read. ``store`` is here to be kept alive, as an engine does not do so. ``beside`` is written with each
-    batch, in its transaction. ``since``: the fences when the work began that all writes are part of, such as an import.
-    ``cold_seconds`` is how long a direct recall waits for a model that is being loaded, and for an index that is not
-    there yet.
+    agent_scope_enabled: bool
+    """False: read and write shared memories only."""
+    embeddings: EmbeddingsSpec
+    """The embedding model, for a store that `open_store` did not make."""
+    secrets: Policy | Guard | None
+    """What happens to credentials, for the same stores: "redact" (the default), "reject", "off" or a `Guard`."""
+    quota: Quota | None
+    """The limits of each user, for the same stores."""
+    audit: bool
+    """Whether changes of memories leave audit events, for the same stores; True by default."""
+    timezone: str | tzinfo
+    """Decides to which day a memory belongs, unless the run's context names a zone; UTC by default."""
+    max_content_bytes: int
+    """The maximum size of a memory's content in bytes of UTF-8; longer ones are refused. 8,192 by default."""
+    counts_access: bool
+    """Whether to count recalls; True by default."""
+    deleted_days: float
+    """How many days what is deleted or replaced can be restored or read; 7 by default."""
+    confirm: Collection[str]
+    """Names of categories; what agents write into them waits for the user's confirmation. Empty by default."""
+    spaces: Spaces | None
+    """Adds the memories of spaces in which the user has a role; None, the default: shared memories are not read."""
+    clock: Clock | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """`PolicyOptions`, checked and with defaults. Made once, from what users pass, and from then on passed as a whole.
+
+    ``zone`` is the option ``timezone``.
+    """
+
+    agent_scope_enabled: bool = True
+    embeddings: EmbeddingsSpec = None
+    secrets: Guard = DEFAULT_GUARD
+    quota: Quota | None = None
+    audit: bool = True
+    zone: tzinfo = UTC
+    max_content_bytes: int = MAX_CONTENT_BYTES
+    counts_access: bool = True
+    deleted_days: float = DEFAULT_DELETED_DAYS
+    confirm: Collection[str] = ()
+    spaces: Spaces | None = None
+    clock: Clock = SystemClock()  # noqa: RUF009 - it has no state
+
+    @classmethod
+    def of(cls, **options: Unpack[PolicyOptions]) -> MemoryPolicy:
+        """The policy that ``options`` describe. Raises ConfigurationError, InvalidCategory; TypeError for others."""
+        chosen: dict[str, Any] = {**options}
+        zone = chosen.pop("timezone", UTC)
+        chosen["zone"] = time_zone(zone) if isinstance(zone, str) else zone
+        chosen["secrets"] = Guard.of(chosen.get("secrets"))
+        chosen["confirm"] = frozenset(map(validate_memory_category, chosen.get("confirm", ())))
+        chosen["clock"] = chosen.get("clock") or SystemClock()
+        return cls(**chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryScope(MemoryPolicy):
+    """One agent's view of a store, under the application's policy.
+
+    A store from `open_store` keeps its own embeddings, secrets, quota and audit; those of the policy do not count.
+    ``zone`` is the user's time zone where nothing more precise is known. ``actor`` is who the audit trail names.
+    ``spares_pins``: saving the words of a pinned memory again does not change it. ``store`` is a reference that keeps
+    the store from being collected, as an engine does not. ``beside`` is written with each batch, in its transaction.
+    ``since``: the fences when the work began that all writes are part of, such as an import. ``cold_seconds`` is how
+    long a direct recall waits for a model that is being loaded, and for an index that is not there yet.
     """
 
     engine: StoreEngine
     namespaces: MemoryNamespaceBuilder
-    clock: Clock = SystemClock()  # noqa: RUF009 - it has no state
-    zone: tzinfo = UTC
     max_results: int = 5
-    max_content_bytes: int = MAX_CONTENT_BYTES
-    counts_access: bool = True
-    deleted_days: float = DEFAULT_DELETED_DAYS
     actor: Actor = Actor()  # noqa: RUF009 - it does not change
-    confirm: Collection[str] = ()
     spares_pins: bool = False
     store: BaseStore | None = None
-    spaces: Spaces | None = None
     beside: tuple[Write, ...] = ()
     since: AllFences | None = None
     cold_seconds: float = COLD_SECONDS
@@ -143,6 +202,11 @@ async def find_row(
     key, homes = canonical_id(memory_id), scopes or scope.namespaces.read_scopes(user_id, category)
     rows = await scope.engine.get([(namespace, key) for namespace in homes])
     return next((row for row in rows if row), None)
+
+
+def archive_keys(homes: Iterable[Namespace], key: str) -> list[tuple[Namespace, str]]:
+    """The keys at which the archives of ``homes`` keep the memory with the id ``key``."""
+    return [(sidecar_namespace(home, FORGOTTEN), key) for home in homes]
 
 
 def category_of(kind: MemoryType, category: str | None) -> MemoryCategory:
@@ -283,27 +347,6 @@ def row_filter(
         return session in (None, text_field(row.value, "session_id")) and wanted <= {*texts_field(row.value, "tags")}
 
     return matches
-
-
-def present_as(
-    method: Callable[..., object], operation: Callable[..., object], *first: Parameter, in_place_of: int = 1
-) -> None:
-    """Gives ``method`` the name, docstring and types of ``operation``, as callers of the method see them.
-
-    ``first`` replaces the operation's first ``in_place_of`` parameters, whose one-line descriptions are removed from
-    the docstring; the return type ``Operation[T]`` becomes ``T``.
-    """
-    shown: Any = update_wrapper(method, operation)
-    shown.__name__ = operation.__name__.removeprefix("_")
-    given = list(signature(operation).parameters.values())
-    parameters = [*first, *given[in_place_of:]]
-    for left_out in given[:in_place_of]:
-        shown.__doc__ = re.sub(rf"^ +{left_out.name}: .*\n", "", shown.__doc__ or "", flags=re.MULTILINE)
-    result: str = operation.__annotations__["return"]
-    result = result[len("Operation[") : -1] if result.startswith("Operation[") else result
-    shown.__signature__ = Signature(parameters, return_annotation=result)
-    notes = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
-    shown.__annotations__ = notes | {"return": result}
 
 
 REQUESTS: Final = "~requests"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import Parameter
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Final, ParamSpec, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 from uuid import UUID
 
 from langchain_core.messages import (
@@ -26,7 +25,7 @@ from langchain_core.messages import (
 )
 from langgraph.store.base import BaseStore
 
-from inference_core.effects import Operation, arun, in_thread, run
+from inference_core.effects import Operation, faces, in_thread
 from inference_core.errors import (
     BlockFailed,
     ConfigurationError,
@@ -57,7 +56,7 @@ from inference_core.outbox.messages import (
 )
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
-from inference_core.services.operations.scope import MemoryScope, is_known, present_as, put_of, record_of, retried
+from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
 from inference_core.stores.backend import Remove, Row, Write
 from inference_core.stores.factory import Database, open_store
 
@@ -182,8 +181,6 @@ async def forget_session(scope: MemoryScope, conversation: UserSession, block: s
 
 P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S", bound="_Timed")
-_SELF: Final = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 DEFAULT_RESULTS: Final = 5
 DEFAULT_MAX_TOKENS: Final = 2_000
 Owner = Callable[[str], str | UUID | None]
@@ -248,32 +245,6 @@ class Memory(Protocol):
     def delete(self, session_id: str) -> None:
         """Deletes what the block stored from this session only."""
         ...
-
-
-class _Timed(Protocol):
-    timeout: float | None
-
-
-def synchronous(operation: Callable[Concatenate[S, P], Operation[T]]) -> Callable[Concatenate[S, P], T]:
-    """The method that runs ``operation`` within ``self.timeout`` seconds and blocks."""
-
-    def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run(operation(self, *args, **kwargs), self.timeout)
-
-    present_as(method, operation, _SELF)
-    return method
-
-
-def asynchronous(
-    operation: Callable[Concatenate[S, P], Operation[T]],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The method that runs ``operation`` within ``self.timeout`` seconds and is awaited."""
-
-    async def method(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(operation(self, *args, **kwargs), self.timeout)
-
-    present_as(method, operation, _SELF)
-    return method
 
 
 class BlockOptions(TypedDict, total=False):
@@ -353,24 +324,24 @@ class Block(ABC):
             )
         return chosen
 
-    def _get(
+    async def _get(
         self, session_id: str | UUID, message: MessageLikeRepresentation | None = None
-    ) -> Operation[list[MemoryStoreDocument]]:
+    ) -> list[MemoryStoreDocument]:
         """Memories that fit ``message``, the best first. Raises InvalidInput, StoreError, ConfigurationError."""
         asked = None if message is None else one_message(message)
-        return self.recall(self.scope(), self._owners.conversation(session_id), asked)
+        return await self.recall(self.scope(), self._owners.conversation(session_id), asked)
 
-    def _update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> Operation[None]:
+    async def _update(self, session_id: str | UUID, message: MessageLikeRepresentation) -> None:
         """Takes in ``message``, durably when it returns. Raises what `get` raises, and ModelError."""
-        return self.absorb(self.scope(), self._owners.conversation(session_id), [one_message(message)])
+        await self.absorb(self.scope(), self._owners.conversation(session_id), [one_message(message)])
 
-    def _delete(self, session_id: str | UUID) -> Operation[None]:
+    async def _delete(self, session_id: str | UUID) -> None:
         """Removes what it took in from this session alone. Raises what `get` raises."""
-        return self.forget(self.scope(), self._owners.conversation(session_id))
+        await self.forget(self.scope(), self._owners.conversation(session_id))
 
-    get, aget = synchronous(_get), asynchronous(_get)
-    update, aupdate = synchronous(_update), asynchronous(_update)
-    delete, adelete = synchronous(_delete), asynchronous(_delete)
+    get, aget = faces(_get)
+    update, aupdate = faces(_update)
+    delete, adelete = faces(_delete)
 
 
 def scope_of(store: StoreSource) -> MemoryScope:

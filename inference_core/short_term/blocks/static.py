@@ -12,7 +12,7 @@ from weakref import WeakSet
 from langchain_core.messages import AnyMessage, BaseMessage
 
 from inference_core.clock import in_zone
-from inference_core.effects import Operation
+from inference_core.effects import faces
 from inference_core.errors import ReadOnlyMemory
 from inference_core.memory.namespaces import Namespace, global_namespace
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
@@ -27,8 +27,6 @@ from inference_core.short_term.blocks.memory import (
     Block,
     StoreSource,
     UserSession,
-    asynchronous,
-    synchronous,
     text_of,
 )
 from inference_core.stores.backend import Remove, Write
@@ -71,11 +69,11 @@ class StaticMemory(Block):
         self._facts = None if facts is None else dict(map(_identified, facts, count()))
         self._loaded: WeakSet[StoreEngine] = WeakSet()
 
-    def _load(self) -> Operation[None]:
+    async def _load(self) -> None:
         """Stores the facts, if they are not stored yet. Raises StoreError, ConfigurationError."""
-        return self._store(self.scope())
+        await self._store(self.scope())
 
-    load, aload = synchronous(_load), asynchronous(_load)
+    load, aload = faces(_load)
 
     async def recall(
         self, scope: MemoryScope, conversation: UserSession, message: BaseMessage | None
