@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from inference_core.errors import InvalidMemory, UntrustedWrite
-from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, without_block
+from inference_core.memory.record import DEFAULT_IMPORTANCE, JOB, MemoryRecord, ended, holds_at, without_block
 from inference_core.memory.text import canonical_text, digest_of, moment_field, same_text
 from inference_core.memory.trust import Decision, MemorySource, Origin, Trust
 from inference_core.memory.types import get_category_for_type
@@ -109,7 +109,7 @@ class MemoryChanges:
             return
         if target.superseded_by == successor.id:
             self.set(target)  # an earlier attempt of this job ended it
-        elif target.pinned or not target.holds_at(now) or _is_lower(record, target):
+        elif target.pinned or not holds_at(target, now) or _is_lower(record, target):
             return
         else:
             self.set(ended(target, record, successor.id))
@@ -187,7 +187,7 @@ async def consolidated(
         replaced |= {one.id: one for one in ends}
         waits = has_to_wait(record, scope.confirm)
         if waits and not is_known and repeated is None:
-            await changes.propose(scope, successor, [one for one in replaced.values() if one.holds_at(now)])
+            await changes.propose(scope, successor, [one for one in replaced.values() if holds_at(one, now)])
             continue
         if waits and record.trust is Trust.EXTERNAL:
             continue  # a repetition from outside vouches for nothing
@@ -266,7 +266,7 @@ def _targeted(
         return None, []
     is_same = candidate.action is Action.REINFORCE or same_text(candidate.content, target.content)
     is_lower = is_same and outranks(target)
-    repeated = target if is_same and not is_lower and target.holds_at(now) else None
+    repeated = target if is_same and not is_lower and holds_at(target, now) else None
     return repeated, [target] if is_lower or candidate.action is Action.SUPERSEDE else []
 
 
@@ -287,7 +287,7 @@ def _placed(
     lower = {one.id: one for one in same if outranks(one)}
     for known in same:
         is_said = known.superseded_by in (None, record.superseded_by) and known.id not in lower
-        if is_said and (known.holds_at(now) or not record.holds_at(now)):
+        if is_said and (holds_at(known, now) or not holds_at(record, now)):
             return known, True, lower
     return record, False, lower
 

@@ -93,11 +93,6 @@ class MemoryRecord:
         """When it happened, if known, else when it was stored."""
         return self.valid_from or self.created_at
 
-    def holds_at(self, now: datetime) -> bool:
-        """Whether it is valid at ``now``: it was not superseded and has not ended; see `why_invalid`."""
-        ends = (self.valid_to, self.expires_at)
-        return bool(self.content) and not self.superseded_by and all(end is None or end > now for end in ends)
-
     @property
     def cites(self) -> tuple[str, ...]:
         """The ids of the memories this one was derived from."""
@@ -223,6 +218,12 @@ def why_invalid(value: Mapping[str, Any], now: datetime, as_of: datetime | None 
         return "over"
     is_expired = expiry is not None and expiry <= now  # now, not as_of: an expired memory can no longer be read
     return "expired" if is_expired else None
+
+
+def holds_at(record: MemoryRecord, now: datetime) -> bool:
+    """Whether ``record`` is valid at ``now``: it was not superseded and has not ended; see `why_invalid`."""
+    ends = (record.valid_to, record.expires_at)
+    return bool(record.content) and not record.superseded_by and all(end is None or end > now for end in ends)
 
 
 def without_block(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from inference_core.memory.namespaces import (
     sidecar_namespace,
     space_in,
 )
-from inference_core.memory.record import MemoryRecord, why_invalid
+from inference_core.memory.record import MemoryRecord, holds_at, why_invalid
 from inference_core.memory.text import digest_of, encode_json, mapping_field, moment_field, plain_words, same_text
 from inference_core.memory.trust import (
     Decision,
@@ -162,7 +162,7 @@ def says_already(old: MemoryRecord, new: MemoryRecord, now: datetime) -> bool:
     Events are the same only within a session.
     """
     is_event = old.category is MemoryCategory.EPISODIC and old.session_id != new.session_id
-    return old.holds_at(now) and not is_event and (old.valid_to, old.expires_at) == (new.valid_to, new.expires_at)
+    return holds_at(old, now) and not is_event and (old.valid_to, old.expires_at) == (new.valid_to, new.expires_at)
 
 
 # Trust ---------------------------------------------------------------------------------------------------------------

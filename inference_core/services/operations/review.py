@@ -27,7 +27,7 @@ from inference_core.memory.namespaces import (
     memory_namespace,
     space_in,
 )
-from inference_core.memory.record import JOB, MemoryRecord, MemoryStoreDocument, PendingMemory, ended
+from inference_core.memory.record import JOB, MemoryRecord, MemoryStoreDocument, PendingMemory, ended, holds_at
 from inference_core.memory.text import (
     canonical_id,
     canonical_text,
@@ -137,7 +137,7 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
             said = waiting if edit is None else replace(waiting, content=edit)
             place = await scope.engine.ask(partial(place_on, said, secret, ()))
             found = {(one.namespace, one.id): one for one in [*records_of(targets), *place.same]}
-            old = [one for place, one in found.items() if place not in over and one.holds_at(now)]
+            old = [one for place, one in found.items() if place not in over and holds_at(one, now)]
             # What is approved in a space does not become the words of each of its members.
             origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
             source = replace(waiting.source, origin=origin, approved_by=reviewing.actor.id)

@@ -348,7 +348,7 @@ async def update(  # noqa: D417 - callers of the service pass no scope
     await scope.engine.redacting(partial(guard.refuse, {"content": content, "topic": topic}, labels, extra_metadata))
     scope.spend(user_id)
     memory_id = canonical_id(memory_id)
-    key = b"" if source is None or source.trust is Trust.STATED else await scope.engine.content_key()
+    key = b"" if source is None or checked_source(source).trust is Trust.STATED else await scope.engine.content_key()
     for attempt in range(1, ATTEMPTS + 1):
         step = await scope.engine.ask(partial(_step, scope, user_id, memory_id, change, expected_version, key))
         if step is None:
