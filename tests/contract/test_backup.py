@@ -187,7 +187,7 @@ def test_regression_a_row_that_changes_between_two_reads_is_backed_up_whole(tmp_
     """Its text was of one version and its value of the next, so that recall found what is not there any more."""
     with database("memory", tmp_path) as url, closing(open_backend(url)) as store:
         fill(store)
-        inner: Any = getattr(store, "beneath", store)
+        inner: Any = store
         get, meanwhile = inner.get, [[made(3, "ada", "moved")], [Remove(namespace=("ada", "semantic"), key="k4")]]
 
         def late(keys: Any) -> Any:

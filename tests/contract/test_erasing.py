@@ -200,7 +200,7 @@ def test_regression_a_refused_write_leaves_no_name_of_its_user(url: str) -> None
         assert isinstance(outcomes[1], VersionConflict)
         assert backend.apply([batch(BOB, 0)]) == [[0, 2]]
         assert hits(backend, ADA, encode_label(ADA)) == 0
-        tables = getattr(backend, "beneath", backend)
+        tables = backend
         if isinstance(tables, SqlBackend):
             assert encode_label(ADA) not in f"{tables._select('SELECT root FROM memory_scopes', {})}"
         assert backend.apply([batch(ADA, 0)]) == [[0, 1]], "who comes back"

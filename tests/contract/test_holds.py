@@ -414,7 +414,7 @@ def test_whoever_removes_anything_consults_the_holds() -> None:
                 for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             }
-            owners = ("backend", "store", "inner", "beneath", "_backend", "journal", "_journal")
+            owners = ("backend", "store", "inner", "_backend", "journal", "_journal")
             own = {one for one in calls if one.rpartition(".")[2] in ("apply", "erase", "discard")}
             if chosen := {one for one in own if one.rpartition(".")[0].split(".")[-1] in owners}:
                 found[name] = chosen

@@ -155,7 +155,7 @@ def test_a_backup_from_the_midst_of_an_erasure_is_erased_again(
     ledger, real = Ledger(tmp_path / "ledger.jsonl"), erasing._remove
 
     def removed(store: Any, *arguments: Any) -> None:
-        back_up(store.beneath, tmp_path / "midst")
+        back_up(store, tmp_path / "midst")
         real(store, *arguments)
 
     with closing(open_backend(f"sqlite:///{tmp_path / 'm.db'}")) as store:
