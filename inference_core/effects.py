@@ -434,7 +434,9 @@ def present_as(method: Callable[..., object], shown: Callable[..., object], *fir
     for name in list(given.parameters)[:hidden]:
         described.__doc__ = re.sub(rf"^ +{name}: .*\n", "", described.__doc__ or "", flags=re.MULTILINE)
     described.__signature__ = Signature(parameters, return_annotation=given.return_annotation)
-    notes = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
+    notes = {
+        parameter.name: parameter.annotation for parameter in parameters if parameter.annotation is not Parameter.empty
+    }
     described.__annotations__ = notes | {"return": given.return_annotation}
 
 

@@ -378,9 +378,11 @@ def _outcome(
         if isinstance(query := given.get("query"), str):
             attributes["gen_ai.memory.query.text"] = query
         records: list[dict[str, Any]] = []
-        for one in (one for one in documents or () if hasattr(one, "content")):
-            score = getattr(one, "score", None)
-            records.append({"id": one.id, "content": one.content} | ({} if score is None else {"score": score}))
+        for document in (one for one in documents or () if hasattr(one, "content")):
+            score = getattr(document, "score", None)
+            records.append(
+                {"id": document.id, "content": document.content} | ({} if score is None else {"score": score})
+            )
         if not records and given.get("content"):
             records = [{"content": str(given["content"])}]
         attributes["gen_ai.memory.records"] = json.dumps(records, ensure_ascii=False)
@@ -409,12 +411,12 @@ def run_ended(run: Any, documents: Sequence[Any] | None, error: str | None, *, s
     with suppress(Exception):  # telemetry breaks nothing
         found = [
             {
-                "page_content": one.content if shows else "",
+                "page_content": document.content if shows else "",
                 "type": "Document",
-                "metadata": {"id": one.id, "score": getattr(one, "score", None)},
+                "metadata": {"id": document.id, "score": getattr(document, "score", None)},
             }
-            for one in documents or ()
-            if hasattr(one, "content")
+            for document in documents or ()
+            if hasattr(document, "content")
         ]
         run.end(outputs={"documents": found}, error=error)
         run.patch()

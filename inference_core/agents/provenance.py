@@ -152,11 +152,11 @@ def _heard(
     judge = Judge(state, messages, user, is_trusted, config, is_inner=is_inner)
     start = _start_of_own(messages, field_of(state, "memory_others"))
     said: list[ConversationMessage] = []
-    for at, one in enumerate(messages):
-        is_users = isinstance(one, HumanMessage) and not is_inner and at >= start and judge.is_harmless(at)
-        if is_users or (isinstance(one, AIMessage) and judge.may_ask(at)):
+    for at, message in enumerate(messages):
+        is_users = isinstance(message, HumanMessage) and not is_inner and at >= start and judge.is_harmless(at)
+        if is_users or (isinstance(message, AIMessage) and judge.may_ask(at)):
             role = Role.USER if is_users else Role.ASSISTANT
-            said.append(ConversationMessage(session_id=None, role=role, text=one.text))
+            said.append(ConversationMessage(session_id=None, role=role, text=message.text))
         else:
             said.append(_NOTHING)
     # Other lists hold what agents tell one another.
@@ -188,9 +188,11 @@ class Judge:
         self._names = (None, "" if user is None else user.casefold())
         self._agent = agent_of(config)
         last = field_of(state, "memory_heard")
-        self._heard = next((at for at, one in enumerate(messages) if last and one.id == last), -1)
+        self._heard = next((at for at, message in enumerate(messages) if last and message.id == last), -1)
         asked = field_of(state, "memory_asked")
-        self._asked = next((at for at, one in enumerate(messages) if one.id == asked), -1) if asked else len(messages)
+        self._asked = (
+            next((at for at, message in enumerate(messages) if message.id == asked), -1) if asked else len(messages)
+        )
 
     def is_harmless(self, at: int) -> bool:
         """Whether the message at ``at`` holds nothing from outside."""
@@ -245,7 +247,7 @@ class Judge:
             return -1
         # What was there when the model gave its last answer was judged before that, unless it was put there later.
         start = max(self._heard + 1 - last, 0)
-        later = (at for at, one in enumerate(self._messages) if at >= start or _is_instruction(one))
+        later = (at for at, message in enumerate(self._messages) if at >= start or _is_instruction(message))
         return next((at for at in later if not self.is_harmless(at)), None)
 
     def last_added(self) -> str | None:
@@ -262,7 +264,7 @@ def _start_of_own(messages: Sequence[BaseMessage], others: str | None) -> int:
     """The position after the last message of other users, whose id is ``others``; if it has left, the last asked."""
     if not others:
         return 0
-    found = next((at + 1 for at, one in enumerate(messages) if one.id == others), None)
+    found = next((at + 1 for at, message in enumerate(messages) if message.id == others), None)
     asked = (at for at in reversed(range(len(messages))) if is_said_by_user(messages[at]))
     return next(asked, len(messages)) if found is None else found
 
@@ -287,14 +289,14 @@ def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
     if isinstance(state, list | tuple):
         held: dict[str, Any] = {"messages": state}
     elif is_dataclass(state):
-        held = {one.name: getattr(state, one.name) for one in fields(state)}
+        held = {field.name: getattr(state, field.name) for field in fields(state)}
     else:
         held = cast("dict[str, Any]", state if isinstance(state, Mapping) else getattr(state, "__dict__", {}))
     lists = {name: cast("Sequence[Any]", value) for name, value in held.items() if isinstance(value, list | tuple)}
     found = {
-        name: [one if isinstance(one, BaseMessage) else ToolMessage("", tool_call_id="") for one in entries]
+        name: [message if isinstance(message, BaseMessage) else ToolMessage("", tool_call_id="") for message in entries]
         for name, entries in lists.items()
-        if any(isinstance(one, BaseMessage) for one in entries)
+        if any(isinstance(entry, BaseMessage) for entry in entries)
     }
     return [found[name] for name in sorted(found, key=lambda name: name != "messages")]
 
@@ -382,7 +384,7 @@ def unseen_in(request: Sequence[Any], state: Mapping[str, Any]) -> bool:
     Summaries do not count, as what they sum up was judged.
     """
     messages: Sequence[BaseMessage] = state.get("messages") or []
-    known = {one.id for one in messages}
+    known = {message.id for message in messages}
     shown = (one for one in request if not isinstance(one, ToolMessage) and field_of(one, "id") not in known)
     return not all(isinstance(one, BaseMessage) and is_summary(one) for one in shown)
 
@@ -390,9 +392,9 @@ def unseen_in(request: Sequence[Any], state: Mapping[str, Any]) -> bool:
 def disowned(result: Any) -> None:
     """Takes from the ``result`` of a tool that is no memory tool any artifact that says it is one."""
     update: Any = cast("Any", result).update if isinstance(result, Command) else {"messages": [result]}
-    for one in cast("Sequence[Any]", update.get("messages") or () if isinstance(update, Mapping) else ()):
-        if isinstance(one, ToolMessage) and one.artifact == OWN_ARTIFACT:
-            one.artifact = None
+    for message in cast("Sequence[Any]", update.get("messages") or () if isinstance(update, Mapping) else ()):
+        if isinstance(message, ToolMessage) and message.artifact == OWN_ARTIFACT:
+            message.artifact = None
 
 
 def heard_update(messages: Sequence[BaseMessage]) -> dict[str, Any]:

@@ -349,7 +349,7 @@ class AgentService:
         self.memory = AgentMemoryStoreService.from_settings(settings, self._store, agent_name=self.display_name)
         if not isinstance(self._store, MemoryStore):
             self._owned.callback(self.memory.scope.engine.flush)
-        if not any(isinstance(one, MemoryMiddleware) for one in self._middleware):
+        if not any(isinstance(middleware, MemoryMiddleware) for middleware in self._middleware):
             given = {"user_id": self._user_id, "session_id": self._session_id} | options
             made = MemoryMiddleware.from_settings(settings, self.memory, **given)
             if unknown := set(options.get("include_tools", ())) - {tool.name for tool in made.tools}:
@@ -359,14 +359,14 @@ class AgentService:
             raise ConfigurationError(
                 "memory_* arguments do not reach a MemoryMiddleware that is passed: set them there"
             )
-        if settings.capture and not any(isinstance(one, CaptureMiddleware) for one in self._middleware):
+        if settings.capture and not any(isinstance(middleware, CaptureMiddleware) for middleware in self._middleware):
             capture = make_capture(settings, self.memory, self._user_id)
             self._owned.callback(capture.close)
             self._middleware.append(capture)
 
     def _short_term(self, given: ShortTerm, use_memory: bool) -> list[AgentMiddleware[Any, Any, Any]]:
         """The middleware of short-term memory, as a list of at most one."""
-        if any(isinstance(one, ShortTermMemoryMiddleware) for one in self._middleware):
+        if any(isinstance(middleware, ShortTermMemoryMiddleware) for middleware in self._middleware):
             if given is not None:
                 raise ConfigurationError("Give short_term= or a ShortTermMemoryMiddleware among middleware, not both")
             return []

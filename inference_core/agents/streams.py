@@ -75,7 +75,7 @@ def _event(event: Mapping[Any, Any]) -> dict[Any, Any]:
 def _sequence(entries: Sequence[Any]) -> Any:
     """A list or tuple: a chunk behind its mode, a message before its metadata, names with values, or any entries."""
     if isinstance(entries, list):
-        return [without_memory(one) for one in entries if not _is_private_pair(one)]
+        return [without_memory(entry) for entry in entries if not _is_private_pair(entry)]
     match entries:
         case (BaseMessage() as message, dict()):
             return message, _fields(entries[1], is_configuration=True)

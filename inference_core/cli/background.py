@@ -316,10 +316,12 @@ def summarize(
         quiet = memory.service.scope.clock.now() - timedelta(seconds=memory.settings.session_quiet)
         due = [one for one in news if (one.last <= quiet if session is None else one.session_id == session)]
         if not dry_run:
-            _print_done(target, "summaries", run(summarize_now(pipeline, target.user, [one.session_id for one in due])))
+            _print_done(
+                target, "summaries", run(summarize_now(pipeline, target.user, [session.session_id for session in due]))
+            )
             return
-    lines = [f"{one.session_id}: {one.sources} new" for one in due]
-    _print_planned(target, {"sessions": [asdict(one) for one in due]}, lines)
+    lines = [f"{session.session_id}: {session.sources} new" for session in due]
+    _print_planned(target, {"sessions": [asdict(session) for session in due]}, lines)
 
 
 @on_store("user", "url", "embeddings", "json")
@@ -334,7 +336,7 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
             _print_done(target, "runs", run(look_after_insights_now(pipeline, target.user)))
             return
         found, groups = run(insights_to_do(pipeline, target.user))
-    ending = [one.content for one in found.orphans]
+    ending = [record.content for record in found.orphans]
     _print_planned(target, {"groups": groups, "insights": len(found.insights), "ending": ending}, [*groups, *ending])
 
 

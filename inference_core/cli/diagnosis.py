@@ -178,7 +178,7 @@ def _read(found: Diagnosis, kind: type[S], given: dict[str, Any]) -> S:
     except ConfigurationError as error:
         found.problems.append(str(error))
         faults = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else []
-    wrong = {str(one["loc"][0]) for one in faults}
+    wrong = {str(error["loc"][0]) for error in faults}
     return kind(**given | {name: kind.model_fields[name].default for name in wrong})
 
 
@@ -245,10 +245,10 @@ def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
 def _find_damage(found: Diagnosis, backend: Backend) -> None:
     """Reads every row, and names some of those that cannot be read."""
     damages = list(find_damage(backend))
-    broken = [one for one in damages if not one.is_newer]
-    newer = [one for one in damages if one.is_newer]
+    broken = [damage for damage in damages if not damage.is_newer]
+    newer = [damage for damage in damages if damage.is_newer]
     found.store.unreadable = len(damages)
-    found.problems += [f"A row cannot be read and is left out: {one}" for one in broken[:_NAMED]]
+    found.problems += [f"A row cannot be read and is left out: {damage}" for damage in broken[:_NAMED]]
     if broken:
         more = f"{len(broken)} rows in all, the first {_NAMED} are listed" if len(broken) > _NAMED else "These rows"
         found.problems.append(f"{more}: restore a backup, or remove what is damaged with inference-core repair")
@@ -263,8 +263,8 @@ def _find_large_users(found: Diagnosis, backend: Backend, typed: Sequence[Namesp
     """Names the users whose index alone is larger than the bound; builds the indexes of those that may be."""
     few = index_mb * _MEGABYTE // _INDEXED_BYTES
     counts: Counter[str] = Counter()
-    for one in backend.tally(typed) if (found.store.memories or 0) > few else ():
-        counts[one.namespace[0]] += one.rows
+    for tally in backend.tally(typed) if (found.store.memories or 0) > few else ():
+        counts[tally.namespace[0]] += tally.rows
     for root in [root for root, count in counts.items() if count > few]:
         own = [scope for scope in typed if scope[0] == root]
         needed = needed_megabytes(index_size(backend, found.store.vectors_made_by or "", own))

@@ -98,7 +98,7 @@ def retrieval(
             conversations = load_dataset(dataset, _given(dataset, data, questions), split, limit)
         if dataset != STORE or system or embeddings:
             runs += _runs(target, system or ["ours"], embeddings or [], reranker or [])
-        total = len(runs) * sum(len(one.turns) + len(one.questions) for one in conversations)
+        total = len(runs) * sum(len(conversation.turns) + len(conversation.questions) for conversation in conversations)
         done = count(1)
         reports: list[RetrievalReport] = []
         with progress_bar("Memories and questions") as show:
@@ -190,7 +190,10 @@ def answers(
         # All systems are made before the first call of a model: what they lack shows before anything costs money.
         systems = [(name, opened.enter_context(closing(make()))) for name, make in runs]
         replies = opened.enter_context(Replies(cache))
-        done, total = count(1), len(runs) * sum(len(one.turns) + len(one.questions) for one in conversations)
+        done, total = (
+            count(1),
+            len(runs) * sum(len(conversation.turns) + len(conversation.questions) for conversation in conversations),
+        )
         judge_name = None if rules is None else judge or model
         chat_models = dict(zip([model, judge_name], make_chat_models([model, judge_name or model]), strict=True))
 

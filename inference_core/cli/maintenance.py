@@ -78,21 +78,22 @@ def forget(
         report = MemoryLifecycle(memory.service).sync.forget(target.user, policy, dry_run=dry_run, progress=advance)
     forgotten = [
         {
-            "id": one.record.id,
-            "content": one.record.content,
-            "memory_type": one.record.memory_type.value,
-            "agent_name": one.record.agent_name,
-            "reason": one.reason.value,
-            "detail": one.detail,
-            "strength": round(one.strength, 4),
-            "recalls": one.usage.count,
-            "last_recalled": one.usage.last,
+            "id": candidate.record.id,
+            "content": candidate.record.content,
+            "memory_type": candidate.record.memory_type.value,
+            "agent_name": candidate.record.agent_name,
+            "reason": candidate.reason.value,
+            "detail": candidate.detail,
+            "strength": round(candidate.strength, 4),
+            "recalls": candidate.usage.count,
+            "last_recalled": candidate.usage.last,
         }
-        for one in report.forgotten
+        for candidate in report.forgotten
     ]
     counts = {"kept": report.kept, "erased": report.erased, "remaining": report.remaining}
     rows = [
-        (one.record.content, [f"id {one.record.id}", f"{one.reason.value}: {one.detail}"]) for one in report.forgotten
+        (candidate.record.content, [f"id {candidate.record.id}", f"{candidate.reason.value}: {candidate.detail}"])
+        for candidate in report.forgotten
     ]
     kept = f", {len(report.kept)} changed meanwhile and stay" if report.kept else ""
     erased = f", {len(report.erased)} {'would be erased' if dry_run else 'erased'}" if report.erased else ""
@@ -127,15 +128,16 @@ def retention(
         policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
         owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
         found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
-    names = {one: ("space", one.name) if isinstance(one, Space) else ("user_id", str(one)) for one in found}
+    names = {owner: ("space", owner.name) if isinstance(owner, Space) else ("user_id", str(owner)) for owner in found}
     removed = list[dict[str, Any]]()
     rows = list[tuple[str, list[str]]]()
     for owner, overdue in found.items():
         kind, name = names[owner]
-        removed += [{kind: name, **one.to_json()} for one in overdue]
+        removed += [{kind: name, **memory.to_json()} for memory in overdue]
         whose = f"{kind.removesuffix('_id')} {name}"
         rows += [
-            (one.key, [whose, f"{one.kind}: since {one.since:%Y-%m-%d}, kept for {one.days:g} days"]) for one in overdue
+            (memory.key, [whose, f"{memory.kind}: since {memory.since:%Y-%m-%d}, kept for {memory.days:g} days"])
+            for memory in overdue
         ]
     text = f"{'Would permanently remove' if dry_run else 'Permanently removed'} {counted(len(rows), 'row', 'rows')}"
     print_listed(target, {"dry_run": dry_run, "removed": removed}, rows, text)
@@ -162,14 +164,19 @@ def restore(
         found = lifecycle.forgotten(target.user)
     rows: list[dict[str, Any]] = []
     lines: list[tuple[str, list[str]]] = []
-    for one in found:
-        verb = "" if one.reason == "deleted" else "forgotten "
-        until = f", until {one.until:%Y-%m-%d}" if one.until else ""
+    for forgotten in found:
+        verb = "" if forgotten.reason == "deleted" else "forgotten "
+        until = f", until {forgotten.until:%Y-%m-%d}" if forgotten.until else ""
         lines.append(
-            (one.document.content, [f"id {one.document.id}", f"{one.reason}, {verb}{one.forgotten_at:%Y-%m-%d}{until}"])
+            (
+                forgotten.document.content,
+                [f"id {forgotten.document.id}", f"{forgotten.reason}, {verb}{forgotten.forgotten_at:%Y-%m-%d}{until}"],
+            )
         )
-        text = {"id": one.document.id, "content": one.document.content}
-        rows.append(text | {"reason": one.reason, "forgotten_at": one.forgotten_at, "until": one.until})
+        text = {"id": forgotten.document.id, "content": forgotten.document.content}
+        rows.append(
+            text | {"reason": forgotten.reason, "forgotten_at": forgotten.forgotten_at, "until": forgotten.until}
+        )
     print_listed(target, {"forgotten": rows}, lines, f"{len(found) or 'Nothing'} can be restored")
 
 
@@ -189,7 +196,7 @@ def repair(
     _put_right(
         target,
         lambda backend, advance: find_damage(backend, users or (), advance),
-        lambda one: newer or not one.is_newer,
+        lambda damage: newer or not damage.is_newer,
         mend if yes else None,
         "removed",
         "--yes",
@@ -215,7 +222,7 @@ def scan(
     _put_right(
         target,
         lambda backend, advance: find_secrets(backend, guard, users or (), advance),
-        lambda one: not one.is_item,
+        lambda tool: not tool.is_item,
         (lambda backend, chosen: redact(backend, guard, chosen)) if fix else None,
         "redacted",
         "--fix",

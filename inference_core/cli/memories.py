@@ -137,14 +137,14 @@ def recall(
     if target.json:
         left_out = [as_json(document) | {"reason": reason} for document, reason in found.left_out]
         print_json(
-            {"query": query, "by_meaning": found.by_meaning, "memories": [as_json(one) for one in found]}
+            {"query": query, "by_meaning": found.by_meaning, "memories": [as_json(memory) for memory in found]}
             | ({"left_out": left_out} if explain else {})
         )
         return
     print_memories(found, memory.zone)
     if found.left_out:
         draw(Text("Left out", "bold"))
-        print_numbered([(one.content, [reason, *shares(one.explanation)]) for one, reason in found.left_out])
+        print_numbered([(memory.content, [reason, *shares(memory.explanation)]) for memory, reason in found.left_out])
     means = ", by words and meaning" if found.by_meaning else ", by words only" if query.strip() else ""
     note(f"{_counted(len(found))} in {took:.0f} ms{means}")
 
@@ -202,7 +202,7 @@ def list_memories(
         )
     if target.json:
         found = {"total": total, "offset": offset, "next_cursor": page.next_cursor}
-        print_json({"memories": [as_json(one) for one in page], **found})
+        print_json({"memories": [as_json(memory) for memory in page], **found})
         return
     print_memories(page, memory.zone, offset + 1)
     rest = total - offset - len(page)
@@ -270,7 +270,7 @@ def history(target: Target, memory_id: Id) -> None:
     if not found:
         raise MemoryNotFound(memory_id)
     if target.json:
-        print_json({"memories": [as_json(one) for one in found]})
+        print_json({"memories": [as_json(memory) for memory in found]})
     else:
         print_history(found, memory.zone)
 
@@ -298,13 +298,13 @@ def why(
             if line is not None:
                 told[-1]["line"] = {name: value for name, value in asdict(line).items() if value not in (None, {})}
         gone = removed and as_json(removed.document) | {"reason": removed.reason, "removed_at": removed.forgotten_at}
-        earlier = [as_json(one) for one in found.earlier]
+        earlier = [as_json(memory) for memory in found.earlier]
         print_json({"memory": document, "removed": gone, "earlier": earlier, "told": told})
         return
     if found.earlier:
         note("Earlier texts")
         print_memories(found.earlier, memory.zone)
-    print_memories([one for one in (found.memory, removed and removed.document) if one], memory.zone)
+    print_memories([memory for memory in (found.memory, removed and removed.document) if memory], memory.zone)
     if removed:
         until = f" until {removed.until.astimezone(memory.zone):%Y-%m-%d %H:%M}" if removed.until else ""
         verb = "deleted" if removed.reason == "deleted" else f"forgotten ({removed.reason})"

@@ -234,18 +234,18 @@ def print_listed(target: Target, document: Any, rows: Iterable[tuple[str, Sequen
 _HINTS: Final = get_type_hints(Target, include_extras=True)
 _TARGET_OPTIONS: Final = [
     Parameter(
-        one.name,
+        field.name,
         Parameter.KEYWORD_ONLY,
-        annotation=_HINTS[one.name],
-        default=Parameter.empty if one.name == "user" else one.default,
+        annotation=_HINTS[field.name],
+        default=Parameter.empty if field.name == "user" else field.default,
     )
-    for one in fields(Target)
+    for field in fields(Target)
 ]
 
 
 def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command these options, and passes them to it as a `Target`, its first parameter."""
-    shared = [one for one in _TARGET_OPTIONS if one.name in options]
+    shared = [parameter for parameter in _TARGET_OPTIONS if parameter.name in options]
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
@@ -254,7 +254,7 @@ def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
         own = list(signature(function, eval_str=True).parameters.values())[1:]
         run.__signature__ = Signature(  # pyright: ignore[reportAttributeAccessIssue] - Typer reads the options there
-            [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *shared]
+            [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *shared]
         )
         return run
 

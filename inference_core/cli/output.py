@@ -90,11 +90,11 @@ def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None
     """Prints versions of a memory, the oldest first; below each, the words that changed since the one before."""
     rows: list[tuple[str, list[str]]] = []
     last = ""
-    for one in versions:
-        when = stamp(one.updated_at, zone)
-        facts = [f"{one.memory_type} · version {one.version} · {when}", f"id {one.id}"]
-        rows.append((one.content, [*([word_diff(last, one.content)] if last else []), *facts]))
-        last = one.content
+    for memory in versions:
+        when = stamp(memory.updated_at, zone)
+        facts = [f"{memory.memory_type} · version {memory.version} · {when}", f"id {memory.id}"]
+        rows.append((memory.content, [*([word_diff(last, memory.content)] if last else []), *facts]))
+        last = memory.content
     print_numbered(rows)
 
 

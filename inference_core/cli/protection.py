@@ -119,7 +119,7 @@ def recover(
             audit_key=settings.audit_key_bytes,
             **settings.encryption,
         )
-    users = len({one.subject for one in erased})
+    users = len({receipt.subject for receipt in erased})
     again = counted(users, "user", "users")
     where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
     text = f"Restored {_held(found)} to {shown_url(settings.store_url)}, {where}."
@@ -232,17 +232,17 @@ def erasures(
             progress=advance,
             audit_key=target.settings().audit_key_bytes,
         )
-    for one in [] if target.json else made:
-        _show_receipt(one, is_done=True)
-    document = {"erasures": [one.to_json() for one in made]}
-    target.print(document, f"Erased {counted(len({one.subject for one in made}), 'user', 'users')} again")
-    if any(one.left for one in made):
+    for receipt in [] if target.json else made:
+        _show_receipt(receipt, is_done=True)
+    document = {"erasures": [receipt.to_json() for receipt in made]}
+    target.print(document, f"Erased {counted(len({receipt.subject for receipt in made}), 'user', 'users')} again")
+    if any(receipt.left for receipt in made):
         raise typer.Exit(1)
 
 
 def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
     for store, places in receipt.places.items():
-        note(f"{store}: {', '.join(f'{one.found} {name}' for name, one in places.items()) or 'nothing'}")
+        note(f"{store}: {', '.join(f'{counts.found} {name}' for name, counts in places.items()) or 'nothing'}")
     if not is_done:
         note(f"Would erase {counted(receipt.found, 'row', 'rows')}.")
         return
@@ -301,15 +301,15 @@ def review(
     done = f"{len(reviewer.approved)} approved, {len(reviewer.rejected)} rejected"
     waiting = f"{counted(len(left), 'memory waits', 'memories wait')} for confirmation"
     listed = [
-        as_json(one.document)
+        as_json(pending.document)
         | {
-            "source": one.document.value["source"],
-            "why": one.why,
-            "proposed_at": one.proposed_at,
-            "expires_at": one.expires_at,
-            "ends": list(map(as_json, one.ends)),
+            "source": pending.document.value["source"],
+            "why": pending.why,
+            "proposed_at": pending.proposed_at,
+            "expires_at": pending.expires_at,
+            "ends": list(map(as_json, pending.ends)),
         }
-        for one in left
+        for pending in left
     ]
     document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": listed}
     target.print(document, done if given or is_asked else waiting)
@@ -372,13 +372,13 @@ def _answer(question: str) -> str:
 
 def _show(found: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
     rows: list[tuple[str, list[str]]] = []
-    for one in found:
-        source = one.document.value["source"]
+    for pending in found:
+        source = pending.document.value["source"]
         made = [f"{name} {source[key]}" for key, name in (("tool", "tool"), ("thread_id", "thread")) if key in source]
-        until = f"waits until {stamp(one.expires_at, zone)}"
-        facts = [" · ".join([one.document.memory_type or "", f"from {source['origin']}", *made, until])]
-        ends = [f"replaces: {one_line(old.content)}" for old in one.ends]
-        rows.append((one.document.content, [*facts, one.why, *ends, f"id {one.id}"]))
+        until = f"waits until {stamp(pending.expires_at, zone)}"
+        facts = [" · ".join([pending.document.memory_type or "", f"from {source['origin']}", *made, until])]
+        ends = [f"replaces: {one_line(old.content)}" for old in pending.ends]
+        rows.append((pending.document.content, [*facts, pending.why, *ends, f"id {pending.id}"]))
     print_numbered(rows, first)
 
 
@@ -480,7 +480,7 @@ def hold(
         holds = service.list_holds(target.user) if action == "list" else []
         copies = service.list_held_copies(target.user) if action == "copies" else []
     if target.json:
-        print_json({"holds" if action == "list" else "copies": [asdict(one) for one in (holds or copies)]})
+        print_json({"holds" if action == "list" else "copies": [asdict(row) for row in (holds or copies)]})
         return
     rows: list[tuple[str, list[str]]] = []
     for one in holds:

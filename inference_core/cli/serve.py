@@ -81,12 +81,12 @@ def keys(
             made, key = run(create_key(engine, clock, user=user, permissions=permissions, days=days))
             target.print(made.to_json() | {"key": key}, f"{key}\nCopy it now: it is not shown again.")
         elif action == "revoke":
-            missing = [one for one in ids or () if not run(revoke_key(engine, one))]
+            missing = [id_ for id_ in ids or () if not run(revoke_key(engine, id_))]
             if missing:
                 raise ConfigurationError(f"There is no key {', '.join(missing)}; inference-core keys list shows them")
             target.print({"revoked": ids}, f"Revoked {', '.join(ids or ())}.")
         else:
-            found = [one.to_json() for one in run(list_keys(engine))]
+            found = [key.to_json() for key in run(list_keys(engine))]
             if target.json or not found:
                 target.print({"keys": found}, "No keys")
                 return

@@ -105,7 +105,9 @@ class RequestSender:
         if method == "GET":
             asked = {name: value for name, value in (body or {}).items() if value is not None}
             # httpx would send the name of a MemoryType, not its value.
-            sent["params"] = {name: one.value if isinstance(one, Enum) else one for name, one in asked.items()}
+            sent["params"] = {
+                name: member.value if isinstance(member, Enum) else member for name, member in asked.items()
+            }
         elif body is not None:
             sent["content"] = json.dumps(body, default=_as_json).encode()
             sent["headers"]["Content-Type"] = "application/json"
@@ -163,7 +165,7 @@ def _error(answer: httpx.Response) -> errors.InferenceCoreError:
     if kind is None:
         kind = errors.IdentityError if status in _REFUSED else StoreUnavailable if status in _AGAIN else None
         kind = kind or (errors.StoreError if status >= _FAILED else InvalidInput)
-    faults = "; ".join(f"{one['location']}: {one['message']}" for one in told.get("errors") or ())
+    faults = "; ".join(f"{error['location']}: {error['message']}" for error in told.get("errors") or ())
     error = kind.__new__(kind)  # some constructors make the message of arguments that the server does not send
     Exception.__init__(error, told.get("detail") or faults or told.get("title") or f"HTTP {status}")
     if isinstance(error, errors.ConfirmationNeeded):
@@ -214,9 +216,9 @@ async def _recall(caller: RequestSender, given: Given) -> RecalledMemories:
     by_meaning = found.get("by_meaning", False)  # older servers do not say
     recalled = RecalledMemories(map(_document, found["memories"]), by_meaning=by_meaning)
     if not given["include_scores"]:
-        for one in recalled:
-            one.score = one.relevance = None
-    recalled.left_out = [(_document(one["memory"]), one["reason"]) for one in found["left_out"]]
+        for memory in recalled:
+            memory.score = memory.relevance = None
+    recalled.left_out = [(_document(memory["memory"]), memory["reason"]) for memory in found["left_out"]]
     return recalled
 
 
@@ -315,10 +317,15 @@ async def _format_context(caller: RequestSender, given: Given) -> str:
 
 async def _add_messages(caller: RequestSender, given: Given) -> int:
     sent: list[dict[str, Any]] = []
-    for one, role, is_proven in judged(given["messages"]):
-        if role and one.text.strip():
-            fields = {"role": role.value, "content": one.text, "id": one.id or uuid4().hex, "timestamp": said_at(one)}
-            name = {"name": label(one.name)} if role is Role.USER and one.name else {}
+    for message, role, is_proven in judged(given["messages"]):
+        if role and message.text.strip():
+            fields = {
+                "role": role.value,
+                "content": message.text,
+                "id": message.id or uuid4().hex,
+                "timestamp": said_at(message),
+            }
+            name = {"name": label(message.name)} if role is Role.USER and message.name else {}
             outside = {} if is_proven or role is Role.TOOL else {"outside": True}
             sent.append({**fields, **name, **outside})
         elif not is_proven:
@@ -356,11 +363,11 @@ async def _decided(caller: RequestSender, given: Given, decision: str, body: Giv
         raise InvalidInput("Give either pending_id or session_id; who decides is the key's user")
     ids = [given["pending_id"]]
     if given["session_id"] is not None:
-        ids = [one.id for one in await _list_pending(caller, given)]
+        ids = [pending.id for pending in await _list_pending(caller, given)]
     decided: list[str] = []
-    for one in ids:
-        path = f"/v1/pending/{id_as_segment(one)}/{decision}"
-        decided += [one] if await _changed(caller, "POST", path, body) else []
+    for id_ in ids:
+        path = f"/v1/pending/{id_as_segment(id_)}/{decision}"
+        decided += [id_] if await _changed(caller, "POST", path, body) else []
     return decided
 
 
@@ -390,7 +397,7 @@ def _document(memory: Given) -> MemoryStoreDocument:
         updated_at=memory["updated_at"] and _moment(memory["updated_at"]),
         relevance=memory["relevance"],
         explanation=memory["explanation"],
-        links=tuple(MemoryLink(one["entity"], one["memory_id"]) for one in memory["links"]),
+        links=tuple(MemoryLink(link["entity"], link["memory_id"]) for link in memory["links"]),
         version=memory["version"],
     )
 

@@ -100,7 +100,7 @@ def collapsed(
     kept: list[_Said] = []
     dropped: list[Dropped] = []
     for item, features in sorted(((item, _features(item.text)) for item in items), key=_merit, reverse=True):
-        at = next((at for at, one in enumerate(kept) if _says_all_of(one, (item, features), min_overlap)), None)
+        at = next((at for at, said in enumerate(kept) if _says_all_of(said, (item, features), min_overlap)), None)
         if at is None:
             kept.append((item, features))
             continue
@@ -131,8 +131,8 @@ def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
     are_utterances = item.source == repeat.source and all(one.record is None is one.relevance for one in (item, repeat))
     if item.trust < repeat.trust or are_utterances:
         return False
-    one, same = item.record, repeat.record
-    if one is not None and same is not None and (one.namespace, one.id) == (same.namespace, same.id):
+    record, same = item.record, repeat.record
+    if record is not None and same is not None and (record.namespace, record.id) == (same.namespace, same.id):
         return True
     if item.text == repeat.text:
         return True
@@ -280,7 +280,9 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
             successors[at] = successor
     claims = [_Claim(at, item, said_of(item.text, item.happened_at)) for at, item in enumerate(items)]
     # What an agent merely said in a conversation is no statement about the user.
-    plain = [one for one in claims if one.item.record or (one.said.slots and one.item.trust is not Trust.INFERRED)]
+    plain = [
+        claim for claim in claims if claim.item.record or (claim.said.slots and claim.item.trust is not Trust.INFERRED)
+    ]
     disputes: list[tuple[int, int]] = []
     for first, second in combinations(plain, 2):
         old, new = (second, first) if second.is_older_than(first) else (first, second)

@@ -287,8 +287,12 @@ class ContextEngineer:
         """
         with_preamble = self.preamble if preamble is None else preamble
         shown_as = self.form or form
-        found = [ContextItem.of_document(one) if isinstance(one, MemoryStoreDocument) else one for one in items]
-        given = by_value([replace(one, text=one.text[:_MAX_TEXT], section=section_tag(one.section)) for one in found])
+        found = [
+            ContextItem.of_document(memory) if isinstance(memory, MemoryStoreDocument) else memory for memory in items
+        ]
+        given = by_value(
+            [replace(item, text=item.text[:_MAX_TEXT], section=section_tag(item.section)) for item in found]
+        )
         moment = now or datetime.now(UTC)
         units, dropped = self._selected(given, query, necessity) if self.selects else ([(item,) for item in given], [])
 
@@ -471,11 +475,13 @@ async def with_summary(
     )
     context = assemble([*shorter.items, summary], max_tokens=max_tokens)
     summed_up = {id(item) for item in over}
-    dropped = [replace(one, by=SUMMARY) if id(one.item) in summed_up else one for one in shorter.dropped]
+    dropped = [
+        replace(dropped, by=SUMMARY) if id(dropped.item) in summed_up else dropped for dropped in shorter.dropped
+    ]
     return replace(context, dropped=[*dropped, *context.dropped])
 
 
 def _over(context: AssembledContext) -> list[ContextItem]:
     """The items that did not fit, except those from outside."""
-    over = [one.item for one in context.dropped if one.reason is DropReason.BUDGET]
+    over = [dropped.item for dropped in context.dropped if dropped.reason is DropReason.BUDGET]
     return [item for item in over if item.trust > Trust.EXTERNAL]

@@ -76,7 +76,7 @@ class ContextItem:
     @property
     def doubt(self) -> float:
         """What its doubts take from its score."""
-        return sum(DOUBTS[one] for one in self.doubts) if self.doubts else 0
+        return sum(DOUBTS[doubt] for doubt in self.doubts) if self.doubts else 0
 
     @property
     def marks(self) -> list[Doubt]:

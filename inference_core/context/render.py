@@ -320,7 +320,7 @@ def render_blocks(sections: Mapping[str, Sequence[MemoryStoreDocument]]) -> str:
     lines: list[str] = []
     for tag, found in ((_tag(name), found) for name, found in sections.items() if found):
         lines.append(f"  <{tag}>")
-        for origin, text in ((_origin(one), one.content) for one in found):
+        for origin, text in ((_origin(memory), memory.content) for memory in found):
             shown = _content(text, MAX_LINE_CHARACTERS, CUT_MARK, origin)
             lines.append(f"    - {shown} [source: {origin}]" if origin else f"    - {shown}")
         lines.append(f"  </{tag}>")
@@ -562,7 +562,11 @@ def standing_first(records: Iterable[MemoryRecord]) -> list[MemoryRecord]:
 
     What only a tool, a document or the web has said never does.
     """
-    standing = [one for one in records if one.trust > Trust.EXTERNAL and (one.pinned or one.memory_type in STANDING)]
+    standing = [
+        record
+        for record in records
+        if record.trust > Trust.EXTERNAL and (record.pinned or record.memory_type in STANDING)
+    ]
     return sorted(standing, key=_rank)
 
 
@@ -624,9 +628,9 @@ def marks_in(value: Iterable[Sequence[Any]]) -> list[ProfileMark] | None:
     """The `Profile.marks` in JSON data, also of earlier versions, which kept texts; None for anything else."""
     kinds = (str, int, int | None)
     marks = [(*line[:2], *line[-1:]) for line in value]
-    if not all(len(one) == len(kinds) and all(map(isinstance, one, kinds)) for one in marks):
+    if not all(len(mark) == len(kinds) and all(map(isinstance, mark, kinds)) for mark in marks):
         return None
-    return [ProfileMark(*one) for one in marks]
+    return [ProfileMark(*mark) for mark in marks]
 
 
 def profile_again(

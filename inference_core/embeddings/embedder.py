@@ -372,8 +372,8 @@ class Embedder:
         found: dict[int, Encodings] = {}
         model: Any = self.model
         with self._judged(), raised_as(partial(_failure, "failed"), but=(EmbeddingError, EmbeddingMismatch)):
-            for spaces in {one.spaces for one in asked}:
-                own = [at for at, one in enumerate(asked) if one.spaces == spaces]
+            for spaces in {query.spaces for query in asked}:
+                own = [at for at, query in enumerate(asked) if query.spaces == spaces]
                 texts = [asked[at].text for at in own]
                 with _native_call() if self._is_native else nullcontext():
                     if self.has_languages:
@@ -556,8 +556,8 @@ class JoinedCalls:
             if len(taken) == 1:
                 taken[0][1].set_exception(error)
                 return
-            for one in taken:
-                self._answer([one])
+            for waiting in taken:
+                self._answer([waiting])
         else:
             for texts, future in taken:
                 future.set_result(list(islice(encodings, len(texts))))

@@ -115,7 +115,7 @@ class EncoderEmbeddings(Embeddings):
         if self._necessity is None:
             return encodings
         weights, intercept = self._necessity[:-1], self._necessity.item(-1)
-        return [one._replace(necessity=float(one.vector @ weights) + intercept) for one in encodings]
+        return [encoding._replace(necessity=float(encoding.vector @ weights) + intercept) for encoding in encodings]
 
     @property
     def prefixes(self) -> frozenset[str]:
@@ -157,11 +157,11 @@ class EncoderEmbeddings(Embeddings):
 
     def _states(self, batch: Sequence[Tokens]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """The token vectors (texts, tokens of the longest, width) and the mask (texts, tokens), 0 for padding."""
-        numbers = np.zeros((len(batch), max(len(one.numbers) for one in batch)), np.int64)
+        numbers = np.zeros((len(batch), max(len(tokens.numbers) for tokens in batch)), np.int64)
         mask = np.zeros_like(numbers)
-        for row, one in enumerate(batch):
-            numbers[row, : len(one.numbers)] = one.numbers
-            mask[row, : len(one.numbers)] = 1
+        for row, tokens in enumerate(batch):
+            numbers[row, : len(tokens.numbers)] = tokens.numbers
+            mask[row, : len(tokens.numbers)] = 1
         given = {"input_ids": numbers, "attention_mask": mask, "token_type_ids": np.zeros_like(numbers)}
         return self._session.run(None, {name: given[name] for name in self._inputs})[0], mask
 
@@ -201,7 +201,7 @@ def word_pieces(content: bytes, most: int) -> Tokenize:
     tokenizer.encode_special_tokens = True  # a mark such as "[SEP]" in a text is text
 
     def tokens(_: str, texts: list[str]) -> list[Tokens]:
-        return [Tokens(one.ids, tuple(one.tokens[1:-1]), 1) for one in tokenizer.encode_batch(texts)]
+        return [Tokens(text.ids, tuple(text.tokens[1:-1]), 1) for text in tokenizer.encode_batch(texts)]
 
     return tokens
 

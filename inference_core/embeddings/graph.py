@@ -143,11 +143,11 @@ class EncoderGraph(ABC):
     def _linear(self, states: str, names: Sequence[str], inputs: int, outputs: int) -> str:
         """``states`` times each of the matrices ``names``, plus its bias; the results side by side."""
         name, outputs = names[0], outputs * len(names)
-        matrices, scales = zip(*(self.blocks(f"{one}.w") for one in names), strict=True)
+        matrices, scales = zip(*(self.blocks(f"{name}.w") for name in names), strict=True)
         blocks, size = inputs // BLOCK, matrices[0].shape[1]
         self.weight(f"{name}.w", np.concatenate(matrices).reshape(outputs, blocks, size))
         self.weight(f"{name}.scales", np.concatenate(scales).astype(np.float32).reshape(outputs, blocks))
-        self.weight(f"{name}.b", np.concatenate([self.floats(f"{one}.b") for one in names]))
+        self.weight(f"{name}.b", np.concatenate([self.floats(f"{name}.b") for name in names]))
         given = [states, f"{name}.w", f"{name}.scales"]
         sizes = {"K": inputs, "N": outputs, "bits": 8 * size // BLOCK, "block_size": BLOCK}
         self.node("MatMulNBits", given, f"{name}.product", MICROSOFT, **sizes, accuracy_level=4)  # 8-bit activations

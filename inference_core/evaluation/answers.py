@@ -312,8 +312,11 @@ def sampled(conversations: Sequence[Conversation], count: int | None) -> list[Co
     asked = [(conversation.id, at) for conversation in conversations for at in range(len(conversation.questions))]
     chosen = set(random.Random(_SEED).sample(asked, min(count, len(asked))) if count else asked)  # noqa: S311 - a sample is no secret
     return [
-        replace(one, questions=tuple(q for at, q in enumerate(one.questions) if (one.id, at) in chosen))
-        for one in conversations
+        replace(
+            conversation,
+            questions=tuple(q for at, q in enumerate(conversation.questions) if (conversation.id, at) in chosen),
+        )
+        for conversation in conversations
     ]
 
 
@@ -343,8 +346,8 @@ class Judge:
 
 
 JUDGES: Final = {
-    one.name: one
-    for one in (
+    judge.name: judge
+    for judge in (
         Judge("longmemeval", "Wu et al., LongMemEval, arXiv 2410.10813", _LONGMEMEVAL),
         Judge("mem0", "Chhikara et al., Mem0, arXiv 2504.19413: its judge of LoCoMo", _MEM0),
         Judge("beam", "Tavakoli et al., BEAM, arXiv 2510.27246: a score for each nugget", _BEAM, by_rubric=True),

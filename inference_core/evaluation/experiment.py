@@ -172,15 +172,19 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
     counted = [outcome for outcome in outcomes if outcome.scores]
     headline = [outcome for outcome in counted if outcome.question.in_overall]
     # A question that names evidence is scored by it, even if it only misleads, as in LoCoMo's adversarial questions.
-    unanswerable = [one for one in outcomes if one.question.unanswerable and not one.question.names_evidence]
+    unanswerable = [
+        outcome for outcome in outcomes if outcome.question.unanswerable and not outcome.question.names_evidence
+    ]
     best = [outcome.relevance for outcome in unanswerable if outcome.relevance is not None]
     latencies = [outcome.latency_ms for outcome in outcomes]
     categories = sorted({outcome.question.category for outcome in counted})
     languages = Counter(outcome.question.language for outcome in headline)
     return RetrievalSummary(
         overall=_figures(headline),
-        by_category={name: _figures([one for one in counted if one.question.category == name]) for name in categories},
-        session_any=_mean([one.session_any for one in headline if one.session_any is not None]),
+        by_category={
+            name: _figures([outcome for outcome in counted if outcome.question.category == name]) for name in categories
+        },
+        session_any=_mean([outcome.session_any for outcome in headline if outcome.session_any is not None]),
         latency_p50=percentile(latencies, 50),
         latency_p95=percentile(latencies, 95),
         questions=len(counted),
@@ -189,7 +193,7 @@ def summarize(outcomes: Sequence[QuestionOutcome]) -> RetrievalSummary:
         unanswerable_relevance=Relevance(fmean(best), median(best), max(best)) if best else None,
         calibration_error=calibration_error([pair for outcome in counted for pair in outcome.judged]),
         by_language={
-            name: _figures([one for one in headline if one.question.language == name])
+            name: _figures([outcome for outcome in headline if outcome.question.language == name])
             for name, _ in languages.most_common()
         },
         first=_mean([float(outcome.scores["MRR"] == 1) for outcome in headline]),

@@ -99,7 +99,7 @@ def load_transcript(
     path = Path(place)
     conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
     said = (turn.message(conversation.id) for conversation in conversations for turn in conversation.turns)
-    messages = list(traced(replace(one, author=author_of(one.author, *own)) for one in said))
+    messages = list(traced(replace(message, author=author_of(message.author, *own)) for message in said))
     return Transcript(messages, len(messages))
 
 
@@ -306,14 +306,14 @@ def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -
     turns = [
         ConversationTurn(
             id=str(at),
-            session=one.session_id,
-            at=one.at,
-            speaker=one.author or one.role.value,
-            text=one.text,
-            origin=speakers[one.role] if one.author else one.origin,
+            session=message.session_id,
+            at=message.at,
+            speaker=message.author or message.role.value,
+            text=message.text,
+            origin=speakers[message.role] if message.author else message.origin,
         )
-        for at, one in enumerate(said, 1)
-        if one.role is not Role.TOOL and one.text.strip()
+        for at, message in enumerate(said, 1)
+        if message.role is not Role.TOOL and message.text.strip()
     ]
     if not turns:
         raise InvalidInput(f"{place} contains no messages with text")
@@ -338,7 +338,7 @@ def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Conversati
         query, kind, answer = fields.get("query"), fields.get("kind", "unclassified"), fields.get("answer")
         relevant = fields.get("relevant", None if answer is None else [])
         parts = cast("list[Any]", relevant) if isinstance(relevant, list) else [None]
-        texts = [one for one in (query, kind, *parts) if isinstance(one, str) and one.strip()]
+        texts = [part for part in (query, kind, *parts) if isinstance(part, str) and part.strip()]
         if len(texts) < len(parts) + 2 or not isinstance(answer, str | None):
             raise InvalidInput(f"{where} is not a question; write {_FORM}, with an empty list if no memory answers it")
         evidence = tuple(_id_of(where, part, turns) for part in map(str, parts))

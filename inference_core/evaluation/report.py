@@ -230,38 +230,42 @@ class AnswerReport:
     @property
     def by_category(self) -> dict[str, Share]:
         """The scores of each category of questions that were judged."""
-        names = sorted({one.question.category for one in self.outcomes if one.score is not None})
-        return {name: Share.of(self._scores(lambda one, of=name: one.question.category == of)) for name in names}
+        names = sorted({answer.question.category for answer in self.outcomes if answer.score is not None})
+        return {name: Share.of(self._scores(lambda answer, of=name: answer.question.category == of)) for name in names}
 
     @property
     def overall(self) -> Share:
         """The scores of the categories that belong to the data set's headline figure."""
-        return Share.of(self._scores(lambda one: one.question.in_overall))
+        return Share.of(self._scores(lambda answer: answer.question.in_overall))
 
     def _scores(self, chosen: Callable[[Answered], bool]) -> list[float]:
-        return [one.score for one in self.outcomes if one.score is not None and chosen(one)]
+        return [answer.score for answer in self.outcomes if answer.score is not None and chosen(answer)]
 
     def than(self, other: AnswerReport) -> tuple[float, tuple[float, float] | None] | None:
         """The mean gain over ``other`` on the headline questions judged in both, with its interval (by question)."""
-        theirs = {(one.conversation, one.question): one.score for one in other.outcomes if one.question.in_overall}
-        pairs = [(one.score, theirs.get((one.conversation, one.question))) for one in self.outcomes]
+        theirs = {
+            (answer.conversation, answer.question): answer.score
+            for answer in other.outcomes
+            if answer.question.in_overall
+        }
+        pairs = [(answer.score, theirs.get((answer.conversation, answer.question))) for answer in self.outcomes]
         gaps = [mine - their for mine, their in pairs if mine is not None and their is not None]
         return (fmean(gaps), confidence_interval([[gap] for gap in gaps])) if gaps else None
 
     def figures(self) -> dict[str, Any]:
         """All figures as JSON data: shares from 0 to 1, milliseconds, tokens, and dollars where prices are known."""
-        answers = [one.answer for one in self.outcomes if one.answer is not None]
-        f1 = [one.f1 for one in self.outcomes if one.f1 is not None and one.question.in_overall]
-        verdicts = [reply for one in self.outcomes for reply in one.verdicts]
-        recalls, seconds = [one.recall_ms for one in self.outcomes], [one.seconds for one in answers]
+        answers = [answer.answer for answer in self.outcomes if answer.answer is not None]
+        f1 = [answer.f1 for answer in self.outcomes if answer.f1 is not None and answer.question.in_overall]
+        verdicts = [reply for answer in self.outcomes for reply in answer.verdicts]
+        recalls, seconds = [answer.recall_ms for answer in self.outcomes], [reply.seconds for reply in answers]
         return {
             "system": self.system,
             "accuracy": asdict(self.overall),
             "by_category": {name: asdict(share) for name, share in self.by_category.items()},
             "token_f1": {"count": len(f1), "mean": fmean(f1) if f1 else None},
-            "failures": sum(one.failure is not None for one in self.outcomes),
-            "unjudged": sum(one.score is None and one.failure is None for one in self.outcomes),
-            "notes_tokens_mean": fmean([one.notes_tokens for one in self.outcomes]) if self.outcomes else None,
+            "failures": sum(answer.failure is not None for answer in self.outcomes),
+            "unjudged": sum(answer.score is None and answer.failure is None for answer in self.outcomes),
+            "notes_tokens_mean": fmean([answer.notes_tokens for answer in self.outcomes]) if self.outcomes else None,
             "recall_ms": {"p50": percentile(recalls, 50), "p95": percentile(recalls, 95)},
             "answer_s": {"p50": percentile(seconds, 50), "p95": percentile(seconds, 95)},
             "answering": self._cost(self.model, answers),
@@ -274,11 +278,11 @@ class AnswerReport:
 
         def told(some: Iterable[Reply]) -> dict[str, Any]:
             counted = list(some)
-            given, made = sum(one.tokens_in for one in counted), sum(one.tokens_out for one in counted)
+            given, made = sum(reply.tokens_in for reply in counted), sum(one.tokens_out for one in counted)
             dollars = None if price is None else (given * price[0] + made * price[1]) / _MILLION
             return {"calls": len(counted), "tokens_in": given, "tokens_out": made, "dollars": dollars}
 
-        return {"model": model or None} | told(replies) | {"new": told(one for one in replies if one.is_new)}
+        return {"model": model or None} | told(replies) | {"new": told(reply for reply in replies if reply.is_new)}
 
     def notes(self, *, is_judged: bool) -> list[str]:
         """Calls, tokens and cost, and what is not counted, as lines of a list."""
@@ -301,18 +305,18 @@ class AnswerReport:
         """Each question with its answer and verdicts as JSON data, for people to read."""
         return [
             {
-                "conversation": one.conversation,
-                "question": one.question.text,
-                "category": one.question.category,
-                "expected": one.question.answer,
-                "answer": None if one.answer is None else one.answer.text,
-                "score": one.score,
-                "f1": one.f1,
-                "verdicts": [reply.text for reply in one.verdicts],
-                "notes": one.notes,
-                "failure": one.failure,
+                "conversation": answer.conversation,
+                "question": answer.question.text,
+                "category": answer.question.category,
+                "expected": answer.question.answer,
+                "answer": None if answer.answer is None else answer.answer.text,
+                "score": answer.score,
+                "f1": answer.f1,
+                "verdicts": [reply.text for reply in answer.verdicts],
+                "notes": answer.notes,
+                "failure": answer.failure,
             }
-            for one in self.outcomes
+            for answer in self.outcomes
         ]
 
 
@@ -335,12 +339,14 @@ def answers_compared(reports: Sequence[AnswerReport], dataset: str, judge: Judge
         cells += [_percent(found["token_f1"]["mean"]), f"{tokens:.0f}", f"{recall:.1f} ms"]
         lines.append(_row([*cells, "-" if answer is None else f"{answer:.1f} s"]))
     if first.by_category:
-        lines += ["", _row(["correct by category", "questions", *(one.system for one in reports)])]
+        lines += ["", _row(["correct by category", "questions", *(report.system for report in reports)])]
         lines.append(_row(["---", *["---:"] * (len(reports) + 1)]))
         for name, share in first.by_category.items():
-            shares = (_share(one.by_category.get(name, Share.of([]))) for one in reports)
+            shares = (_share(report.by_category.get(name, Share.of([]))) for report in reports)
             lines.append(_row([name, str(share.count), *shares]))
-    return "\n".join([*lines, "", *(note for one in reports for note in one.notes(is_judged=judge is not None)), ""])
+    return "\n".join(
+        [*lines, "", *(note for report in reports for note in report.notes(is_judged=judge is not None)), ""]
+    )
 
 
 def _share(share: Share) -> str:

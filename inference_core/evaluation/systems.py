@@ -380,7 +380,7 @@ class Mem0(System):
         async def recall(query: str, k: int) -> list[RecalledTurn]:
             # By default, mem0 drops results with a similarity below 0.1.
             found = await asyncio.to_thread(self.memory.search, query, top_k=k, filters=user, threshold=0.0)
-            return [RecalledTurn(one["metadata"]["turn"]) for one in found["results"]]
+            return [RecalledTurn(result["metadata"]["turn"]) for result in found["results"]]
 
         return recall
 

@@ -75,7 +75,7 @@ class MemoryStatistics:
         for caption, counts in (("By type", self.by_type), ("By age", self.by_age), ("By month", self.by_month)):
             most = max([1, *counts.values()])
             parts.append(table(caption, ["", ""], [[name, Bar(str(n), n / most)] for name, n in counts.items()]))
-        used = [[one.content, one.recalls, one.last] for one in (*self.most_used, *self.oldest_unused)]
+        used = [[usage.content, usage.recalls, usage.last] for usage in (*self.most_used, *self.oldest_unused)]
         return "".join([*parts, table("Use", ["memory", "recalls", "last"], used)])
 
 
@@ -89,13 +89,13 @@ async def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = N
     scopes = scope.namespaces.read_scopes(user_id)
     rows = await scope.engine.scan(scopes, accepts=is_known, limit=newest)
     usages = await usages_beside(scope.engine, scopes, None if newest is None else rows)
-    archives = [sidecar_namespace(one, FORGOTTEN) for one in scopes]
+    archives = [sidecar_namespace(namespace, FORGOTTEN) for namespace in scopes]
     forgotten = await scope.engine.count(archives, kinds=frozenset(MEMORY_TYPES))  # and no earlier texts
     done = await jobs(scope, user_id, limit=newest)
     types, all_jobs = Counter[str](), len(done)
     if newest is not None:
-        for one in await scope.engine.tally(scopes):
-            types[one.kind] += one.rows
+        for tally in await scope.engine.tally(scopes):
+            types[tally.kind] += tally.rows
         all_jobs = await count_jobs(scope, user_id)
     now = scope.clock.now()
 

@@ -184,10 +184,10 @@ async def consolidated(
         successor, is_known, replaced = _placed(record, place, changes, outranks)
         now = record.created_at
         repeated, ends = _targeted(candidate, target, outranks, now)
-        replaced |= {one.id: one for one in ends}
+        replaced |= {record.id: record for record in ends}
         waits = has_to_wait(record, scope.confirm)
         if waits and not is_known and repeated is None:
-            await changes.propose(scope, successor, [one for one in replaced.values() if holds_at(one, now)])
+            await changes.propose(scope, successor, [record for record in replaced.values() if holds_at(record, now)])
             continue
         if waits and record.trust is Trust.EXTERNAL:
             continue  # a repetition from outside vouches for nothing
@@ -279,12 +279,12 @@ def _placed(
     that was superseded, has ended or was given another text stays as it is, and ``record`` gets another id.
     """
     record = replace(record, id=place.memory_id)
-    same = [changes.get(one) for one in place.same]
+    same = [changes.get(record) for record in place.same]
     while (added := changes.get(record)) is not record:  # by this job
         same += [added] if same_text(added.content, record.content) else []
         record = replace(record, id=digest_of([record.id]))
     now = record.created_at
-    lower = {one.id: one for one in same if outranks(one)}
+    lower = {record.id: record for record in same if outranks(record)}
     for known in same:
         is_said = known.superseded_by in (None, record.superseded_by) and known.id not in lower
         if is_said and (holds_at(known, now) or not holds_at(record, now)):
@@ -323,8 +323,11 @@ def _record(
         # A wrong clock must not date this in the future, where nothing said later could supersede it.
         SAID: min(max(said), now).isoformat() if said else None,
         "state": candidate.state and mended(candidate.state),
-        "entities": [{"name": mended(one.name), "kind": mended(one.kind)} for one in candidate.entities],
-        "relations": [[mended(one.source), mended(one.name), mended(one.target)] for one in candidate.relations],
+        "entities": [{"name": mended(entity.name), "kind": mended(entity.kind)} for entity in candidate.entities],
+        "relations": [
+            [mended(relation.source), mended(relation.name), mended(relation.target)]
+            for relation in candidate.relations
+        ],
     }
     tags = filter(None, (label(tag, _TAG_CHARACTERS) for tag in candidate.tags))
     record = MemoryRecord(

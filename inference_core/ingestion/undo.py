@@ -217,14 +217,14 @@ async def undo_changes(
     names = await scope.engine.namespaces((label,))
     rows = await scope.engine.scan([name for name in names if holds_memories(name)])
     done = {*report.removed, *report.restored, *report.kept, *report.lost}
-    left = [one for one in records_of(rows) if one.id not in done and choice.drops(one)]
-    gone = {(one.namespace, one.id) for one in left if not one.pinned}
+    left = [record for record in records_of(rows) if record.id not in done and choice.drops(record)]
+    gone = {(record.namespace, record.id) for record in left if not record.pinned}
     if gone and not dry_run:
         links = await _relinked(scope, user_id, [row for row in rows if (row.namespace, row.key) in gone])
         await scope.write([*(Remove(namespace=home, key=key) for home, key in gone), *links], UNDO)
         report.restored += [link.key for link in links]
-    report.removed += [one.id for one in left if not one.pinned]
-    report.kept += [one.id for one in left if one.pinned]
+    report.removed += [record.id for record in left if not record.pinned]
+    report.kept += [record.id for record in left if record.pinned]
     return report
 
 
@@ -294,7 +294,12 @@ async def _undone(
     named = {(link.namespace, link.key) for link in links}
     # Where pinned memories stay and nothing else is left to do, their checks alone carry the event of the undo.
     checks = [Check(namespace=key[0], key=key[1], expected=row.version) for key, row in staying.items()]
-    batch: list[Write] = [*checks, *(one for one in writes if (one.namespace, one.key) not in named), *links, *also]
+    batch: list[Write] = [
+        *checks,
+        *(write for write in writes if (write.namespace, write.key) not in named),
+        *links,
+        *also,
+    ]
     # A removal takes the archived row of the same id along unless the batch names it, so these checks keep it.
     aside = [(sidecar_namespace(row.namespace, FORGOTTEN), row.key) for row in left]
     archived = await scope.engine.get([key for key in aside if key not in targets])
@@ -329,7 +334,7 @@ class _History:
     _moved: list[set[Key]] = field(init=False)
 
     def __post_init__(self) -> None:
-        changes = (one for event in self.events if event.id in self.chosen for one in event.changes)
+        changes = (change for event in self.events if event.id in self.chosen for change in event.changes)
         self.touched = {key for key in map(self._key, changes) if is_versioned(key[0])}
         self._moved = [keys for keys in self._lines_of_moved().values() if keys & self.touched]
         self.places = sorted(self.touched.union(*self._moved))
@@ -348,8 +353,8 @@ class _History:
         for line in [*together, *alone]:
             steps = self._steps(line)
             last |= dict.fromkeys(line, steps[-1][0].operation)
-            found = ((key, one) for key in line for one in states_in(kept[versions_key(key)], now))
-            states = {(key, one.place, one.version): one for key, one in found}
+            found = ((key, state) for key in line for state in states_in(kept[versions_key(key)], now))
+            states = {(key, state.place, state.version): state for key, state in found}
             there = next((row for key in line if (row := current[key])), None)
             try:
                 place, target = self._target(steps, states, there)
@@ -368,12 +373,15 @@ class _History:
         found, unclear = dict[str, set[Key]](), set[str]()
         for event in self.events:
             own = defaultdict[str, list[Changed]](list)
-            for one in event.changes:
-                if holds_memories(self._key(one)[0]):
-                    own[one.key].append(one)
+            for change in event.changes:
+                if holds_memories(self._key(change)[0]):
+                    own[change.key].append(change)
             for name, changes in own.items():
-                if sorted((bool(one.before), one.after != 0) for one in changes) == [(False, True), (True, False)]:
-                    found.setdefault(name, set()).update(self._key(one) for one in changes)
+                if sorted((bool(change.before), change.after != 0) for change in changes) == [
+                    (False, True),
+                    (True, False),
+                ]:
+                    found.setdefault(name, set()).update(self._key(change) for change in changes)
                 elif len(changes) > 1:  # there were several memories with this id
                     unclear.add(name)
         return {name: keys for name, keys in found.items() if name not in unclear}
@@ -382,8 +390,8 @@ class _History:
         """The changes of the rows in ``line``, the oldest first."""
         steps: list[Step] = []
         for event in self.events:
-            if own := [one for one in event.changes if self._key(one) in line]:
-                own.sort(key=lambda one: one.after == 0, reverse=True)
+            if own := [change for change in event.changes if self._key(change) in line]:
+                own.sort(key=lambda change: change.after == 0, reverse=True)
                 steps.append((event, own[0], own[-1]))
         return steps
 
@@ -396,7 +404,7 @@ class _History:
         """What a line, now in ``row``, is without the undone events, and where. Raises LookupError if that is lost."""
         place = place_of(self._key(history[0][1])[0])
         ids = [event.id for event, _, _ in history]
-        skipped = {one for one in ids if one in self.chosen or one in self.passed_over}
+        skipped = {id_ for id_ in ids if id_ in self.chosen or id_ in self.passed_over}
         start = min(at for at, one in enumerate(ids) if one in self.chosen)
         for at in range(len(ids) - 1, -1, -1):
             undone = [ids.index(one) for one in history[at][0].undone if one in ids]
@@ -495,7 +503,7 @@ async def _unforgotten(scope: MemoryScope, user_id: UserId, history: _History) -
         found = found or bool(report.restored)
         done |= waiting
         records = await _records(scope, user_id, waiting)
-        links = {key for one in records.values() for key in (*one.supersedes, one.superseded_by) if key}
+        links = {key for record in records.values() for key in (*record.supersedes, record.superseded_by) if key}
         waiting = (links & since) - done
     return found
 
@@ -563,8 +571,8 @@ async def _relinked(scope: MemoryScope, user_id: UserId, gone: Sequence[Row], ag
     state.
     """
     removed = {record.id: record for record in (record_of(row) for row in gone if is_known(row))}
-    linked = {key for one in removed.values() for key in (*one.supersedes, one.superseded_by) if key}
-    ends = {one.superseded_by for one in removed.values() if one.superseded_by}
+    linked = {key for record in removed.values() for key in (*record.supersedes, record.superseded_by) if key}
+    ends = {record.superseded_by for record in removed.values() if record.superseded_by}
     current = await _records(scope, user_id, (linked | ends) - removed.keys())
     there = current | {row.key: record_of(row) for row in again if row.key in current and is_known(row)}
     now = dict(there)
@@ -587,7 +595,7 @@ async def _relinked(scope: MemoryScope, user_id: UserId, gone: Sequence[Row], ag
         if successor is not None:
             others = [key for key in successor.supersedes if key != last.id]
             now[successor.id] = replace(successor, supersedes=tuple(dict.fromkeys([*others, *freed])))
-    return [put_of(one, expected=one.version) for key, one in now.items() if one is not there[key]]
+    return [put_of(record, expected=record.version) for key, record in now.items() if record is not there[key]]
 
 
 def _row(key: Key, state: State, current: Row | None) -> Row:

@@ -124,7 +124,7 @@ class Drafts:
         found = await admitted(self._scope, [record for draft in drafts for record in draft.records])
         self.offered |= found.decisions
         refused = {key for key, decision in self.offered.items() if decision is Decision.NO}
-        keys = [draft.key for draft in drafts if refused.isdisjoint(one.id for one in draft.records)]
+        keys = [draft.key for draft in drafts if refused.isdisjoint(record.id for record in draft.records)]
         return keys, found.stored, list(chain.from_iterable(found.waiting.values()))
 
     def _record(self, message: ConversationMessage, memory_id: str, content: str, **extra: int) -> MemoryRecord:
@@ -189,8 +189,8 @@ def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Itera
         report.messages += len(batch)
         report.already_there += len(batch) - fresh
         report.written += len(puts)
-        report.waiting = sum(one is Decision.PENDING for one in drafts.offered.values())
-        if refused := sum(one is Decision.NO for one in drafts.offered.values()):
+        report.waiting = sum(decision is Decision.PENDING for decision in drafts.offered.values())
+        if refused := sum(decision is Decision.NO for decision in drafts.offered.values()):
             report.skipped[NOT_OFFERED] = refused
         if scope.engine.embedder:
             report.without_vector += sum(put.document is not None and put.document.vector is None for put in puts)

@@ -115,7 +115,7 @@ class MessageWork:
         offered = await offered_for(scope, claim.partition.user_id, messages)
         if not any_outside([*claim.earlier, *messages]):
             # A model that was shown text from outside could repeat it as the user's.
-            offered = [one for one in offered if not one.is_external]
+            offered = [memory for memory in offered if not memory.is_external]
         more: dict[str, Any] = {"earlier": claim.earlier} if self._takes_earlier else {}
         return await self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more)
 
@@ -179,7 +179,7 @@ class Pipeline:
         if claim is None:
             return BatchReport(BatchOutcome.NOTHING)
         began = time.perf_counter()
-        with processing([one.trace for one in claim.batch], len(claim.batch)):
+        with processing([message.trace for message in claim.batch], len(claim.batch)):
             report = await self._work_on(claim, fence)
         record("inference_core.worker.duration", time.perf_counter() - began, {"outcome": report.outcome.value})
         for outcome, count in (("done", report.messages - report.dead), ("dead", report.dead)):

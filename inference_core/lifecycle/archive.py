@@ -48,7 +48,7 @@ async def forgotten(scope: MemoryScope, user_id: UserId) -> list[ForgottenMemory
     now = scope.clock.now()
     places = await archives(scope.engine, user_id)
     rows = await scope.engine.scan(places, accepts=lambda row: is_archived(row, now))
-    return sorted(map(forgotten_of, rows), key=lambda one: one.forgotten_at, reverse=True)
+    return sorted(map(forgotten_of, rows), key=lambda memory: memory.forgotten_at, reverse=True)
 
 
 async def forgotten_page(
@@ -115,7 +115,7 @@ async def restore_archived(
     finally:  # portions before one that failed were restored, and may need vectors
         engine.embed_later()
     there = {*report.restored, *report.taken}
-    report.missing = [one for one in dict.fromkeys(memory_ids or ()) if one not in there]
+    report.missing = [memory_id for memory_id in dict.fromkeys(memory_ids or ()) if memory_id not in there]
     return report
 
 

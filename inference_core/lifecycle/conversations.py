@@ -62,7 +62,7 @@ class ThreadOwners:
         """
         named = {thread for thread in found if not self._by_name(thread)}
         shared = set[str]()
-        for row in (one for store in stores if named for one in store.inspect()):
+        for row in (row for store in stores if named for row in store.inspect()):
             if isinstance(row, Row) and row.namespace[0] not in ROOTS and not row.namespace[0].startswith("#"):
                 for thread in threads_named(row) & named:
                     if self._ledger.subject_of(row.namespace[0]) != found[thread]:

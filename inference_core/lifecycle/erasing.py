@@ -77,24 +77,24 @@ class _Found:
         self.traces: list[str] = []
         seen, chance = 0, random.Random(0)  # noqa: S311 - which texts are searched for is no secret
         label, agents = encode_label(user_id), {None}
-        for one in backend.inspect(label):
-            namespace = one.namespace or (label,)
+        for row in backend.inspect(label):
+            namespace = row.namespace or (label,)
             self.rows[PLACES.get(namespace[1], ITEMS) if len(namespace) > 1 else ITEMS] += 1
             agents |= {agent_in(namespace), agent_in(namespace[1:])}
-            if not isinstance(one, Row):
+            if not isinstance(row, Row):
                 continue
-            if trace := _trace_of(one, user_id):
+            if trace := _trace_of(row, user_id):
                 seen += 1
                 if len(self.traces) < _MOST_TRACES:
                     self.traces.append(trace)
                 elif (at := chance.randrange(seen)) < _MOST_TRACES:
                     self.traces[at] = trace
-            self.threads |= threads_named(one)
+            self.threads |= threads_named(row)
         for root, name in ROOTS.items():
-            for one in backend.inspect(root) if name else ():
-                if name and isinstance(one, Row) and one.value.get(name) == user_id:
+            for row in backend.inspect(root) if name else ():
+                if name and isinstance(row, Row) and row.value.get(name) == user_id:
                     self.rows[LISTED] += 1
-                    self.also.append((one.namespace, one.key))
+                    self.also.append((row.namespace, row.key))
         # A store keeps the keys of removed rows. These keys are hashes of the user's id, so they are erased too.
         for agent, scoped, task in product(agents, (True, False), (None, SESSIONS, INSIGHTS)):
             self.also.append(Partition(user_id, agent, scoped, task).place)
@@ -142,19 +142,19 @@ def erase(
     noted = _read_plan(plan, ledger, [fences_of(store).since(label) for store in stores])
     fences = _fenced(stores, label, ledger, dry_run=dry_run)
     found = [_Found(store, user_id) for store in stores]
-    named = {thread for one in found for thread in one.threads}
+    named = {thread for match in found for thread in match.threads}
     marks = {*noted.get("threads", ()), *map(ledger.thread, named)}
     owners = ThreadOwners(ledger, [ledger.subject(user_id)], marks)
     kept = [owners.among(place.there()) for place in threads]
     shared = owners.shared(stores, {thread: subject for ids in kept for thread, subject in ids.items()})
     held = [sorted(ids.keys() - shared) for ids in kept]
-    counts = {store.name: dict(one.rows) for store, one in zip(stores, found, strict=True)}
+    counts = {store.name: dict(match.rows) for store, match in zip(stores, found, strict=True)}
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
     known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
     # Texts cannot be found in the files of an encrypted store, and a plan would hold them in clear: so it has none.
     open_stores = [not isinstance(store, SealedBackend) for store in stores]
-    fresh = (trace for one, is_open in zip(found, open_stores, strict=True) if is_open for trace in one.traces)
+    fresh = (trace for match, is_open in zip(found, open_stores, strict=True) if is_open for trace in match.traces)
     known["traces"] = [*known.get("traces", ()), *fresh][: 2 * _MOST_TRACES]
     # The user's id is searched for in any case, so a plan need not contain it.
     named = {name for name in named if user_id not in name and label not in name}
@@ -256,8 +256,8 @@ def _remove_all(
     label = encode_label(user_id)
     for store in stores:  # before keys are destroyed, which may be those of several stores
         _end_trail(Journal(store, secret=audit_key), label)
-    for store, one in zip(stores, found, strict=True):
-        _remove(store, label, one.also, replay_of)
+    for store, match in zip(stores, found, strict=True):
+        _remove(store, label, match.also, replay_of)
         forget_in_copies(store, user_id)
 
 
@@ -349,9 +349,9 @@ def hits_in_files(
     """How many of the traces each file still holds, except those that others have stored too; and the latter."""
     # A file may hold a trace as it is, in JSON of either kind, or in lower case.
     forms = {
-        one: {one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], one.lower()}
-        for one in traces
-        if len(one) >= SHORTEST
+        trace: {trace, json.dumps(trace)[1:-1], json.dumps(trace, ensure_ascii=False)[1:-1], trace.lower()}
+        for trace in traces
+        if len(trace) >= SHORTEST
     }
     patterns = {one: [form.encode(errors="surrogatepass") for form in some] for one, some in forms.items()}
     overlap = max((len(form) for some in patterns.values() for form in some), default=0)

@@ -190,17 +190,17 @@ class Choice:
         self.leaving: dict[Key, EvictionCandidate] = {}
         self._usages = usages
         self._half_lives = {
-            key_of(one): half_lives(one, usages.get(key_of(one), Usage()), now, policy.half_life_days)
-            for one in records
+            key_of(record): half_lives(record, usages.get(key_of(record), Usage()), now, policy.half_life_days)
+            for record in records
         }
-        holding = {key_of(one) for one in records if why_invalid(one.to_value(), now) is None}
+        holding = {key_of(record) for record in records if why_invalid(record.to_value(), now) is None}
         by_id = defaultdict[str, list[MemoryRecord]](list)
         self._ended = defaultdict[str, list[MemoryRecord]](list)
         for record in records:
             by_id[record.id].append(record)
             if record.superseded_by:
                 self._ended[record.superseded_by].append(record)
-        for one in (one for one in records if one.cites and key_of(one) in holding):
+        for one in (record for record in records if record.cites and key_of(record) in holding):
             # The memories that another one cites fade no faster than that one, as long as it holds.
             for source in (record for cited in one.cites for record in by_id.get(cited, ()) if _meet(record, one)):
                 key = key_of(source)
@@ -226,8 +226,8 @@ class Choice:
     def _keep(self, budgets: Mapping[str, int], weakest: Sequence[MemoryRecord], what: str) -> None:
         """Forgets the weakest until ``budgets`` are met, those of single types before that of all."""
         for kind, limit in sorted(budgets.items(), key=lambda one: one[0] == EVERY_TYPE):
-            group = [one for one in weakest if kind in (EVERY_TYPE, one.memory_type.value)]
-            sizes = {key_of(one): text_tokens(one.content) if what == "tokens" else 1 for one in group}
+            group = [record for record in weakest if kind in (EVERY_TYPE, record.memory_type.value)]
+            sizes = {key_of(record): text_tokens(record.content) if what == "tokens" else 1 for record in group}
             left = sum(size for key, size in sizes.items() if key not in self.leaving)
             for record in group:
                 if left <= limit:
@@ -306,7 +306,7 @@ async def forget(
     memories = [row for row in found if row.value.get("content")]
     held = await engine.held([*memories, *archived])
     choice = Choice(list(map(record_of, memories)), usages, chosen, now).leaving.values()
-    leaving = [one for one in choice if one.key not in held]
+    leaving = [candidate for candidate in choice if candidate.key not in held]
     since = now - timedelta(days=chosen.keep_days)
     # An archived memory that is also in its namespace is left from a move or a restoration that was interrupted.
     # What somebody deleted, and earlier texts, have an end of their own.
@@ -317,8 +317,8 @@ async def forget(
         and (
             is_over(row, now)
             or (
-                (one := forgotten_of(row)).until is None
-                and (one.forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows)
+                (memory := forgotten_of(row)).until is None
+                and (memory.forgotten_at <= since or (memory_namespace(row.namespace), row.key) in rows)
             )
         )
     ]
@@ -340,7 +340,7 @@ async def forget(
         versions = [sidecar_namespace(name, VERSIONS) for name in scopes]
         over = await engine.scan(versions, accepts=lambda row: is_over(row, now))
         await engine.remove_later(over)
-    kept = [one.record.id for one in leaving if one.key not in forgotten]
+    kept = [candidate.record.id for candidate in leaving if candidate.key not in forgotten]
     return ForgettingReport(list(forgotten.values()), kept, erased, len(memories) - len(forgotten))
 
 
@@ -354,8 +354,10 @@ async def _archive(
     async def move(portion: Sequence[EvictionCandidate], known: Mapping[Key, Document]) -> list[EvictionCandidate]:
         """Moves those that have not changed since. Raises VersionConflict if one changes during the move."""
         await engine.pool.call(engine.accesses.flush)
-        rows = await engine.get([one.key for one in portion])
-        figures = await engine.get([(sidecar_namespace(one.record.namespace, USAGE), one.record.id) for one in portion])
+        rows = await engine.get([candidate.key for candidate in portion])
+        figures = await engine.get(
+            [(sidecar_namespace(candidate.record.namespace, USAGE), candidate.record.id) for candidate in portion]
+        )
         going: dict[Key, EvictionCandidate] = {}
         writes: list[Write] = []
         for one, row, figure in zip(portion, rows, figures, strict=True):
@@ -372,10 +374,10 @@ async def _archive(
         return list(going.values())
 
     for stretch in portions(leaving, _READ_AT_ONCE):
-        known = await documents(engine, [one.key for one in stretch])
+        known = await documents(engine, [candidate.key for candidate in stretch])
         for portion in portions(stretch, _PORTION):
             went = await retried(partial(move, portion, known))
-            gone |= {one.key: one for one in went}
+            gone |= {candidate.key: candidate for candidate in went}
             done += len(portion)
             if progress:
                 progress(done, len(leaving))
@@ -429,7 +431,7 @@ async def usages_beside(
     if only is None:
         rows = await engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
     else:
-        found = await engine.get([(sidecar_namespace(one.namespace, USAGE), one.key) for one in only])
+        found = await engine.get([(sidecar_namespace(row.namespace, USAGE), row.key) for row in only])
         rows = [row for row in found if row]
     return {(memory_namespace(row.namespace), row.key): Usage.of(row) for row in rows}
 

@@ -79,13 +79,15 @@ class ErasureReceipt:
     @property
     def left(self) -> int:
         """How many rows, threads and traces are still there."""
-        return sum(one.left for store in self.places.values() for one in store.values()) + sum(self.files.values())
+        return sum(counts.left for store in self.places.values() for counts in store.values()) + sum(
+            self.files.values()
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The receipt as JSON data, with a checksum of all of it."""
         given = json.dumps(asdict(self) | {"found": self.found, "left": self.left}, ensure_ascii=False)
         # A path or reason may hold lone surrogates. They are escaped, so that encoding never fails after a removal.
-        content: dict[str, Any] = json.loads(_SURROGATE.sub(lambda one: rf"\\u{ord(one[0]):x}", given))
+        content: dict[str, Any] = json.loads(_SURROGATE.sub(lambda match: rf"\\u{ord(match[0]):x}", given))
         text = json.dumps(content, ensure_ascii=False, sort_keys=True)
         return content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 

@@ -54,8 +54,10 @@ def replay(
     with a legal hold in a store, after all others were erased; StoreError.
     """
     # Replays do not count: what came after the erasure itself stays, also if it came before a replay.
-    erased: dict[str, dict[str, Any]] = {one["subject"]: one for one in ledger.entries if not one.get("replay_of")}
-    known = {one["id"] for one in ledger.entries}
+    erased: dict[str, dict[str, Any]] = {
+        entry["subject"]: entry for entry in ledger.entries if not entry.get("replay_of")
+    }
+    known = {entry["id"] for entry in ledger.entries}
     receipts: list[ErasureReceipt] = []
     holds: dict[str, tuple[str, ...]] = {}
     held = set[str]()
@@ -152,11 +154,11 @@ def _conversations(
 def _users(store: Backend, labels: Iterable[str]) -> set[str]:
     """The ids of all users that the store has anything of, and of those with ``labels``."""
     users, labels = set[str](), set(labels)
-    for one in store.inspect():
-        root = one.root if isinstance(one, Unreadable) else one.namespace[0]
+    for row in store.inspect():
+        root = row.root if isinstance(row, Unreadable) else row.namespace[0]
         if root is not None and root in ROOTS:
             name = ROOTS[root]
-            user = one.value.get(name) if name and isinstance(one, Row) else None
+            user = row.value.get(name) if name and isinstance(row, Row) else None
             users |= {user} if isinstance(user, str) else set()
         elif root is not None:
             labels.add(root)
@@ -229,7 +231,7 @@ def reindexed(backend: Backend, row: Row) -> Put:
     """A write of ``row`` whose text gets a new vector later: the indexed text or, if damaged, the memory's own."""
     change = None
     with suppress(SealError):  # a damaged text that was encrypted cannot be read even in part
-        change = next((one for one in backend.changes(row.namespace, row.seq - 1) if one.key == row.key), None)
+        change = next((change for change in backend.changes(row.namespace, row.seq - 1) if change.key == row.key), None)
     if change and change.document:
         document, kind = change.document._replace(model="", vector=None, tokens=None), change.kind
     elif holds_memories(row.namespace) and is_known(row):
@@ -302,10 +304,10 @@ def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
     Texts that change lose their vectors until the store is next opened with its embedding model. Raises StoreError.
     """
     done, journal = 0, Journal(backend)
-    for one in exposed:
-        if one.is_item:
+    for tool in exposed:
+        if tool.is_item:
             continue
-        row = one.found
+        row = tool.found
         if holds_memories(row.namespace) and is_known(row):
             put = put_of(record_of(row), expected=row.version)
             put = replace(put, value=encode_json(row.value, what="value"), expiry=row.expiry)

@@ -132,8 +132,8 @@ async def retain(
             if row.updated_at + timedelta(days=days) <= now:
                 found.append(Overdue(kind, row.namespace, row.key, row.updated_at, days, row.version))
     held = await engine.held(rows)
-    found = [one for one in found if (one.namespace, one.key) not in held]
-    found.sort(key=lambda one: (one.since, one.namespace, one.key))
+    found = [overdue for overdue in found if (overdue.namespace, overdue.key) not in held]
+    found.sort(key=lambda overdue: (overdue.since, overdue.namespace, overdue.key))
     if dry_run:
         return found
     removed: list[Overdue] = []
@@ -147,17 +147,20 @@ async def _remove(scope: MemoryScope, portion: Sequence[Overdue], before: Sequen
 
     That memory may be in this portion or in ``before``. Raises VersionConflict if one of them changes meanwhile.
     """
-    there = await scope.engine.get([(one.namespace, one.key) for one in portion])
-    same = [one for one, row in zip(portion, there, strict=True) if row and row.version == one.version]
+    there = await scope.engine.get([(overdue.namespace, overdue.key) for overdue in portion])
+    same = [overdue for overdue, row in zip(portion, there, strict=True) if row and row.version == overdue.version]
     if same:
-        beside = tuple((one.kind, one.key) for one in same if one.kind in BESIDE)
+        beside = tuple((overdue.kind, overdue.key) for overdue in same if overdue.kind in BESIDE)
         cause = Cause(at=scope.clock.now(), operation="retention", actor=scope.actor, removed=beside)
         # A row that is written after the check above may no longer be overdue: then the removal fails.
-        gone = [Remove(namespace=one.namespace, key=one.key, expected=one.version) for one in same]
+        gone = [Remove(namespace=overdue.namespace, key=overdue.key, expected=overdue.version) for overdue in same]
         await scope.engine.write(gone, cause)
     # What lies beside a memory has gone with it.
-    keys = {one.key for one in (*before, *same) if holds_memories(one.namespace)}
-    return [*same, *(one for one, row in zip(portion, there, strict=True) if row is None and one.key in keys)]
+    keys = {overdue.key for overdue in (*before, *same) if holds_memories(overdue.namespace)}
+    return [
+        *same,
+        *(overdue for overdue, row in zip(portion, there, strict=True) if row is None and overdue.key in keys),
+    ]
 
 
 async def owners_with_rows(scope: MemoryScope) -> list[Owner]:

@@ -105,7 +105,7 @@ class AuditEvent:
 
     def to_value(self) -> dict[str, Any]:
         """The event as JSON data, without empty fields."""
-        return event_value(self, [one.to_value() for one in self.changes])
+        return event_value(self, [change.to_value() for change in self.changes])
 
     @classmethod
     def from_value(cls, event_id: str, value: Mapping[str, Any]) -> AuditEvent:

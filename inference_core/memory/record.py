@@ -451,21 +451,21 @@ class RecalledMemories(list[MemoryStoreDocument]):
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        shares = dict.fromkeys(name for one in self for name in one.explanation or {})
-        most = max((one.score for one in self if one.score), default=1.0)
+        shares = dict.fromkeys(name for memory in self for name in memory.explanation or {})
+        most = max((memory.score for memory in self if memory.score), default=1.0)
         rows = [
             [
-                one.content,
-                one.memory_type,
-                one.created_at,
-                None if one.relevance is None else Bar(f"{one.relevance:.0%}", one.relevance),
-                None if one.score is None else Bar(f"{one.score:.3g}", one.score / most),
-                *(f"{(one.explanation or {}).get(name, 0.0):.3g}" for name in shares),
+                memory.content,
+                memory.memory_type,
+                memory.created_at,
+                None if memory.relevance is None else Bar(f"{memory.relevance:.0%}", memory.relevance),
+                None if memory.score is None else Bar(f"{memory.score:.3g}", memory.score / most),
+                *(f"{(memory.explanation or {}).get(name, 0.0):.3g}" for name in shares),
             ]
-            for one in self
+            for memory in self
         ]
         found = table(f"{len(self)} memories", ["memory", "type", "stored", "relevance", "score", *shares], rows)
-        left = [[one.content, reason] for one, reason in self.left_out]
+        left = [[memory.content, reason] for memory, reason in self.left_out]
         return found + (table("Left out", ["memory", "why"], left) if left else "")
 
 
@@ -529,7 +529,7 @@ def shown(cell: object) -> str:
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table of ``rows``, each cell formatted by `shown`."""
     cell = "style='text-align:left;vertical-align:top;max-width:40em;overflow-wrap:anywhere'"
-    head = "".join(f"<th {cell}>{shown(one)}</th>" for one in headings)
+    head = "".join(f"<th {cell}>{shown(heading)}</th>" for heading in headings)
     body = "".join("<tr>" + "".join(f"<td {cell}>{shown(one)}</td>" for one in row) + "</tr>" for row in rows)
     title = f"<caption style='text-align:left'>{shown(caption)}</caption>"
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -124,7 +124,7 @@ class Guard:
         found: dict[str, None] = {}
 
         def noted(text: str) -> str:
-            found.update(dict.fromkeys(one.kind for one in self.find(text)))
+            found.update(dict.fromkeys(finding.kind for finding in self.find(text)))
             return text
 
         def is_assigned_to(name: str, text: str) -> bool:

@@ -116,9 +116,9 @@ def without(text: str, found: Iterable[Finding]) -> str:
     """``text`` with ``[redacted: kind]`` in place of each of ``found``, which are in order and do not overlap."""
     parts: list[str] = []
     at = 0
-    for one in found:
-        parts += [text[at : one.start], f"[redacted: {one.kind}]"]
-        at = one.end
+    for finding in found:
+        parts += [text[at : finding.start], f"[redacted: {finding.kind}]"]
+        at = finding.end
     return "".join([*parts, text[at:]])
 
 
@@ -148,7 +148,7 @@ def is_assigned(name: str, value: str) -> bool:
 def merged(found: Iterable[Finding]) -> list[Finding]:
     """``found`` in the order of the text; findings that overlap become one, with the kind of the first."""
     joined: list[Finding] = []
-    for one in sorted(found, key=lambda one: (one.start, -one.end)):
+    for one in sorted(found, key=lambda finding: (finding.start, -finding.end)):
         if joined and one.start < joined[-1].end:
             joined[-1] = joined[-1]._replace(end=max(joined[-1].end, one.end))
         else:
@@ -161,24 +161,24 @@ def formats() -> Formats:
     """The formats, read when the first text is searched."""
     data: dict[str, Any] = tomllib.loads((files(str(__package__)) / "secrets.toml").read_text("utf-8"))
     all_of_them = [
-        Format(one["kind"], trigger, one["follows"], one.get("before", ""))
-        for one in data["credentials"]
-        for trigger in one["triggers"]
+        Format(credential["kind"], trigger, credential["follows"], credential.get("before", ""))
+        for credential in data["credentials"]
+        for trigger in credential["triggers"]
     ]
     by_mark: dict[str, list[Format]] = {"_": [], "-": [], "://": [], ".": [], "": []}
-    for one in all_of_them:
-        by_mark[next(mark for mark in by_mark if mark in one.trigger)].append(one)
+    for form in all_of_them:
+        by_mark[next(mark for mark in by_mark if mark in form.trigger)].append(form)
     unmarked = by_mark.pop("")
     given = data["assignments"]
     words = sorted({*given["passwords"], *given["keys"]}, key=len, reverse=True)
     stems: dict[str, list[tuple[str, int]]] = {}
     for word in words:
-        stem = next((one for one in given["stems"] if one in word), word)
+        stem = next((stem for stem in given["stems"] if stem in word), word)
         stems.setdefault(stem, []).append((word, word.index(stem)))
     return Formats(
         tuple((mark, tuple(some)) for mark, some in by_mark.items()),
         tuple(unmarked),
-        re.compile("|".join(re.escape(one.trigger) for one in unmarked)),
+        re.compile("|".join(re.escape(form.trigger) for form in unmarked)),
         tuple(words),
         frozenset(given["passwords"]),
         {stem: tuple(some) for stem, some in stems.items()},
@@ -189,11 +189,11 @@ def formats() -> Formats:
 
 
 @cache
-def _compiled(one: Format) -> re.Pattern[str]:
+def _compiled(form: Format) -> re.Pattern[str]:
     """The expression of ``one``. It starts with the literal, because ``re`` searches for a literal prefix quickly."""
-    trigger = re.escape(one.trigger)
-    place = f"(?<=(?P<lead>{one.before}){trigger})" if one.before else f"(?<![A-Za-z0-9]{trigger})"
-    return re.compile(f"{trigger}{place}(?:{one.follows})(?![A-Za-z0-9])")
+    trigger = re.escape(form.trigger)
+    place = f"(?<=(?P<lead>{form.before}){trigger})" if form.before else f"(?<![A-Za-z0-9]{trigger})"
+    return re.compile(f"{trigger}{place}(?:{form.follows})(?![A-Za-z0-9])")
 
 
 def _placed(text: str, find: Callable[[str], Iterator[Finding]]) -> list[Finding]:
@@ -205,14 +205,14 @@ def _placed(text: str, find: Callable[[str], Iterator[Finding]]) -> list[Finding
     if not found or len(plain) == len(text):
         return found
     places = [at for at, mark in enumerate(text) if ord(mark) not in _HIDDEN]
-    return [Finding(places[one.start], places[one.end - 1] + 1, one.kind) for one in found]
+    return [Finding(places[finding.start], places[finding.end - 1] + 1, finding.kind) for finding in found]
 
 
 def _credentials(text: str) -> Iterator[Finding]:
     known = formats()
-    possible = [one for mark, some in known.by_mark if mark in text for one in some if one.trigger in text]
+    possible = [form for mark, some in known.by_mark if mark in text for form in some if form.trigger in text]
     if known.any_unmarked.search(text):
-        possible += [one for one in known.unmarked if one.trigger in text]
+        possible += [form for form in known.unmarked if form.trigger in text]
     for one in possible:
         yield from one.find(text)
     lower = _lower(text)
@@ -268,7 +268,12 @@ def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
     For a password, a digit, or a letter and a sign, is enough: people choose weak ones.
     """
     lower = value.lower()
-    if "://" in value or value.startswith("<") or _DATE.match(value) or any(one in lower for one in known.placeholders):
+    if (
+        "://" in value
+        or value.startswith("<")
+        or _DATE.match(value)
+        or any(placeholder in lower for placeholder in known.placeholders)
+    ):
         return False
     has_letter, has_digit = any(map(str.isalpha, value)), any(map(str.isdecimal, value))
     if is_password:

@@ -295,7 +295,7 @@ def brings_outside(message: ConversationMessage) -> bool:
 
 def any_outside(messages: Iterable[ConversationMessage]) -> bool:
     """Whether text from outside is in ``messages``, or was in their conversation before."""
-    return any(one.is_marked or brings_outside(one) for one in messages)
+    return any(message.is_marked or brings_outside(message) for message in messages)
 
 
 def author_of(name: str | None, *own: Owner) -> str | None:
@@ -303,7 +303,7 @@ def author_of(name: str | None, *own: Owner) -> str | None:
 
     The case of letters makes no difference.
     """
-    return None if not name or name.casefold() in (str(one).casefold() for one in own) else name
+    return None if not name or name.casefold() in (str(owner).casefold() for owner in own) else name
 
 
 def label(text: str | None, limit: int = MAX_LABEL_BYTES) -> str | None:

@@ -258,7 +258,7 @@ class Claim:
     @property
     def is_interrupted(self) -> bool:
         """Whether a worker died while it worked on one of these messages, which may have been the reason."""
-        return any(self.before.get(one.key, _NEVER).is_unfinished for one in self.batch)
+        return any(self.before.get(message.key, _NEVER).is_unfinished for message in self.batch)
 
     @property
     def job_id(self) -> str:
@@ -310,7 +310,7 @@ class Outbox:
         size = sum(len(message.text) for message in messages)
         # Redacted before a key is made of the text, since the hash of a secret could give it away.
         clean = await self.engine.redacting(
-            lambda: [replace(one, text=self.engine.guard.text(one.text)) for one in messages], size
+            lambda: [replace(message, text=self.engine.guard.text(message.text)) for message in messages], size
         )
         for message in clean:
             name = message.position if message.id is None else mended(message.id)
@@ -323,15 +323,15 @@ class Outbox:
                 # Each put gives the listing a new version, so that no worker takes it off the list meanwhile.
                 partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
-                *(one.put(waiting, now + at * _TICK, expected=0) for at, one in enumerate(fresh.values())),
-                *(one.put(partition.kept, now + at * _TICK) for at, one in enumerate(fresh.values()) if keeps),
+                *(message.put(waiting, now + at * _TICK, expected=0) for at, message in enumerate(fresh.values())),
+                *(message.put(partition.kept, now + at * _TICK) for at, message in enumerate(fresh.values()) if keeps),
             ]
             try:
                 await self.engine.write(writes, since=since)
             except VersionConflict:  # some are waiting or marked already
                 rows = await self.engine.get([(scope, key) for scope in (marks, waiting) for key in fresh])
                 known = {row.key for row in rows if row}
-                fresh = {key: one for key, one in fresh.items() if key not in known}
+                fresh = {key: message for key, message in fresh.items() if key not in known}
             else:
                 for watcher in _WATCHERS.get(self.engine, ()):
                     watcher(partition, len(fresh))
@@ -373,14 +373,14 @@ class Outbox:
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
         keys: Sequence[str] = [] if result is None else result.value["keys"]
-        batch, extraction = [one for one in waiting if one.name in keys], None
-        if len(batch) > 1 and any(_count(tries, one) > 1 for one in batch):
+        batch, extraction = [message for message in waiting if message.name in keys], None
+        if len(batch) > 1 and any(_count(tries, message) > 1 for message in batch):
             batch = []  # two workers died at these, so each is tried alone, and extracted anew
         if result is not None and batch:
             extraction = extraction_from_json(result.value["extraction"])
         batch = batch or self._batch(waiting, tries, now)
         if not batch and partition.task:
-            due = min(_time_of(one, tries) for one in waiting)
+            due = min(_time_of(message, tries) for message in waiting)
             with suppress(VersionConflict):  # more work has come in
                 await self.engine.write([partition.listing(moment, listed, due)])
         token = 0 if lease is None else lease.version
@@ -394,11 +394,11 @@ class Outbox:
         """Claims what `next_batch` found; None if another worker did."""
         until = self._lease_end(found.partition)
         tries = dict(found.before)
-        for one in found.batch:
-            count = _count(tries, one) + 1
+        for message in found.batch:
+            count = _count(tries, message) + 1
             # If this worker dies, a message by itself waits: others go first for a while.
             pause = self._pause(count) if len(found.batch) == 1 else 0.0
-            tries[one.key] = Attempt(count, until + pause, is_unfinished=True)
+            tries[message.key] = Attempt(count, until + pause, is_unfinished=True)
         try:
             # It need not wait for the disk: if a power loss undoes it, only one worker can `keep`, which is durable.
             lease = replace(self._lease(found.partition, until, tries, found.token), waits_for_disk=False)
@@ -409,7 +409,7 @@ class Outbox:
 
     def is_exhausted(self, claim: Claim) -> bool:
         """Whether all attempts are used up, though the last one has no outcome."""
-        return all(_count(claim.tries, one) >= self.limits.max_tries for one in claim.batch)
+        return all(_count(claim.tries, message) >= self.limits.max_tries for message in claim.batch)
 
     async def release(self, claim: Claim, pause_s: float = 0.0) -> None:
         """Gives the batch back as if it had not been claimed, if the database can be reached.
@@ -438,14 +438,14 @@ class Outbox:
         key = digest_of([partition.task, work.session_id])
         row, place = await self.engine.get([(partition.messages, key), partition.place])
         known = None if row is None or puts_off else Waiting.of(row).due
-        one = Waiting(key, 0, work, zone, due if known is None else min(known, due))
+        message = Waiting(key, 0, work, zone, due if known is None else min(known, due))
         first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
-        return [one.put(partition.messages, now), partition.listing(now, due=first)]
+        return [message.put(partition.messages, now), partition.listing(now, due=first)]
 
     async def keep(self, claim: Claim, extraction: Extraction) -> Claim:
         """Keeps what a model extracted and renews the lease. Raises VersionConflict if another worker has that now."""
         until = self._lease_end(claim.partition)
-        value = {"keys": [one.name for one in claim.batch], "extraction": extraction_to_json(extraction)}
+        value = {"keys": [message.name for message in claim.batch], "extraction": extraction_to_json(extraction)}
         state = claim.partition.state
         kept = Put(namespace=state, key=RESULT, value=_json(value), updated_at=self._clock.now())
         lease = self._lease(claim.partition, until, claim.tries, claim.token)
@@ -459,7 +459,7 @@ class Outbox:
         partition leaves the list, too; the writes then also fail if anything has come in since.
         """
         now = self._clock.now()
-        keys = {one.key for one in claim.batch}
+        keys = {message.key for message in claim.batch}
         tries = {key: tried for key, tried in claim.tries.items() if key not in keys}
         writes: list[Write] = [
             self._lease(claim.partition, 0.0, tries, claim.token),
@@ -477,10 +477,10 @@ class Outbox:
                 if again
                 else claim.partition.unlisting(claim.listed)
             )
-        messages = [one.message for one in claim.batch]
+        messages = [message.message for message in claim.batch]
         if _has_earlier(claim.partition, messages[0]):
             session = session_name(messages[0].session_id)
-            tail = [message_to_json(one) for one in _tail([*claim.earlier, *messages])]
+            tail = [message_to_json(message) for message in _tail([*claim.earlier, *messages])]
             put = Put(
                 namespace=claim.partition.earlier,
                 key=digest_of([session]),
@@ -498,19 +498,19 @@ class Outbox:
         tries = dict(claim.tries)
         dead: list[str] = []
         writes: list[Write] = []
-        for one in claim.batch:
-            count = _count(tries, one)
+        for message in claim.batch:
+            count = _count(tries, message)
             pause = self._pause(count) if len(claim.batch) == 1 else 0.0
-            tries[one.key] = Attempt(count, now.timestamp() + pause)
+            tries[message.key] = Attempt(count, now.timestamp() + pause)
             if count >= self.limits.max_tries:
-                del tries[one.key]
-                dead.append(one.key)
-                letter = {**one.to_json(), "reason": mended(reason)[:_MAX_REASON], "tries": count}
-                pointer = {**partition.to_value(), "key": one.key}
+                del tries[message.key]
+                dead.append(message.key)
+                letter = {**message.to_json(), "reason": mended(reason)[:_MAX_REASON], "tries": count}
+                pointer = {**partition.to_value(), "key": message.key}
                 writes += [
-                    *_gone(partition, one, now),
-                    Put(namespace=partition.dead, key=one.key, value=_json(letter), updated_at=now),
-                    Put(namespace=DEAD_LIST, key=one.key, value=_json(pointer), updated_at=now),
+                    *_gone(partition, message, now),
+                    Put(namespace=partition.dead, key=message.key, value=_json(letter), updated_at=now),
+                    Put(namespace=DEAD_LIST, key=message.key, value=_json(pointer), updated_at=now),
                 ]
         lease = self._lease(partition, 0.0, tries, claim.token)
         await self.engine.write([lease, Remove(namespace=partition.state, key=RESULT), *writes, *claim.fence])
@@ -521,8 +521,8 @@ class Outbox:
         if not _has_earlier(partition, first):
             return []
         (row,) = await self.engine.get([(partition.earlier, digest_of([session_name(first.session_id)]))])
-        kept = [message_of(one) for one in row.value["messages"]] if row else []
-        return [one for one in kept if not (one.at and first.at and one.at > first.at)]
+        kept = [message_of(message) for message in row.value["messages"]] if row else []
+        return [message for message in kept if not (message.at and first.at and message.at > first.at)]
 
     def _lease_end(self, partition: Partition) -> float:
         return self._clock.now().timestamp() + self.limits.lease_s * (TASK_LEASES if partition.task else 1)
@@ -532,16 +532,16 @@ class Outbox:
 
     def _batch(self, waiting: Sequence[Waiting], tries: Tries, now: float) -> list[Waiting]:
         """The first messages of one session that fit; one that was tried before comes by itself."""
-        ready = [one for one in waiting if _time_of(one, tries) <= now]
+        ready = [message for message in waiting if _time_of(message, tries) <= now]
         batch: list[Waiting] = []
         tokens = 0
-        for one in ready[: self.limits.batch_messages]:
-            tokens += text_tokens(one.message.text)
-            has_failed = _count(tries, one) > 0
-            is_other = bool(batch) and one.message.session_id != batch[0].message.session_id
+        for message in ready[: self.limits.batch_messages]:
+            tokens += text_tokens(message.message.text)
+            has_failed = _count(tries, message) > 0
+            is_other = bool(batch) and message.message.session_id != batch[0].message.session_id
             if batch and (has_failed or is_other or tokens > self.limits.batch_tokens):
                 break
-            batch.append(one)
+            batch.append(message)
             if has_failed:
                 break
         return batch
@@ -560,9 +560,9 @@ def _tail(messages: Sequence[ConversationMessage]) -> list[ConversationMessage]:
     """The last of ``messages``, the first of them cut at its beginning if it is too long."""
     found: list[ConversationMessage] = []
     room = MAX_EARLIER_LETTERS
-    for one in reversed(list(traced(messages))[-MAX_EARLIER:]):
-        found.insert(0, replace(one, text=one.text[-room:]))
-        room -= len(one.text)
+    for message in reversed(list(traced(messages))[-MAX_EARLIER:]):
+        found.insert(0, replace(message, text=message.text[-room:]))
+        room -= len(message.text)
         if room <= 0:
             break
     return found
@@ -573,16 +573,16 @@ def _count(tries: Tries, waiting: Waiting) -> int:
     return tries.get(waiting.key, _NEVER).times
 
 
-def _time_of(one: Waiting, tries: Tries) -> float:
+def _time_of(message: Waiting, tries: Tries) -> float:
     """The time before which it is not worked on, in seconds since 1970."""
-    return max(tries.get(one.key, _NEVER).not_before, one.due.timestamp() if one.due else 0.0)
+    return max(tries.get(message.key, _NEVER).not_before, message.due.timestamp() if message.due else 0.0)
 
 
-def _gone(partition: Partition, one: Waiting, now: datetime) -> list[Write]:
+def _gone(partition: Partition, message: Waiting, now: datetime) -> list[Write]:
     """The writes with which it leaves the outbox; a message leaves its mark."""
-    gone = Remove(namespace=partition.messages, key=one.key, expected=one.version)
+    gone = Remove(namespace=partition.messages, key=message.key, expected=message.version)
     marks = marks_of(partition.user_id)
-    return [gone] if partition.task else [gone, Put(namespace=marks, key=one.key, value="{}", updated_at=now)]
+    return [gone] if partition.task else [gone, Put(namespace=marks, key=message.key, value="{}", updated_at=now)]
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -619,8 +619,8 @@ async def status(engine: StoreEngine, clock: Clock) -> QueueStatus:
     found = await engine.tally([partition.messages for partition in partitions])
     dead = await engine.count([DEAD_LIST])
     now = clock.now()
-    oldest = max([0.0, *((now - one.oldest).total_seconds() for one in found)])
-    return QueueStatus(len(partitions), sum(one.rows for one in found), oldest, dead)
+    oldest = max([0.0, *((now - tally.oldest).total_seconds() for tally in found)])
+    return QueueStatus(len(partitions), sum(tally.rows for tally in found), oldest, dead)
 
 
 async def dead_letters(engine: StoreEngine, limit: int | None = None) -> list[DeadMessage]:

@@ -63,8 +63,8 @@ class Said:
         sources: Collection[ConversationMessage] | None = None,
     ) -> None:
         self.has_outside = any_outside(messages) if has_outside is None else has_outside
-        counted = [one for one in messages if one.is_own and (sources is None or one in sources)]
-        self._sentences = [own_sentences(one.text) for one in counted]
+        counted = [message for message in messages if message.is_own and (sources is None or message in sources)]
+        self._sentences = [own_sentences(message.text) for message in counted]
         agreed = [(_agreed(asked, answer), answer) for asked, answer in pairwise(messages) if answer in counted]
         self._confirmed = [line for line, _ in agreed if line]
         # An earlier yes was about what was known then.
@@ -83,7 +83,7 @@ class Said:
         if not wanted:
             return None
         for sentences in self._sentences:
-            normal = [_normal(one) for one in sentences]
+            normal = [_normal(sentence) for sentence in sentences]
             for start, first in enumerate(normal):
                 if not wanted.startswith(first):
                     continue

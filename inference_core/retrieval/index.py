@@ -135,7 +135,7 @@ class Postings:
             self._tail_terms = grown(self._tail_terms, self._tail)
             self._tail_slots = grown(self._tail_slots, self._tail)
         self._tail_terms[start : self._tail] = terms
-        self._tail_slots[start : self._tail] = np.repeat(np.array(slots, np.uint32), [len(one) for one in words])
+        self._tail_slots[start : self._tail] = np.repeat(np.array(slots, np.uint32), [len(word) for word in words])
 
     def view(self) -> PostingsView:
         """The present state. First merges the tail in if it has grown too long to search quickly."""

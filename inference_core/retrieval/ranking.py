@@ -338,8 +338,8 @@ def between(first: Weights, second: Weights, share: float) -> Weights:
 def ignore_session(weights: Weights) -> Weights:
     """``weights`` with which each text counts as if it were without a session, whoever said it."""
 
-    def alone(one: Spread) -> Spread:
-        return Spread(alone=one.alone, own=one.alone)
+    def alone(spread: Spread) -> Spread:
+        return Spread(alone=spread.alone, own=spread.alone)
 
     return weights._replace(
         lexical=alone(weights.lexical),
@@ -360,8 +360,8 @@ def faded(weights: Weights, similarity: Floats) -> Weights:
     """
     trust = min(float(np.nanmax(similarity)) / weights.sure, 1.0) ** _FADING
 
-    def less(one: Spread) -> Spread:
-        return Spread(*(trust * weight for weight in one))
+    def less(spread: Spread) -> Spread:
+        return Spread(*(trust * weight for weight in spread))
 
     return weights._replace(
         lexical=less(weights.lexical),
@@ -414,7 +414,7 @@ def closeness(pool: Pool, queries: Mapping[int, QueryVectors]) -> Floats:
     Viswanath 2018: the common component of embeddings carries no meaning).
     """
     return pool.products(
-        {space: one.vector - pool.mean_vector(space, len(one.vector)) for space, one in queries.items()}
+        {space: vectors.vector - pool.mean_vector(space, len(vectors.vector)) for space, vectors in queries.items()}
     )
 
 
@@ -474,7 +474,7 @@ class Matches(NamedTuple):
         for positions, weight in by_space(pool, query.vectors):
             dense[positions] = weight * standardized(near[positions])
         if len(pool) <= _MANY:
-            sizes = {space: len(one.vector) for space, one in query.vectors.items()}
+            sizes = {space: len(vectors.vector) for space, vectors in query.vectors.items()}
             near += np.float32(_UNKNOWN / (len(pool) + _UNKNOWN)) * pool.commonness(sizes)
         return cls(is_hit, over_maximum(bm25), coverage, near, dense)
 
@@ -715,7 +715,11 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf) 
 
     For others, evidence is 0 and similarity NaN.
     """
-    tokens = {space: one.tokens for space, one in query.vectors.items() if one.tokens is not None and len(one.tokens)}
+    tokens = {
+        space: vectors.tokens
+        for space, vectors in query.vectors.items()
+        if vectors.tokens is not None and len(vectors.tokens)
+    }
     if not tokens or not len(candidates):
         return None
     found = tokens_of([pool.place(at) for at in candidates.tolist()])
@@ -817,15 +821,15 @@ def link_to_query(candidates: Sequence[RankingCandidate], named: Named) -> float
     """
     about: dict[int, str] = {}
     for is_named in (named.__contains__, named.resembles):
-        for at, one in enumerate(candidates):
-            name = next(filter(is_named, one.subjects), None)
+        for at, candidate in enumerate(candidates):
+            name = next(filter(is_named, candidate.subjects), None)
             if name is not None:
-                about[at] = one.subjects[name]
+                about[at] = candidate.subjects[name]
         if about:
             break
     else:
         return UNNAMED
-    telling = [at for at, one in enumerate(candidates) if not one.asks]
+    telling = [at for at, candidate in enumerate(candidates) if not candidate.asks]
     own, others = [at for at in telling if at in about], [at for at in telling if at not in about]
     trust = float(bool(own))
     if own and others:
@@ -850,7 +854,7 @@ def shared_marks(source: RankingCandidate, candidates: Mapping[Place, RankingCan
     """How much each of the ``candidates`` shares of the source's entities and tags, weighted by their rarity."""
     found: Bridges = {}
     for name, written in source.marks.items():
-        holders = [place for place, one in candidates.items() if name in one.marks]
+        holders = [place for place, candidate in candidates.items() if name in candidate.marks]
         for place in holders if len(holders) <= _most(len(candidates)) else ():
             found[place] = _heavier(found.get(place), _idf(len(holders), len(candidates)), written)
     return found

@@ -123,7 +123,7 @@ def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diver
 def asks_for_present(text: str) -> bool:
     """Whether ``text`` is an English question about the user's present, not about the past or a development."""
     patterns = (_PRESENT, _OWN)
-    return bool(_OPENS.match(text) and not _PAST.search(text) and all(one.search(text) for one in patterns))
+    return bool(_OPENS.match(text) and not _PAST.search(text) and all(pattern.search(text) for pattern in patterns))
 
 
 def asks_for_past(text: str) -> bool:
@@ -150,7 +150,7 @@ def compared(query: str, texts: Iterable[str]) -> list[Compared]:
     """Each of ``texts``, prepared for a comparison with the others."""
     words, asked = query_alternatives(query), others_in(query)
     alone = [_alone(text) if len(text) <= _SHORT else _alone.__wrapped__(text) for text in texts]
-    return [one._replace(held=_held(words, one.terms), others=one.others - asked) for one in alone]
+    return [compared._replace(held=_held(words, compared.terms), others=compared.others - asked) for compared in alone]
 
 
 @lru_cache(maxsize=4_096)  # the same memories are compared in turn after turn
@@ -161,15 +161,15 @@ def _alone(text: str) -> Compared:
     return Compared(frozenset(analyze(text)), numbers, frozenset(), others_in(text), pets, is_hypothetical(text))
 
 
-def closeness(one: Compared, other: Compared, alike: float = math.nan) -> float:
+def closeness(compared: Compared, other: Compared, alike: float = math.nan) -> float:
     """How far ``other`` says something on the same subject as ``one``, mostly from -1 to 1.5.
 
     ``alike`` is the centred cosine of their vectors; if it is unknown or lower, the share of the terms of ``one`` that
     ``other`` has stands for it. Half of that share is added, and the share of the words of the query in ``one`` that
     ``other`` lacks is subtracted; a half if ``one`` has none of them.
     """
-    kept = len(one.terms & other.terms) / max(len(one.terms), 1)
-    lacking = 1 - len(one.held & other.held) / len(one.held) if one.held else _HALF
+    kept = len(compared.terms & other.terms) / max(len(compared.terms), 1)
+    lacking = 1 - len(compared.held & other.held) / len(compared.held) if compared.held else _HALF
     return max(kept, alike) + _HALF * kept - lacking
 
 

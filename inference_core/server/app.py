@@ -172,7 +172,7 @@ def access_for(service: AgentMemoryStoreService, settings: ServerSettings) -> Ac
             f"There is no key, so nobody could use http://{settings.host}:{settings.port}. "
             f"Make one: {_KEYS_MADE_BY}{how}"
         )
-    hosts = {one.strip("[]").lower() for one in settings.hosts}
+    hosts = {host.strip("[]").lower() for host in settings.hosts}
     return Access(
         checks=checks,
         anonymous=anonymous,

@@ -200,8 +200,8 @@ class MemoryServer(MCPServer[Any]):
             raise ToolError(f"There is no memory with the id {missing_id(memory_id)}")
         source = found.memory.source
         lines = [whole(found.memory), f"- said by: {source.origin.value}{_thread(source.thread_id)}"]
-        lines += [f"- earlier text: {past_line(one.content)}" for one in found.earlier]
-        lines += [f"- told {one.at:%Y-%m-%d %H:%M}{_thread(one.thread_id)}" for one in found.receipts]
+        lines += [f"- earlier text: {past_line(memory.content)}" for memory in found.earlier]
+        lines += [f"- told {receipt.at:%Y-%m-%d %H:%M}{_thread(receipt.thread_id)}" for receipt in found.receipts]
         return "\n".join(lines)
 
     async def save_memory(
@@ -271,7 +271,7 @@ def _listed(
 ) -> CallToolResult:
     """``found`` as lines for a model, and as structured content for a program."""
     lines = "\n".join([f"{head}:" if found else f"{head}.", *numbered(found, start + 1)])
-    structured = RememberedMemories(memories=[Remembered.of(one) for one in found], total=total)
+    structured = RememberedMemories(memories=[Remembered.of(memory) for memory in found], total=total)
     return CallToolResult(
         content=[TextContent(type="text", text=lines)], structured_content=structured.model_dump(mode="json")
     )

@@ -170,7 +170,7 @@ async def on_invalid(request: Request, error: Exception) -> Response:
     """The problem of a request that does not fit the schema; never repeats what was sent."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 - it is registered for these alone
     faults: list[dict[str, Any]] = list(error.errors())
-    found = [FieldError(location=".".join(map(str, one["loc"])), message=one["msg"]) for one in faults]
+    found = [FieldError(location=".".join(map(str, fault["loc"])), message=fault["msg"]) for fault in faults]
     return answer(request.scope, problem_of(422, "invalid-request", faults=found))
 
 

@@ -250,9 +250,9 @@ class Memories(StoreSource):
                     for row in rows
                     if self.accepts(record := record_of(row))
                 ]
-                groups.append(sorted(found, key=lambda one: one.score, reverse=True))
-        in_turn = [one for place in zip_longest(*groups) for one in place if one is not None]
-        return [item_of(one, self.name, self.section) for one in in_turn[: self.limit]]
+                groups.append(sorted(found, key=lambda hit: hit.score, reverse=True))
+        in_turn = [hit for place in zip_longest(*groups) for hit in place if hit is not None]
+        return [item_of(hit, self.name, self.section) for hit in in_turn[: self.limit]]
 
     def question(self, request: ContextRequest) -> Search | None:
         """The search for the question; None if it returns the newest or the most important. Raises InvalidInput."""
@@ -290,11 +290,11 @@ class AssociatedMemories(StoreSource):
         """The memories, the best first; none without a question."""
         search = self.question(request)
         best = (await request.search(self.name, search)).groups[0] if search else []
-        text = " ".join(record_of(one.row).content for one in best[: self.seeds])[:_QUERY_CHARACTERS]
+        text = " ".join(record_of(hit.row).content for hit in best[: self.seeds])[:_QUERY_CHARACTERS]
         if not asks(text):
             return []
-        known = {(one.row.namespace, one.row.key) for one in best}
-        share = max(one.relevance or 0.0 for one in best)
+        known = {(hit.row.namespace, hit.row.key) for hit in best}
+        share = max(hit.relevance or 0.0 for hit in best)
 
         def rejects(row: Row) -> str | None:
             return "fits by itself" if (row.namespace, row.key) in known else None
@@ -302,7 +302,7 @@ class AssociatedMemories(StoreSource):
         scopes = request.scope.namespaces.read_scopes(request.user_id)
         search = search_for(request, text, [scopes], self.limit, None, rejects)
         found = await request.scope.engine.search(search)
-        return [item_of(one, self.name, self.section, share) for one in found.groups[0]]
+        return [item_of(hit, self.name, self.section, share) for hit in found.groups[0]]
 
     def question(self, request: ContextRequest) -> Search | None:
         """The search for the seeds; None without a question."""
@@ -426,14 +426,14 @@ class Entities(StoreSource):
             scopes = request.scope.namespaces.read_scopes(request.user_id)
             rows = [] if self.judged else await _newest(request, scopes)
             found = [FoundRow(row, 0.0) for row in rows]
-        for one in found:
-            record = record_of(one.row)
+        for hit in found:
+            record = record_of(hit.row)
             for noted in _list(record.extra_metadata.get("entities")):
                 fields = cast("dict[str, Any]", noted) if isinstance(noted, dict) else {}  # metadata may hold anything
                 if not (name := text_field(fields, "name")):
                     continue
                 unseen = _Entity(name, text_field(fields, "kind") or "", record.trust, record)
-                entities.setdefault((name.casefold(), record.trust), unseen).add(one, record)
+                entities.setdefault((name.casefold(), record.trust), unseen).add(hit, record)
         best = sorted(entities.values(), key=_Entity.rank, reverse=True)
         return [entity.item(self.section, self.name) for entity in best[: self.limit]]
 
@@ -462,10 +462,10 @@ class RecentMessages(StoreSource):
     async def items(self, request: ContextRequest) -> list[ContextItem]:
         """The messages with text, except system messages."""
         messages = request.messages or await kept_messages(request.scope, request.user_id, MAX_KEPT)
-        said = [one for one in messages if not isinstance(one, SystemMessage) and one.text.strip()]
+        said = [message for message in messages if not isinstance(message, SystemMessage) and message.text.strip()]
         if said and said[-1].text == request.query:
             said = said[:-1]
-        speakers = [_speaker(one, request.user_id) for one in said]
+        speakers = [_speaker(message, request.user_id) for message in said]
         chosen = [
             ContextItem(
                 id=message.id or str(at),
@@ -618,15 +618,15 @@ class ContextBuilder:
     ) -> None:
         if deadline is not None and not deadline > 0:
             raise ConfigurationError(f"deadline must be a positive number of seconds, or None, not {deadline}")
-        for one in sources:
-            if not isinstance(one, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        for source in sources:
+            if not isinstance(source, ContextSource):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
                 raise ConfigurationError(
-                    f"{one!r:.80} is not a context source: it needs name, section, limit and fetch"
+                    f"{source!r:.80} is not a context source: it needs name, section, limit and fetch"
                 )
         if model is not None:
             check_model(model)
         # Each has workers of its own, so that a source that hangs takes nothing from the others.
-        self._pools = {one.name: WorkerPool(WORKERS, f"context-{one.name}", hang_s=_HANG_S) for one in sources}
+        self._pools = {source.name: WorkerPool(WORKERS, f"context-{source.name}", hang_s=_HANG_S) for source in sources}
         if len(self._pools) < len(sources):
             raise ConfigurationError("Two context sources have the same name; give one of them another")
         for pool in self._pools.values():

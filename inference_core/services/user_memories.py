@@ -107,7 +107,7 @@ async def purge_user_memories(store: StoreArgument, user_id: UserId, category: s
         scopes = await _scopes(engine, user_id, everything=True)
     else:
         scopes = await _scopes(engine, user_id, category, everything=True)
-        removed = await engine.discard(label, lambda one: one.namespace in scopes, cause)
+        removed = await engine.discard(label, lambda damaged: damaged.namespace in scopes, cause)
     figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
     told = [name for name in scopes if name not in figures and name[1:] != (AUDIT,)]
     removed += await empty(engine, told, cause=cause)
@@ -123,7 +123,7 @@ async def count_user_memories(store: StoreArgument, user_id: UserId) -> dict[str
     """How many memories the user has with all agents, by category and as ``total``."""
     engine = any_engine_of(store)
     counted = await engine.tally(await _scopes(engine, user_id))
-    return by_category((one.namespace, one.rows) for one in counted)
+    return by_category((tally.namespace, tally.rows) for tally in counted)
 
 
 @blocking
@@ -164,8 +164,8 @@ async def list_users(store: StoreArgument, *, limit: int = 50, after: str | None
     labels = sorted(label for label in users if after is None or label > after)
     page = labels[:limit]
     counts = dict.fromkeys(page, 0)
-    for one in await engine.tally([name for name in names if name[0] in counts]):
-        counts[one.namespace[0]] += one.rows
+    for tally in await engine.tally([name for name in names if name[0] in counts]):
+        counts[tally.namespace[0]] += tally.rows
     entries = [UserEntry(user_id=users[label], memories=counts[label]) for label in page]
     return MemoryPage(entries, page[-1] if len(labels) > limit else None)
 

@@ -186,7 +186,7 @@ class AgentMemory:
             )
         self._owners = Owners(user_id, owner)
         self._policy = OverflowPolicy(overflow, max_tokens, counter=token_counter)
-        if any(isinstance(one, Summarize) and one.model is None for one in self._policy.strategies):
+        if any(isinstance(strategy, Summarize) and strategy.model is None for strategy in self._policy.strategies):
             raise ConfigurationError("AgentMemory has no model of its own: pass Summarize(model=…)")
         self._scope = scope_of(open_store({}) if message_store is None else message_store)
         self._system_scope = self._scope if system_message_store is None else scope_of(system_message_store)
@@ -228,7 +228,7 @@ class AgentMemory:
 
         async def attempt() -> StoredWindow:
             stored = await read_window(self._scope, conversation)
-            messages = {one.id: one for one in stored.messages} | {added.id: added}
+            messages = {message.id: message for message in stored.messages} | {added.id: added}
             return await replace_window(self._scope, conversation, stored, list(messages.values()))
 
         stored = await retried(attempt)
@@ -240,7 +240,7 @@ class AgentMemory:
             if result.summary:
                 # An id of its own, so that a message that comes again under its old id does not replace the summary.
                 new = _stamped(result.summary.model_copy(update={"id": None}), self._scope.clock.now().isoformat())
-                messages = [new if one is result.summary else one for one in messages]
+                messages = [new if message is result.summary else message for message in messages]
             # Whoever changed the session meanwhile has handled the overflow too, so a conflict needs no retry.
             with suppress(VersionConflict):
                 await replace_window(self._scope, conversation, stored, messages)
@@ -318,7 +318,9 @@ async def replace_window(
     after = {f"m-{hashlib.sha256(one).hexdigest()[:32]}": message for one, message in zip(ids, messages, strict=True)}
     now = scope.clock.now()
     changed = {key: message for key, message in after.items() if before.get(key) is not message}
-    puts = [Put(namespace=namespace, key=key, value=_value(one), updated_at=now) for key, one in changed.items()]
+    puts = [
+        Put(namespace=namespace, key=key, value=_value(message), updated_at=now) for key, message in changed.items()
+    ]
     listing = encode_json({"messages": list(after)}, what="window")
     # In this order, for stores that apply a batch in parts: messages before the list that names them, removals after
     # it. The list's version decides whether somebody else was faster.

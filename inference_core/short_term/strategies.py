@@ -325,7 +325,7 @@ async def handle_overflow(window: Window, strategies: Sequence[OverflowStrategy]
     summary: AnyMessage | None = None
     failed: Failures = []
     # Flushes come first: if one fails, the others' work would be in vain.
-    for strategy in sorted(strategies, key=lambda one: not isinstance(one, FlushToLongTerm)):
+    for strategy in sorted(strategies, key=lambda strategy: not isinstance(strategy, FlushToLongTerm)):
         try:
             summary = await strategy.secured(evicted) or summary
         except ConfigurationError:
@@ -368,7 +368,7 @@ class OverflowPolicy:
     ) -> None:
         given = [FlushToLongTerm()] if overflow is None else overflow
         self.strategies = [given] if isinstance(given, OverflowStrategy) else list(given)
-        if not self.strategies or not all(isinstance(one, OverflowStrategy) for one in self.strategies):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        if not self.strategies or not all(isinstance(strategy, OverflowStrategy) for strategy in self.strategies):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise ConfigurationError("overflow must be a strategy such as FlushToLongTerm(), or several")
         if max_tokens < 1 or (max_ratio is not None and not 0 < max_ratio <= 1):
             raise ConfigurationError("max_tokens must be at least 1, and max_ratio above 0 and at most 1")
@@ -384,12 +384,16 @@ class OverflowPolicy:
     @property
     def blocks(self) -> list[Block]:
         """The blocks of all flushes."""
-        return [block for one in self.strategies if isinstance(one, FlushToLongTerm) for block in one.memory]
+        return [
+            block for strategy in self.strategies if isinstance(strategy, FlushToLongTerm) for block in strategy.memory
+        ]
 
     @property
     def into_system_prompt(self) -> bool:
         """Whether to append what the blocks recall to the system prompt."""
-        return any(isinstance(one, FlushToLongTerm) and one.into_system_prompt for one in self.strategies)
+        return any(
+            isinstance(strategy, FlushToLongTerm) and strategy.into_system_prompt for strategy in self.strategies
+        )
 
     def limit(self, model: Any = None) -> int:
         """The tokens that a request to ``model`` may have."""

@@ -172,7 +172,7 @@ class Window:
 
     def leaving(self, start: int) -> list[AnyMessage]:
         """The messages that leave if the window starts at ``start``."""
-        return [one for at, unit in enumerate(self.units) if not self.stays(at, start) for one in unit.messages]
+        return [message for at, unit in enumerate(self.units) if not self.stays(at, start) for message in unit.messages]
 
     def start_for(self, room: int) -> int:
         """Where to start so that as many of the newest units as possible fit ``room`` tokens; `last` if none fits."""
@@ -256,7 +256,7 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     messages = valid(window.kept(window.start_for(room)))
     if window.counter(messages) <= room:
         return messages
-    results = {at: text_in(one) for at, one in enumerate(messages) if isinstance(one, ToolMessage)}
+    results = {at: text_in(message) for at, message in enumerate(messages) if isinstance(message, ToolMessage)}
 
     def cut(limit: int) -> list[AnyMessage]:
         shown = list(messages)
@@ -276,19 +276,23 @@ def view(window: Window, room: int) -> list[AnyMessage]:
 
 def omissions(window: Window, shown: Sequence[AnyMessage], room: int) -> list[str]:
     """Which messages of ``window`` are not among ``shown`` or not as they were, by type and id, and why."""
-    there = {one.id: one for one in shown}
-    orphans = {one.id for unit in window.units if unit.is_orphan for one in unit.messages}
-    hidden = [one for one in window.messages if one.id not in there and one.id not in orphans]
+    there = {message.id: message for message in shown}
+    orphans = {message.id for unit in window.units if unit.is_orphan for message in unit.messages}
+    hidden = [message for message in window.messages if message.id not in there and message.id not in orphans]
     too_many = f"as the messages have {window.tokens} tokens and there is room for {room}"
     reasons = {
         f"Hidden, {too_many}": hidden,
-        "Hidden, as their tool calls are not in the session": [one for one in window.messages if one.id in orphans],
+        "Hidden, as their tool calls are not in the session": [
+            message for message in window.messages if message.id in orphans
+        ],
         f"Shortened, {too_many}": [
-            one
-            for one in window.messages
-            if isinstance(one, ToolMessage) and there.get(one.id, one).content != one.content
+            message
+            for message in window.messages
+            if isinstance(message, ToolMessage) and there.get(message.id, message).content != message.content
         ],
     }
     return [
-        f"{reason}: {', '.join(f'{one.type} {one.id}' for one in named)}" for reason, named in reasons.items() if named
+        f"{reason}: {', '.join(f'{message.type} {message.id}' for message in named)}"
+        for reason, named in reasons.items()
+        if named
     ]

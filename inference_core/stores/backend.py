@@ -703,4 +703,4 @@ def change_of(row: Row, change: Change, backend: Backend) -> Change:
     if row.seq in (0, change.seq):
         return change
     newer = backend.changes(row.namespace, row.seq - 1)
-    return next((one for one in newer if one.key == row.key), change)
+    return next((change for change in newer if change.key == row.key), change)

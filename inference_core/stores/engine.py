@@ -226,7 +226,7 @@ class StoreEngine(StoreReader):
         fence = await self._fence_at(began, roots, since) if roots else []
         lasting = self._lifetimes.stamped(batch) if self._lifetimes and ages else batch
         if not is_clean:
-            size = sum(len(one.value) for one in lasting if isinstance(one, Put))
+            size = sum(len(put.value) for put in lasting if isinstance(put, Put))
             lasting = await self.redacting(partial(without_secrets, self.guard, lasting), size)
         embedded = await self._texts.prepared(lasting, embeds=embeds)
         writes, why = with_sidecars(embedded), cause or Cause(at=datetime.now(UTC))
@@ -298,8 +298,8 @@ class StoreEngine(StoreReader):
         """Removes the unreadable rows of the user with the label ``root`` that are chosen. Returns how many."""
 
         def discarded() -> int:
-            unreadable = (one for one in self.backend.inspect(root) if isinstance(one, Unreadable))
-            found = [one for one in unreadable if not one.only_index and is_chosen(one)]
+            unreadable = (damaged for damaged in self.backend.inspect(root) if isinstance(damaged, Unreadable))
+            found = [damaged for damaged in unreadable if not damaged.only_index and is_chosen(damaged)]
             return self.journal.discard(found, cause) if found else 0
 
         return self._read(discarded)

@@ -274,7 +274,7 @@ def open_store(
     if isinstance(fields, str) or not all(isinstance(path, str) and path for path in fields):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise ConfigurationError(f"fields must be a list of JSON paths such as 'tags[*]', not {fields!r:.100}")
     opened = () if isinstance(url, str) else _given.items()
-    if known := next((one for one, given in opened if given is url and not one.is_closed), None):
+    if known := next((engine for engine, given in opened if given is url and not engine.is_closed), None):
         is_other = embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings))
         is_sealed = isinstance(known.backend, SealedBackend)
         if is_other or (keys and not is_sealed):

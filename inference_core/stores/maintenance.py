@@ -106,7 +106,9 @@ class Maintenance:
     def report(self) -> list[ChoreReport]:
         """What the chores have done so far."""
         with self._changed:
-            return [ChoreReport(one.name, one.runs, one.failures, one.last_error) for one in self._chores.values()]
+            return [
+                ChoreReport(chore.name, chore.runs, chore.failures, chore.last_error) for chore in self._chores.values()
+            ]
 
     def close(self, timeout: float = _PARTING_S) -> None:
         """Ends the thread after its current portion and what has to be flushed; waits ``timeout`` seconds for that."""
@@ -121,7 +123,7 @@ class Maintenance:
             with self._changed:
                 if self._closed:
                     break
-                chore = min(self._chores.values(), key=lambda one: one.due, default=None)
+                chore = min(self._chores.values(), key=lambda chore: chore.due, default=None)
                 left = _NEVER if chore is None else chore.due - time.monotonic()
                 if chore is None or left > 0:
                     self._changed.wait(None if left == _NEVER else left)
@@ -216,13 +218,13 @@ class DeferredWriter:
         # One call at a time: two at once would mix up the order of writes to the same row.
         with self._flushing:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
-            for _, some in groupby(portion, lambda one: one.fence):  # one user's, once anybody was erased
+            for _, some in groupby(portion, lambda deferred: deferred.fence):  # one user's, once anybody was erased
                 self._write(list(some))
             return bool(self._waiting)
 
     def _write(self, group: Sequence[_Deferred]) -> None:
         """Writes ``group``, whose checks are the same; if one user was erased meanwhile, those of the others."""
-        batch, fence = [one.write for one in group], group[0].fence
+        batch, fence = [deferred.write for deferred in group], group[0].fence
         roots = roots_of(batch)
         try:
             try:
@@ -231,7 +233,7 @@ class DeferredWriter:
                 if len(roots) < 2:  # noqa: PLR2004 - it is that one
                     raise
                 for root in roots:
-                    self._write([one for one in group if one.write.namespace[0] == root])
+                    self._write([deferred for deferred in group if deferred.write.namespace[0] == root])
         except (InferenceCoreError, TimeoutError) as error:
             why = str(error) or f"not written within {_TIMEOUT_S:g} s"
             _LOG.warning("%d notes on what was told are lost: %s", len(group), why)

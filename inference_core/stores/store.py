@@ -184,7 +184,7 @@ class MemoryStore(BaseStore):
                     cold_seconds=COLD_SECONDS,
                 )
             )
-            found = [(one.row, one.score) for one in result.groups[0][op.offset :]]
+            found = [(hit.row, hit.score) for hit in result.groups[0][op.offset :]]
         elif op.filter:
             rows = await self.engine.scan(scopes, accepts=lambda row: accepts(row.value), limit=end)
             found = [(row, None) for row in rows[op.offset :]]

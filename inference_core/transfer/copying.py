@@ -148,7 +148,7 @@ class Writer:
             batches = [[put, *fences.get(put.namespace[0], ())] for put in chosen]
             cause = Cause(at=datetime.now(UTC), operation=self._operation)
             outcomes = self._journal.apply(batches, cause) if chosen else []
-            failed = [(put, one) for put, one in zip(chosen, outcomes, strict=True) if isinstance(one, Exception)]
+            failed = [(put, error) for put, error in zip(chosen, outcomes, strict=True) if isinstance(error, Exception)]
             self._report.written += len(chosen) - len(failed)
             self._report.full += sum(isinstance(error, QuotaExceeded) for _, error in failed)
             failed = [(put, error) for put, error in failed if not isinstance(error, QuotaExceeded)]
@@ -264,7 +264,7 @@ def puts_of(
                 for row, change, own in read
             ]
     found = chain.from_iterable(backend.inspect(label) for label in labels) if labels else backend.inspect()
-    report.unreadable = sum(isinstance(one, Unreadable) and not one.only_index for one in found)
+    report.unreadable = sum(isinstance(row, Unreadable) and not row.only_index for row in found)
 
 
 def copy_store(

@@ -128,11 +128,11 @@ def records_of(
             if "modified_at" in value and ("encoding" in value or isinstance(value.get("content"), list)):
                 parts = _parts_of_file(item, value, max_content_bytes, guard)
             records = [_record_of(part, namespaces, max_content_bytes) for part in parts]
-        for one in records:
-            guard.refuse(one.content, one.topic, one.tags, one.extra_metadata)
+        for record in records:
+            guard.refuse(record.content, record.topic, record.tags, record.extra_metadata)
     except SecretFound as error:
         raise Unusable(REFUSED, f"{REFUSED} ({', '.join(error.kinds)})") from error
-    return [guard.record(one) for one in records]
+    return [guard.record(record) for record in records]
 
 
 def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_content_bytes: int) -> MemoryRecord:

@@ -247,10 +247,10 @@ class Migration:
                 known = [name for name in names if name[1:2] and name[1] in MEMORY_CATEGORIES]
                 scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
             if not self._report.is_dry_run:
-                self._write([one for one in new if not self._has_to_wait(one[0])], scopes)
-                for one in new:
-                    if self._has_to_wait(one[0]):  # alone, as each proposal counts those that wait already
-                        self._write([one], scopes)
+                self._write([sourced for sourced in new if not self._has_to_wait(sourced[0])], scopes)
+                for sourced in new:
+                    if self._has_to_wait(sourced[0]):  # alone, as each proposal counts those that wait already
+                        self._write([sourced], scopes)
                 new = []
             for record, origin in new:
                 self._foreseen[_mark_of(record)[1]] = origin

@@ -93,8 +93,8 @@ class MigrationReport:
             "failed": self.failed,
             "others": self.others,
             "other_places": self.other_places,
-            "left_out": [asdict(one) for one in self.left_out],
-            "failures": [asdict(one) for one in self.failures],
+            "left_out": [asdict(memory) for memory in self.left_out],
+            "failures": [asdict(memory) for memory in self.failures],
         }
 
     def to_text(self) -> str:

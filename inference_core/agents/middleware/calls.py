@@ -219,7 +219,7 @@ def append_to_user_message(request: ModelRequest[Any], text: str) -> ModelReques
     own: Any = said.content
     content = f"{own}\n{text}" if isinstance(own, str) else [*own, text_block(text)]
     amended = said.model_copy(update={"content": content})
-    return request.override(messages=[amended if one is said else one for one in request.messages])
+    return request.override(messages=[amended if message is said else message for message in request.messages])
 
 
 def marked_for_cache(request: ModelRequest[Any], block: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -299,7 +299,7 @@ class MemoryMiddleware(OperationMiddleware):
             return _update(state, MemoryStatus.DEGRADED, started, mark, reason=_public(reason)) | others
         status = MemoryStatus.RECALLED if turn.mode is RecallMode.HYBRID else MemoryStatus.LEXICAL
         has_profile = self._options.has_profile
-        kept = {"owner": mark, "lines": [list(one) for one in turn.profile.marks]} if has_profile else None
+        kept = {"owner": mark, "lines": [list(mark) for mark in turn.profile.marks]} if has_profile else None
         update = _update(state, status, started, mark, turn, _public(turn.reason)) | others
         if turn.block:
             profile = turn.profile.text if has_profile else ""

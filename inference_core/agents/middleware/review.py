@@ -149,7 +149,7 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
             _LOG.warning("Nobody is asked about memories that wait for confirmation: %s", error)
             return "", []
         until = moment_field(noted, "until")
-        return user, [one for one in found if until is None or one.proposed_at > until]
+        return user, [pending for pending in found if until is None or pending.proposed_at > until]
 
     async def _decided(
         self, state: ReviewState, runtime: Runtime[Any], user: str, pending: Sequence[PendingMemory], answer: Any
@@ -161,19 +161,19 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
                 'Resume with {"decisions": [{"id": …, "type": "approve", "edit" or "reject"}]}; '
                 '"edit" has a "content", "reject" may have a "message"'
             ) from error
-        known = {one.id for one in pending}
-        for one in decisions:  # all are checked before any is applied
-            if one.id not in known:
-                raise InvalidInput(f"{quoted(one.id)} is not among the memories that were asked about")
-            if (one.type == "edit") is (one.content is None):
+        known = {proposal.id for proposal in pending}
+        for decision in decisions:  # all are checked before any is applied
+            if decision.id not in known:
+                raise InvalidInput(f"{quoted(decision.id)} is not among the memories that were asked about")
+            if (decision.type == "edit") is (decision.content is None):
                 raise InvalidInput('"edit" needs the new text in "content", and nothing else has one')
         scope, noted = self._binding.scope_of(runtime), state.get("memory_review") or {}
-        for one in decisions:
-            if one.type == "reject":
-                await reject_pending(scope, user, one.id, one.message, by=user)
+        for decision in decisions:
+            if decision.type == "reject":
+                await reject_pending(scope, user, decision.id, decision.message, by=user)
             else:
-                await approve_pending(scope, user, one.id, one.content, by=user)
-        asked: datetime = max(one.proposed_at for one in pending)
+                await approve_pending(scope, user, decision.id, decision.content, by=user)
+        asked: datetime = max(proposal.proposed_at for proposal in pending)
         return {"memory_review": {**noted, "until": asked.isoformat()}}
 
 
@@ -183,14 +183,14 @@ def _question(pending: Sequence[PendingMemory]) -> dict[str, Any]:
         "type": "memory_review",
         "pending": [
             {
-                "id": one.id,
-                "content": one.document.content,
-                "memory_type": one.document.memory_type,
-                "topic": one.document.topic,
-                "why": one.why,
-                "source": one.document.value["source"],
-                "ends": [{"id": old.id, "content": old.content} for old in one.ends],
+                "id": proposal.id,
+                "content": proposal.document.content,
+                "memory_type": proposal.document.memory_type,
+                "topic": proposal.document.topic,
+                "why": proposal.why,
+                "source": proposal.document.value["source"],
+                "ends": [{"id": old.id, "content": old.content} for old in proposal.ends],
             }
-            for one in pending
+            for proposal in pending
         ],
     }

@@ -147,11 +147,13 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         blocks = self._policy.blocks
         if not self._policy.into_system_prompt:
             return ""
-        if any(one.asks_model for one in blocks):
+        if any(block.asks_model for block in blocks):
             return render_blocks(await self._recalled(state, runtime))
         # Without a block that asks a model, a reply waits no longer for memory than with MemoryMiddleware.
         engines = {block.scope(self._scope(runtime)).engine for block in blocks}
-        seconds = max((one.patience(RECALL_TIMEOUT_S, COLD_TIMEOUT_S) for one in engines), default=RECALL_TIMEOUT_S)
+        seconds = max(
+            (engine.patience(RECALL_TIMEOUT_S, COLD_TIMEOUT_S) for engine in engines), default=RECALL_TIMEOUT_S
+        )
         recall = self._recalled(state, runtime, time_to_wait(seconds, RECALL_TIMEOUT_S))
         return render_blocks(await patiently(seconds, recall))
 
@@ -172,7 +174,9 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
             _LOG.warning("Blocks recalled less than they hold: %s", "; ".join(notices))
         # Leave out what MemoryMiddleware puts into the same request.
         there = contents_in("\n".join(told_in(state)))
-        return {name: [one for one in own if neutral_line(one.content) not in there] for name, own in found.items()}
+        return {
+            name: [memory for memory in own if neutral_line(memory.content) not in there] for name, own in found.items()
+        }
 
     async def before_call(self, request: ModelRequest[Any]) -> tuple[ModelRequest[Any], Update]:
         """Sends the model the messages that fit; evicted ones leave the state together with the model's answer."""
@@ -219,9 +223,9 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
                 used = self._policy.counter(shown) if shown else 0
                 update["short_term_recalled"], request = self._fitting(given, found, used)
         # A summary in the system's role goes behind the system prompt: models accept one system message.
-        summaries = [one for one in shown if isinstance(one, SystemMessage) and is_summary(one)]
-        request = with_system_text(request, [one.text for one in summaries])
-        return request.override(messages=[one for one in shown if one not in summaries]), update
+        summaries = [message for message in shown if isinstance(message, SystemMessage) and is_summary(message)]
+        request = with_system_text(request, [message.text for message in summaries])
+        return request.override(messages=[message for message in shown if message not in summaries]), update
 
     def _fitting(
         self, request: ModelRequest[Any], found: dict[str, list[MemoryStoreDocument]], used: int

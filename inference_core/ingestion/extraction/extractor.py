@@ -131,7 +131,7 @@ class Asking:
                     break
                 answer: Any = cast("dict[str, Any]", given).get("raw") if isinstance(given, dict) else given
                 usage: Any = getattr(answer, "usage_metadata", None) or {}
-                self.input_tokens += usage.get("input_tokens") or sum(text_tokens(one.text) for one in messages)
+                self.input_tokens += usage.get("input_tokens") or sum(text_tokens(message.text) for message in messages)
                 self.output_tokens += usage.get("output_tokens") or text_tokens(_text_of(answer))
                 result, problem = read(answer)
                 if not problem:
@@ -352,7 +352,7 @@ def _read_loosely(text: str, at: int) -> tuple[Any, int, bool]:
 
 def _unescaped(body: str) -> str:
     r"""``body`` of a string with its escapes resolved; a stray backslash is dropped."""
-    safe = _ESCAPE.sub(lambda one: one[0] if one[1] else '\\"' if one[0] == '"' else "", body)
+    safe = _ESCAPE.sub(lambda match: match[0] if match[1] else '\\"' if match[0] == '"' else "", body)
     return json.loads(f'"{safe}"', strict=False)
 
 
@@ -400,7 +400,7 @@ class Batch:
         )
         return cls(
             {f"m{number}": message for number, message in enumerate(said, 1)},
-            {one.name.casefold(): one for one in offered},
+            {memory.name.casefold(): memory for memory in offered},
             now,
             zone,
             before,
@@ -421,7 +421,7 @@ class Batch:
     @property
     def has_outside(self) -> bool:
         """Whether the model is shown text from outside, or what was said after it."""
-        is_offered = any(one.is_external for one in self.offered.values())
+        is_offered = any(memory.is_external for memory in self.offered.values())
         return is_offered or any_outside(self.earlier) or any_outside(self.messages.values())
 
     def said(self, sources: Sequence[ConversationMessage]) -> Said:
@@ -441,8 +441,8 @@ def request_for(batch: Batch, prompt: str, most: int) -> list[BaseMessage]:
     if batch.has_outside:
         rules = f"{PROMPTS['extraction']['outside']}\n\n{rules}"
     known = [
-        f'  <memory name="{short(one.name)}">{neutral_line(one.content, MAX_CONTENT)}</memory>'
-        for one in batch.offered.values()
+        f'  <memory name="{short(memory.name)}">{neutral_line(memory.content, MAX_CONTENT)}</memory>'
+        for memory in batch.offered.values()
     ]
     lines = [
         f"<now>{stamp(batch.now, batch.zone)}</now>",
@@ -535,7 +535,7 @@ class ModelExtractor:
         try:
             reading = await asking.answered(request, read, "memories")
         except ModelError:
-            reading = max(refused, key=lambda one: one.understood, default=ParsedAnswer())
+            reading = max(refused, key=lambda answer: answer.understood, default=ParsedAnswer())
             # Several messages are then tried one by one, for which a shorter answer will do. Nor is an incomplete
             # answer used if the model failed at the repair: it may give a complete one later.
             if not reading.understood or len(refused) < 2 or len(batch.messages) > 1:  # noqa: PLR2004 - answer, repair

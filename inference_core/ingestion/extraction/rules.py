@@ -76,9 +76,11 @@ def extract_by_rules(
     the first MAX_OFFERED are compared. If one candidate supersedes another, the older one gets an end of validity.
     ``is_marked``: text from outside was in the conversation before. Never raises; the time for a message is bounded.
     """
-    splits = not (is_marked or any_outside(messages) or any(one.is_external for one in offered))
+    splits = not (is_marked or any_outside(messages) or any(memory.is_external for memory in offered))
     found: list[tuple[Candidate, _Sentence]] = []
-    for sentence in (one for message in messages if message.is_own for one in _sentences(message, now, splits=splits)):
+    for sentence in (
+        sentence for message in messages if message.is_own for sentence in _sentences(message, now, splits=splits)
+    ):
         candidate = _instruction(sentence) or _goal(sentence) or _statement(sentence) or _introduction(sentence)
         if candidate is None:
             continue

@@ -264,7 +264,7 @@ class ExtractedMemory(_Form):
     action: Annotated[
         str,
         _or_noted(lambda value: _ACTIONS.get(folded(value)), Action.ADD.value),
-        _one_of(*(one.value for one in Action)),
+        _one_of(*(action.value for action in Action)),
     ] = Action.ADD.value
     target: Annotated[str | None, BeforeValidator(lambda value: next(texts_of(value), None))] = Field(
         default=None, description="The known memory, k1, k2 and so on, of any action but add"
@@ -315,13 +315,21 @@ class ExtractedMemory(_Form):
 
     def graph(self, is_kept: Callable[[str], bool]) -> tuple[tuple[Entity, ...], tuple[Relation, ...]]:
         """The entities and relations whose names ``is_kept`` accepts; ends of relations become entities if they fit."""
-        entities = {one.name.casefold(): Entity(one.name, one.kind) for one in self.entities if is_kept(one.name)}
-        given = [Relation(one.source, one.name, one.target) for one in self.relations]
-        relations = [one for one in given if all(map(is_kept, (one.source, one.name, one.target)))]
-        for name in [end for one in relations for end in (one.source, one.target)]:
+        entities = {
+            entity.name.casefold(): Entity(entity.name, entity.kind) for entity in self.entities if is_kept(entity.name)
+        }
+        given = [Relation(relation.source, relation.name, relation.target) for relation in self.relations]
+        relations = [
+            relation for relation in given if all(map(is_kept, (relation.source, relation.name, relation.target)))
+        ]
+        for name in [end for relation in relations for end in (relation.source, relation.target)]:
             entities.setdefault(name.casefold(), Entity(name))
         kept = dict(islice(entities.items(), MAX_ENTITIES))
-        known = [one for one in relations if {one.source.casefold(), one.target.casefold()} <= kept.keys()]
+        known = [
+            relation
+            for relation in relations
+            if {relation.source.casefold(), relation.target.casefold()} <= kept.keys()
+        ]
         return tuple(kept.values()), tuple(dict.fromkeys(known))
 
 

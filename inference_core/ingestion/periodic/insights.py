@@ -93,10 +93,10 @@ class Shown:
 
 def lowest_origin(sources: Sequence[Citable]) -> Origin:
     """The origin of a memory derived from ``sources``: that of an external source if there is one, else the agent."""
-    external = [one.origin for one in sources if one.trust is Trust.EXTERNAL]
+    external = [cited.origin for cited in sources if cited.trust is Trust.EXTERNAL]
     if not external:
         return Origin.AGENT
-    return next((one for one in external if MemorySource(origin=one).trust is Trust.EXTERNAL), Origin.TOOL)
+    return next((origin for origin in external if MemorySource(origin=origin).trust is Trust.EXTERNAL), Origin.TOOL)
 
 
 def shown_source(name: str, source: Citable, zone: tzinfo, most: int) -> Shown:
@@ -170,8 +170,8 @@ async def write_derived(
         return
     (row,) = await scope.engine.get([(record.namespace, record.id)])
     successor = record if row is None else record_of(row)  # else an earlier attempt of this job wrote it
-    ended = [one for one in replaced if one.id != successor.id]
-    supersedes = dict.fromkeys([*successor.supersedes, *(one.id for one in ended)])
+    ended = [record for record in replaced if record.id != successor.id]
+    supersedes = dict.fromkeys([*successor.supersedes, *(record.id for record in ended)])
     changes.add(replace(successor, supersedes=tuple(supersedes)))
     for one in ended:
         now = record.created_at
@@ -213,12 +213,12 @@ class Group:
     @property
     def fingerprint(self) -> str:
         """A digest of the members' ids and texts."""
-        return digest_of([[one.id, one.content] for one in self.members])
+        return digest_of([[record.id, record.content] for record in self.members])
 
 
 def groups_of(records: Sequence[MemoryRecord]) -> list[Group]:
     """The groups among ``records``; those by topic first, then by entity, then by word, each the largest first."""
-    ordered = sorted(records, key=lambda one: (one.created_at, one.id))
+    ordered = sorted(records, key=lambda record: (record.created_at, record.id))
     sharing: dict[_Key, list[MemoryRecord]] = {}
     for record in ordered:
         keys: list[_Key] = [(_TOPIC, " ".join(record.topic.casefold().split()))] if record.topic else []
@@ -232,13 +232,13 @@ def groups_of(records: Sequence[MemoryRecord]) -> list[Group]:
     most = MAX_MEMBERS if len(ordered) <= _FEW else min(MAX_MEMBERS, len(ordered) // 2)
     groups: list[Group] = []
     taken: set[str] = set()
-    for key in sorted(sharing, key=lambda one: (one[0], -len(sharing[one]), one[1])):
+    for key in sorted(sharing, key=lambda key: (key[0], -len(sharing[key]), key[1])):
         if key[0] != _TOPIC and len(sharing[key]) > most:
             continue
-        free = [one for one in sharing[key] if one.id not in taken][-MAX_MEMBERS:]
+        free = [record for record in sharing[key] if record.id not in taken][-MAX_MEMBERS:]
         if len(free) >= MIN_MEMBERS:
             groups.append(Group(key[1], free))
-            taken.update(one.id for one in free)
+            taken.update(record.id for record in free)
     return groups
 
 
@@ -296,7 +296,7 @@ class ModelInsights:
         candidates: list[Candidate] = []
         answered: dict[str, str] = {}
         for group in groups:
-            sources = [Citable.of_memory(one) for one in group.members]
+            sources = [Citable.of_memory(record) for record in group.members]
             lines = [shown_source(f"k{at}", source, zone, MAX_CONTENT) for at, source in enumerate(sources, 1)]
             request = request_for(lines, "memories", instructions, now, zone)
             try:
@@ -312,7 +312,7 @@ class ModelInsights:
                     memory_type=MemoryType.GENERAL,
                     topic=group.name,
                     origin=lowest_origin(sources),  # of all that the model read, not only of what it cites
-                    cites=tuple(one.memory_id or "" for one in cited),
+                    cites=tuple(citable.memory_id or "" for citable in cited),
                 )
                 candidates.append(candidate)
         return asking.extraction(candidates, notes={"answered": answered})
@@ -344,7 +344,9 @@ class Beliefs:
     def orphans(self) -> list[MemoryRecord]:
         """Higher-level memories of which a source no longer holds or says something else; pinned ones never are."""
         return [
-            one for one in self.insights if not one.pinned and self.said_by(one.cites) != one.extra_metadata.get(_SAID)
+            record
+            for record in self.insights
+            if not record.pinned and self.said_by(record.cites) != record.extra_metadata.get(_SAID)
         ]
 
     @property
@@ -385,7 +387,7 @@ class InsightWork:
             if not said:
                 changes.problems.append("A memory that was cited does not hold any more")
                 continue
-            group = [one for one in found.insights if one.extra_metadata.get(_GROUP) == candidate.topic]
+            group = [record for record in found.insights if record.extra_metadata.get(_GROUP) == candidate.topic]
             source = MemorySource(origin=candidate.origin, tool=INSIGHT)
             metadata = {CITES: list(candidate.cites), _GROUP: candidate.topic, _SAID: said}
             try:
@@ -393,13 +395,13 @@ class InsightWork:
                 record = derived_record(scope, claim, MemoryType.GENERAL, content, source, metadata)
                 # If another job drew the same from the same unchanged sources, it is not written again.
                 is_known = any(
-                    one.content == content
-                    and one.extra_metadata.get(_SAID) == said
-                    and one.extra_metadata.get(JOB) != claim.job_id
-                    for one in group
+                    record.content == content
+                    and record.extra_metadata.get(_SAID) == said
+                    and record.extra_metadata.get(JOB) != claim.job_id
+                    for record in group
                 )
                 if not is_known:
-                    await write_derived(scope, changes, record, [one for one in group if not one.pinned])
+                    await write_derived(scope, changes, record, [record for record in group if not record.pinned])
             except InvalidMemory as error:
                 changes.problems.append(mended(str(error)))
         now = scope.clock.now()
@@ -434,14 +436,14 @@ async def beliefs(scope: MemoryScope, user_id: UserId) -> Beliefs:
     scopes = scope.namespaces.read_scopes(user_id, MemoryCategory.SEMANTIC)
     now = scope.clock.now()
     records = [record_of(row) for row in await newest(scope, scopes, None, MAX_MEMORIES, now)]
-    insights = [one for one in records if one.source.tool == INSIGHT]
-    missing = {key for one in insights for key in one.cites} - {one.id for one in records}
+    insights = [record for record in records if record.source.tool == INSIGHT]
+    missing = {key for one in insights for key in one.cites} - {record.id for record in records}
     older = await scope.engine.get([(scopes[0], key) for key in sorted(missing)])
     records += [record_of(row) for row in older if row and why_invalid(row.value, now) is None]
-    return Beliefs({one.id: one for one in records if one.source.tool != INSIGHT}, insights)
+    return Beliefs({record.id: record for record in records if record.source.tool != INSIGHT}, insights)
 
 
 def changed_groups(found: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
     """The groups that no model has answered for in their present state, or whose higher-level memory ends."""
-    ended = {one.extra_metadata.get(_GROUP) for one in found.orphans}
-    return [one for one in found.groups if answered.get(one.name) != one.fingerprint or one.name in ended]
+    ended = {record.extra_metadata.get(_GROUP) for record in found.orphans}
+    return [group for group in found.groups if answered.get(group.name) != group.fingerprint or group.name in ended]

@@ -123,13 +123,13 @@ class SessionWork:
         changes = MemoryChanges(claim.job_id)
         records = await session_records(scope, claim.partition.user_id, _session(claim))
         earlier = sorted(
-            (one for one in records if is_summary(one) and one.extra_metadata.get(JOB) != claim.job_id),
+            (record for record in records if is_summary(record) and record.extra_metadata.get(JOB) != claim.job_id),
             key=generation_of,
         )
         for candidate in extraction.candidates:
             try:
                 record = _record(scope, claim, candidate, extraction, earlier[-1] if earlier else None)
-                await write_derived(scope, changes, record, [one for one in earlier if not one.pinned])
+                await write_derived(scope, changes, record, [record for record in earlier if not record.pinned])
             except InvalidMemory as error:
                 changes.problems.append(mended(str(error)))
         return changes
@@ -138,12 +138,12 @@ class SessionWork:
         """The writes that complete the work and remove the messages that were kept for it. Raises StoreError."""
         del scope, extraction
         said = await self._said(claim)
-        gone = [Remove(namespace=claim.partition.said, key=one.key, expected=one.version) for one in said]
+        gone = [Remove(namespace=claim.partition.said, key=message.key, expected=message.version) for message in said]
         return [*self._outbox.completion_writes(claim), *gone]
 
     async def _said(self, claim: Claim) -> list[Waiting]:
         found = await all_said(self._outbox, claim.partition)
-        return [one for one in found if one.message.session_id == session_name(_session(claim))]
+        return [message for message in found if message.message.session_id == session_name(_session(claim))]
 
 
 def _session(claim: Claim) -> str:
@@ -163,7 +163,7 @@ def _record(
         GENERATION: 1 + (generation_of(earlier) if earlier else 0),
         READ_TO: extraction.notes.get(READ_TO),
         CITES: list(dict.fromkeys(cited))[:MAX_CITED],
-        "participants": [mended(one.name) for one in candidate.entities],
+        "participants": [mended(entity.name) for entity in candidate.entities],
         "until": candidate.valid_to and candidate.valid_to.isoformat(),
     }
     metadata = {name: value for name, value in metadata.items() if value}
@@ -191,14 +191,14 @@ async def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str
     for record in await all_of(scope.engine, scope.namespaces.read_scopes(user_id)):
         if record.session_id and why_invalid(record.to_value(), now) is None:
             by_session.setdefault(record.session_id, ([], []))[0].append(record)
-    for one in await all_said(outbox, Partition.of(user_id, scope.namespaces)):
-        by_session.setdefault(one.message.session_id or "", ([], []))[1].append(one)
+    for message in await all_said(outbox, Partition.of(user_id, scope.namespaces)):
+        by_session.setdefault(message.message.session_id or "", ([], []))[1].append(message)
     found = [
-        UnsummarizedSession(name, content.new_count, max(one.at for one in content.sources))
+        UnsummarizedSession(name, content.new_count, max(cited.at for cited in content.sources))
         for name, (records, said) in by_session.items()
         if (content := content_of(records, said, now)).new_count
     ]
-    return sorted(found, key=lambda one: (one.last, one.session_id))
+    return sorted(found, key=lambda session: (session.last, session.session_id))
 
 
 async def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> list[MemoryRecord]:
@@ -228,8 +228,8 @@ def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: da
     earlier = max(filter(is_summary, records), key=generation_of, default=None)
     others = [record for record in records if not is_summary(record)]
     last = None if earlier is None else moment_field(earlier.extra_metadata, READ_TO)
-    message_ids = {one.message.id for one in said if one.message.id}
-    texts = {one.message.text for one in said}
+    message_ids = {message.message.id for message in said if message.message.id}
+    texts = {message.message.text for message in said}
     fresh = [
         record
         for record in others
@@ -239,11 +239,11 @@ def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: da
     ]
     sources = [
         # An event is dated when it happened, another memory when it was stored.
-        Citable.of_memory(one, None if one.memory_type is MemoryType.INTERACTION else one.created_at)
-        for one in fresh
+        Citable.of_memory(record, None if record.memory_type is MemoryType.INTERACTION else record.created_at)
+        for record in fresh
     ]
-    sources += [Citable.of_message(one.message, one.message.at or now) for one in said]
-    sources.sort(key=lambda one: one.at)
+    sources += [Citable.of_message(message.message, message.message.at or now) for message in said]
+    sources.sort(key=lambda cited: cited.at)
     if earlier is not None:
         sources.insert(0, replace(Citable.of_memory(earlier), memory_id=None))
     return SessionContent(sources, earlier, max((record.created_at for record in others), default=last))
@@ -251,7 +251,7 @@ def content_of(records: Sequence[MemoryRecord], said: Sequence[Waiting], now: da
 
 def candidate_of(content: SessionContent, summary: SummaryDraft) -> Candidate:
     """``summary`` as a candidate: ``valid_from`` and ``valid_to`` say when it happened."""
-    first, last = min(one.at for one in content.sources), max(one.at for one in content.sources)
+    first, last = min(cited.at for cited in content.sources), max(one.at for one in content.sources)
 
     def within(moment: datetime | None, otherwise: datetime) -> datetime:
         return moment if moment and first <= moment <= last else otherwise
@@ -261,8 +261,8 @@ def candidate_of(content: SessionContent, summary: SummaryDraft) -> Candidate:
         memory_type=MemoryType.SESSION_SUMMARY,
         topic=summary.title,
         entities=tuple(Entity(name, "person") for name in summary.participants),
-        message_ids=_first(one.message_id for one in summary.cited),
-        cites=_first(one.memory_id for one in summary.cited),
+        message_ids=_first(cited.message_id for cited in summary.cited),
+        cites=_first(cited.memory_id for cited in summary.cited),
         origin=lowest_origin(content.sources),
         valid_from=within(summary.start, first),
         valid_to=within(summary.end, last),
@@ -270,7 +270,7 @@ def candidate_of(content: SessionContent, summary: SummaryDraft) -> Candidate:
 
 
 def _first(ids: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for one in ids if one))[:MAX_CITED]
+    return tuple(dict.fromkeys(id_ for id_ in ids if id_))[:MAX_CITED]
 
 
 MAX_SUMMARY: Final = 2_000
@@ -323,7 +323,7 @@ def read_summary(lines: Sequence[Shown], now: datetime, zone: tzinfo, answer: An
         title = None
     given = (name[:MAX_LABEL] for name in islice(texts_of(entry.get("participants")), MAX_PARTICIPANTS))
     names = dict.fromkeys(" ".join(mended(name).split()) for name in given)
-    evidence = "\n".join(one.line for one in lines).casefold()  # participants must be named in the sources
+    evidence = "\n".join(shown.line for shown in lines).casefold()  # participants must be named in the sources
     draft = SummaryDraft(
         text=text,
         title=title,

@@ -65,9 +65,9 @@ class PeriodicWork:
         session, zone = claim.batch[0].message.session_id, claim.batch[0].zone
         now = scope.clock.now()
         if self.summarizer and session and session != NO_THREAD:
-            for at, one in enumerate(claim.batch):
-                message = replace(one.message, at=one.message.at or now)
-                writes.append(replace(one, message=message).put(claim.partition.said, now + at * _TICK))
+            for at, waiting in enumerate(claim.batch):
+                message = replace(waiting.message, at=waiting.message.at or now)
+                writes.append(replace(waiting, message=message).put(claim.partition.said, now + at * _TICK))
             due = now + timedelta(seconds=self.quiet_s)
             writes += await outbox.schedule_writes(*session_work(claim.partition, session), due, zone, puts_off=True)
         if self.insights:

@@ -167,48 +167,49 @@ async def build_structured_context(call: Caller, request: Request, body: _Questi
     items = (await airi.everything.build(call.user, _asked(body.message), max_tokens=_MOST_TOKENS)).items
 
     def of(source: str) -> list[ContextItem]:
-        return [one for one in items if one.source == source]
+        return [item for item in items if item.source == source]
 
-    def is_short(one: ContextItem) -> bool:
-        return one.record is not None and one.record.category is MemoryCategory.EPISODIC
+    def is_short(item: ContextItem) -> bool:
+        return item.record is not None and item.record.category is MemoryCategory.EPISODIC
 
     return {
         "workingMemory": {
-            "recentMessages": [{"content": one.text, "created_at": _at(one)} for one in of("messages")],
+            "recentMessages": [{"content": item.text, "created_at": _at(item)} for item in of("messages")],
             "recentCompletions": [
-                {"response": one.text, "task": "chat", "created_at": _at(one)} for one in of("completions")
+                {"response": item.text, "task": "chat", "created_at": _at(item)} for item in of("completions")
             ],
         },
         "semanticMemory": {
-            "shortTerm": [_fragment(one) for one in of("memories") if is_short(one)],
-            "longTerm": [_fragment(one) for one in of("memories") if not is_short(one)],
+            "shortTerm": [_fragment(item) for item in of("memories") if is_short(item)],
+            "longTerm": [_fragment(item) for item in of("memories") if not is_short(item)],
             "consolidatedMemories": [
-                {"content": one.text, "summary_type": one.kind, "created_at": _at(one)} for one in of("consolidated")
+                {"content": item.text, "summary_type": item.kind, "created_at": _at(item)}
+                for item in of("consolidated")
             ],
             "associatedMemories": [
-                {"content": one.text, "association_type": "shared", "strength": one.score, "created_at": _at(one)}
-                for one in of("associated")
+                {"content": item.text, "association_type": "shared", "strength": item.score, "created_at": _at(item)}
+                for item in of("associated")
             ],
         },
         "structuredKnowledge": {
             "entities": [
-                {"name": one.id, "entity_type": one.kind or "", "description": one.text, "metadata": {}}
-                for one in of("entities")
+                {"name": item.id, "entity_type": item.kind or "", "description": item.text, "metadata": {}}
+                for item in of("entities")
             ]
         },
         "goalContext": {
             "longTermGoals": [
                 {
-                    "title": one.text,
-                    "description": one.text,
-                    "priority": _tenths(one),
+                    "title": item.text,
+                    "description": item.text,
+                    "priority": _tenths(item),
                     "progress": 0,
                     "status": "active",
                 }
-                for one in of("goals")
+                for item in of("goals")
             ],
             "shortTermIdeas": [
-                {"content": one.text, "excitement": _tenths(one), "status": "new"} for one in of("ideas")
+                {"content": item.text, "excitement": _tenths(item), "status": "new"} for item in of("ideas")
             ],
         },
     }
@@ -224,21 +225,23 @@ async def get_conversations(
     """The newest messages that are kept, the oldest first, and where the page before begins."""
     kept = Partition.of(call.user, call.scope.namespaces).kept
     rows = await arun(call.scope.engine.page([kept], limit=MAX_KEPT), call.timeout)
-    messages = [one for one in (Waiting.of(row).message for row in rows) if modelName in (None, one.session_id)]
-    dated = [(_milliseconds(one.at), one) for one in messages if one.at is not None]
+    messages = [
+        message for message in (Waiting.of(row).message for row in rows) if modelName in (None, message.session_id)
+    ]
+    dated = [(_milliseconds(message.at), message) for message in messages if message.at is not None]
     matching = sorted((one for one in dated if before is None or one[0] < before), key=itemgetter(0), reverse=True)
     # The next page ends before the first millisecond of this one, so all messages of that millisecond are on this one.
     first = matching[:limit][-1][0] if matching else None
     told = [
         {
-            "id": one.id,
-            "content": one.text,
+            "id": message.id,
+            "content": message.text,
             "platform": "",
             "created_at": at,
-            "type": one.role.value,
-            "model_name": None if one.session_id == NO_THREAD else one.session_id,
+            "type": message.role.value,
+            "model_name": None if message.session_id == NO_THREAD else message.session_id,
         }
-        for at, one in reversed(matching)
+        for at, message in reversed(matching)
         if first is not None and at >= first
     ]
     return {"messages": told, "hasMore": len(matching) > len(told), "nextCursor": first, "modelName": modelName}
@@ -322,24 +325,24 @@ def _asked(message: str | None) -> str:
     return message
 
 
-def _fragment(one: ContextItem) -> dict[str, Any]:
+def _fragment(item: ContextItem) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "content": one.text,
-        "memory_type": one.kind,
-        "category": one.record.category.value if one.record else "",
-        "importance": _tenths(one),
+        "id": item.id,
+        "content": item.text,
+        "memory_type": item.kind,
+        "category": item.record.category.value if item.record else "",
+        "importance": _tenths(item),
         "emotional_impact": 0,
-        "created_at": _at(one),
+        "created_at": _at(item),
     }
 
 
-def _tenths(one: ContextItem) -> int:
-    return round(10 * one.record.importance) if one.record else 5
+def _tenths(item: ContextItem) -> int:
+    return round(10 * item.record.importance) if item.record else 5
 
 
-def _at(one: ContextItem) -> int | None:
-    return one.happened_at and _milliseconds(one.happened_at)
+def _at(item: ContextItem) -> int | None:
+    return item.happened_at and _milliseconds(item.happened_at)
 
 
 def _milliseconds(moment: datetime) -> int:
@@ -358,6 +361,6 @@ def _error(scope: Scope, told: Problem) -> JSONResponse | None:
     if told.status == _UNAUTHENTICATED:
         error = "Invalid API key" if has_key else "API key required"
         return JSONResponse({"error": error}, _FORBIDDEN if has_key else _UNAUTHENTICATED)
-    faults = "; ".join(f"{one.location}: {one.message}" for one in told.errors or ())
+    faults = "; ".join(f"{error.location}: {error.message}" for error in told.errors or ())
     details, error = faults or told.detail, told.detail or told.title
     return JSONResponse({"error": error, **({"details": details} if details != error else {})}, told.status)

@@ -241,7 +241,7 @@ class Jobs:
         try:
             async with self._turns.setdefault(user, asyncio.Lock()):  # else requests at once would not count
                 if request_key is None or not (known := await self.get(user, name)):
-                    kept = [one for one in await self.all_of(user) if not one.is_over or one.kind == "export"]
+                    kept = [job for job in await self.all_of(user) if not job.is_over or job.kind == "export"]
                     if len(kept) >= MOST and kind != "erase":
                         why = f"There are {len(kept)} unfinished jobs and exports of the last day; {MOST} are allowed"
                         raise Refusal(429, "too-many-jobs", why)
@@ -272,8 +272,8 @@ class Jobs:
     async def lines(self, user: str, job: StoredJob) -> AsyncIterator[str]:
         """A job's output, as JSON Lines. Raises InvalidInput where a portion of it is gone, StoreError."""
         for number in range(job.portions):
-            for one in (await arun(self.portions.get(user, job.id, number)))["lines"]:
-                yield json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n"
+            for line in (await arun(self.portions.get(user, job.id, number)))["lines"]:
+                yield json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n"
 
     async def take_up(self) -> None:
         """Takes over jobs whose server has ended: looks for them every minute, until it is cancelled."""
@@ -394,7 +394,7 @@ class Jobs:
         async def copied() -> tuple[MemoryPage[MemoryStoreDocument], int]:
             fence = await self.portions.fence(user, job)
             page, total = await list_memories(scope, user, limit=PORTION, after=after)
-            lines = [Memory.of(one).model_dump(mode="json") for one in page]
+            lines = [Memory.of(memory).model_dump(mode="json") for memory in page]
             await self.portions.put(user, job.id, number, {"lines": lines}, fence)
             return page, total
 
@@ -419,13 +419,13 @@ class Jobs:
             if "given" in portion:  # else it was done before a server ended
                 given = list(map(NewMemory.model_validate, portion["given"]))
                 results = asyncio.run(save_each(replace(scope, beside=tuple(fence)), user, given, None))
-                portion = {"lines": [one.model_dump(mode="json", exclude_none=True) for one in results]}
+                portion = {"lines": [saved.model_dump(mode="json", exclude_none=True) for saved in results]}
                 await self.portions.put(user, job.id, number, portion, fence)
             return portion.get("lines", [])
 
         for number in range(job.portions):
             lines = run(retried(partial(saved, number)))
-            done, stored = done + len(lines), stored + sum("id" in one for one in lines)
+            done, stored = done + len(lines), stored + sum("id" in line for line in lines)
             job.advance(done, job.total)
         return {"stored": stored, "refused": done - stored}
 

@@ -420,7 +420,7 @@ async def get_why(call: Caller, memory_id: MemoryId, cursor: Cursor = None, limi
         memory=found.memory and Memory.of(found.memory),
         removed=found.removed and wire.Forgotten.of(found.removed),
         earlier=memories_of(found.earlier),
-        receipts=[one.to_value() | {"id": one.id} for one in found.receipts],
+        receipts=[receipt.to_value() | {"id": receipt.id} for receipt in found.receipts],
         next_cursor=found.receipts.next_cursor,
     )
 
@@ -431,7 +431,9 @@ async def get_receipts(
 ) -> wire.Receipts:
     """What model calls were given, the newest first: ids, ranks and scores, not the texts."""
     page = await call.run(list_receipts, thread_id=thread_id, limit=limit, after=cursor)
-    return wire.Receipts(receipts=[one.to_value() | {"id": one.id} for one in page], next_cursor=page.next_cursor)
+    return wire.Receipts(
+        receipts=[receipt.to_value() | {"id": receipt.id} for receipt in page], next_cursor=page.next_cursor
+    )
 
 
 @route("POST", "/v1/context", Permission.READ)
@@ -477,8 +479,8 @@ async def export_memories(call: Caller) -> StreamingResponse:
     async def lines() -> AsyncIterator[str]:
         found, written = page, 0
         while True:
-            for one in found:
-                yield Memory.of(one).model_dump_json() + "\n"
+            for memory in found:
+                yield Memory.of(memory).model_dump_json() + "\n"
             written += len(found)
             if found.next_cursor is None:
                 break
@@ -518,7 +520,7 @@ async def restore_memory(call: Caller, memory_id: MemoryId) -> Memory:
 async def list_pending(call: Caller, session_id: str | None = None) -> wire.PendingList:
     """What agents want to remember, and only the user may approve."""
     return wire.PendingList(
-        pending=[wire.Pending.of(one) for one in await call.run(review.list_pending, session_id=session_id)]
+        pending=[wire.Pending.of(pending) for pending in await call.run(review.list_pending, session_id=session_id)]
     )
 
 
@@ -557,7 +559,7 @@ async def begin_forgetting(call: Caller, to: Submission, body: wire.ForgettingRe
 async def begin_saving(call: Caller, to: Submission, body: wire.ManyMemories) -> wire.Job:
     """Begins to save up to 10,000 memories; GET /v1/jobs/{job_id}/result says what became of each, in their order."""
     try:
-        given = [one.model_dump(mode="json", exclude_unset=True) for one in body.memories]
+        given = [memory.model_dump(mode="json", exclude_unset=True) for memory in body.memories]
     except ValueError as error:  # depth is the one limit that pydantic checks here; the job checks all others
         raise InvalidMemory("extra_metadata is nested too deeply") from error
     await asyncio.to_thread(call.scope.engine.guard.refuse, given)
@@ -666,7 +668,7 @@ async def get_queue(service: Service) -> wire.Queue:
 async def get_dead_letters(service: Service) -> wire.DeadLetters:
     """The messages that no memories could be made of, and why."""
     found = await arun(queue.dead_letters(service.scope.engine), service.timeout)
-    return wire.DeadLetters(dead=[wire.DeadLetter.of(one) for one in found])
+    return wire.DeadLetters(dead=[wire.DeadLetter.of(message) for message in found])
 
 
 @route("POST", "/v1/admin/dead-letters/retry", Permission.ADMIN)

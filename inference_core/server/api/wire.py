@@ -184,9 +184,14 @@ class Forgotten(BaseModel):
     until: datetime | None
 
     @classmethod
-    def of(cls, one: ForgottenMemory) -> Forgotten:
+    def of(cls, memory: ForgottenMemory) -> Forgotten:
         """The memory for a response."""
-        return cls(memory=Memory.of(one.document), forgotten_at=one.forgotten_at, reason=one.reason, until=one.until)
+        return cls(
+            memory=Memory.of(memory.document),
+            forgotten_at=memory.forgotten_at,
+            reason=memory.reason,
+            until=memory.until,
+        )
 
 
 class ForgottenList(BaseModel):
@@ -294,7 +299,9 @@ class Forgetting(BaseModel):
     def of(cls, report: ForgettingReport) -> Forgetting:
         """The report for a response."""
         return cls(
-            forgotten=[Leaving(id=one.record.id, reason=one.reason.value) for one in report.forgotten],
+            forgotten=[
+                Leaving(id=candidate.record.id, reason=candidate.reason.value) for candidate in report.forgotten
+            ],
             kept=report.kept,
             erased=report.erased,
             remaining=report.remaining,
@@ -311,14 +318,14 @@ class Pending(BaseModel):
     ends: list[Memory]
 
     @classmethod
-    def of(cls, one: PendingMemory) -> Pending:
+    def of(cls, pending: PendingMemory) -> Pending:
         """The memory for a response."""
         return cls(
-            memory=Memory.of(one.document),
-            proposed_at=one.proposed_at,
-            expires_at=one.expires_at,
-            why=one.why,
-            ends=memories_of(one.ends),
+            memory=Memory.of(pending.document),
+            proposed_at=pending.proposed_at,
+            expires_at=pending.expires_at,
+            why=pending.why,
+            ends=memories_of(pending.ends),
         )
 
 
@@ -375,9 +382,15 @@ class DeadLetter(BaseModel):
     tries: int
 
     @classmethod
-    def of(cls, one: queue.DeadMessage) -> DeadLetter:
+    def of(cls, message: queue.DeadMessage) -> DeadLetter:
         """The message for a response."""
-        return cls(key=one.key, user_id=one.partition.user_id, text=one.text, reason=one.reason, tries=one.tries)
+        return cls(
+            key=message.key,
+            user_id=message.partition.user_id,
+            text=message.text,
+            reason=message.reason,
+            tries=message.tries,
+        )
 
 
 class DeadLetters(BaseModel):

@@ -97,7 +97,9 @@ class ApiKey:
         return cls(
             id=row.key,
             user=text_field(row.value, "user"),
-            permissions=tuple(one for one in Permission if one.value in texts_field(row.value, "permissions")),
+            permissions=tuple(
+                permission for permission in Permission if permission.value in texts_field(row.value, "permissions")
+            ),
             created_at=row.created_at,
             expires_at=moment_field(row.value, "expires_at"),
             digest=text_field(row.value, "digest") or "",
@@ -108,7 +110,7 @@ class ApiKey:
         return {
             "id": self.id,
             "user": self.user,
-            "permissions": [one.value for one in self.permissions],
+            "permissions": [permission.value for permission in self.permissions],
             "created_at": self.created_at.isoformat(),
             "expires_at": self.expires_at and self.expires_at.isoformat(),
         }
@@ -128,7 +130,7 @@ async def create_key(
     elif Permission.ACT_AS not in permissions:
         raise InvalidInput("A key belongs to a user, or may act for users that its requests name: give one of them")
     if not permissions:
-        raise InvalidInput(f"A key needs permissions: {', '.join(one.value for one in Permission)}")
+        raise InvalidInput(f"A key needs permissions: {', '.join(permission.value for permission in Permission)}")
     if days is not None and not 0 < days <= _MAX_DAYS:
         raise InvalidInput(f"days must be more than 0 and at most {_MAX_DAYS:g}, not {days}")
     now, key_id, secret = clock.now(), token_hex(4), token_urlsafe(32)
@@ -136,7 +138,7 @@ async def create_key(
     made = ApiKey(
         id=key_id,
         user=user,
-        permissions=tuple(one for one in Permission if one in permissions),
+        permissions=tuple(permission for permission in Permission if permission in permissions),
         created_at=now,
         expires_at=None if days is None else now + timedelta(days=days),
         digest=_digest(pepper, secret),
@@ -326,7 +328,7 @@ class TokenCheck:
             return None
         names = cast("list[object]", names)
         ours = {str(name).removeprefix(SCOPE_PREFIX) for name in names if str(name).startswith(SCOPE_PREFIX)}
-        permissions = frozenset(one for one in Permission if one.value in ours) if ours else _USUAL
+        permissions = frozenset(permission for permission in Permission if permission.value in ours) if ours else _USUAL
         return Principal(user, permissions, "token")
 
     async def _key(self, name: str) -> jwt.PyJWK | None:

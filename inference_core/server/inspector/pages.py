@@ -140,12 +140,12 @@ async def users(look: Looking, user: str = "", after: str | None = None) -> dict
 async def timeline(look: Looking, type: str = "", source: str = "", after: str | None = None) -> dict[str, Any]:  # noqa: A002 - the address says type
     """The memories by day, the newest first, of a type and source if given."""
     found = await look.run(memories.browse, memory_type=type or None, origin=source or None, limit=_PAGE, after=after)
-    shown = [brief(look, one) for one in found]
+    shown = [brief(look, memory) for memory in found]
     days = [{"day": day, "memories": list(own)} for day, own in groupby(shown, lambda one: one["created_at"][:10])]
     return {
         "days": days,
         "types": await look.run(memories.count_types),
-        "sources": [one.value for one in Origin],
+        "sources": [origin.value for origin in Origin],
         "type": type,
         "source": source,
         "now": now_of(look),
@@ -162,15 +162,15 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
     found = await look.run(recall, data["q"], _HITS, type or None, explain=True)
     hits = [
         {
-            "memory": brief(look, one),
-            "score": one.score,
-            "relevance": one.relevance,
-            "shares": one.explanation or {},
-            "links": [{"through": link.entity, "memory": link.memory_id} for link in one.links[:5]],
+            "memory": brief(look, memory),
+            "score": memory.score,
+            "relevance": memory.relevance,
+            "shares": memory.explanation or {},
+            "links": [{"through": link.entity, "memory": link.memory_id} for link in memory.links[:5]],
         }
-        for one in found
+        for memory in found
     ]
-    left_out = [{"memory": brief(look, one), "reason": reason} for one, reason in found.left_out[:_HITS]]
+    left_out = [{"memory": brief(look, memory), "reason": reason} for memory, reason in found.left_out[:_HITS]]
     return data | {"hits": hits, "left_out": left_out, "more": max(len(found.left_out) - _HITS, 0)}
 
 
@@ -189,11 +189,11 @@ async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, 
         "removed": found.removed
         and {"at": in_zone(found.removed.forgotten_at, look.scope.zone).isoformat(), "reason": found.removed.reason},
         "versions": _versions(look, found, around, edges),
-        "nodes": [brief(look, one, 120) for one in around.values()],
+        "nodes": [brief(look, memory, 120) for memory in around.values()],
         "edges": edges,
         "told": [
-            _line_of(look, one, id) | {"id": one.id, "thread": one.thread_id, "model": one.model}
-            for one in found.receipts
+            _line_of(look, receipt, id) | {"id": receipt.id, "thread": receipt.thread_id, "model": receipt.model}
+            for receipt in found.receipts
         ],
         "next_cursor": found.receipts.next_cursor,
     }
@@ -206,24 +206,24 @@ async def _around(
     known, edges = {document.id: document}, dict[tuple[str, str, str], dict[str, str]]()
     frontier = [document]
     while frontier and len(known) < _NODES:
-        for one in frontier:
-            after = text_field(one.value, "superseded_by")
-            pairs = [(after, one.id, "replaces")] if after else []
-            pairs += [(one.id, old, "replaces") for old in neighbours_of(one.value) if old != after]
-            pairs += [(one.id, cited, "cites") for cited in texts_field(one.metadata, CITES)[:_NODES]]
+        for memory in frontier:
+            after = text_field(memory.value, "superseded_by")
+            pairs = [(after, memory.id, "replaces")] if after else []
+            pairs += [(memory.id, old, "replaces") for old in neighbours_of(memory.value) if old != after]
+            pairs += [(memory.id, cited, "cites") for cited in texts_field(memory.metadata, CITES)[:_NODES]]
             edges |= {pair: {"from": pair[0], "to": pair[1], "kind": pair[2], "label": ""} for pair in pairs}
         ids = [name for pair in edges for name in pair[:2] if name not in known]
         fresh = await look.run(memories.get_many, ids[: _NODES - len(known)])
         known |= fresh
         frontier = list(fresh.values())
     alike = await look.run(recall, document.content[:500], _HITS, links=True, ignore_session=True)
-    for one in alike:
-        for link in one.links:
-            if link.memory_id in known and one.id != link.memory_id and (one.id in known or len(known) < _NODES):
-                known.setdefault(one.id, one)
-                pair = (one.id, link.memory_id, "shares")
+    for memory in alike:
+        for link in memory.links:
+            if link.memory_id in known and memory.id != link.memory_id and (memory.id in known or len(known) < _NODES):
+                known.setdefault(memory.id, memory)
+                pair = (memory.id, link.memory_id, "shares")
                 edges[pair] = {"from": pair[0], "to": pair[1], "kind": "shares", "label": cut(link.entity, 40)}
-    return known, [one for one in edges.values() if one["from"] in known and one["to"] in known][: 4 * _NODES]
+    return known, [edge for edge in edges.values() if edge["from"] in known and edge["to"] in known][: 4 * _NODES]
 
 
 def _versions(
@@ -232,14 +232,14 @@ def _versions(
     """What the memory said before, what it replaced and what replaced it, the newest first, with the words changed."""
     chain = {found.memory.id} if found.memory else set[str]()
     for _ in edges:  # each pass adds the next memories of the chain
-        linked = {name for one in edges if one["kind"] == "replaces" for name in (one["from"], one["to"])
-                  if {one["from"], one["to"]} & chain}  # fmt: skip
+        linked = {name for edge in edges if edge["kind"] == "replaces" for name in (edge["from"], edge["to"])
+                  if {edge["from"], edge["to"]} & chain}  # fmt: skip
         if linked <= chain:
             break
         chain |= linked
     latest = [] if found.memory or not found.removed else [found.removed.document]
     texts = [*found.earlier, *latest, *(around[name] for name in chain if name in around)]
-    shown = [brief(look, one) for one in texts]
+    shown = [brief(look, memory) for memory in texts]
     order = sorted(
         range(len(texts)), key=lambda at: (shown[at]["valid_from"] or shown[at]["created_at"], texts[at].version)
     )
@@ -260,17 +260,17 @@ async def receipts(look: Looking, thread: str = "", after: str | None = None) ->
     found = await look.run(list_receipts, thread_id=thread or None, limit=_PAGE, after=after)
     shown = [
         {
-            "id": one.id,
-            "at": in_zone(one.at, look.scope.zone).isoformat(),
-            "thread": one.thread_id,
-            "model": one.model,
-            "agent": one.agent_name,
-            "status": one.status,
-            "tokens": one.tokens,
-            "told": len(one.lines),
-            "dropped": len(one.dropped),
+            "id": receipt.id,
+            "at": in_zone(receipt.at, look.scope.zone).isoformat(),
+            "thread": receipt.thread_id,
+            "model": receipt.model,
+            "agent": receipt.agent_name,
+            "status": receipt.status,
+            "tokens": receipt.tokens,
+            "told": len(receipt.lines),
+            "dropped": len(receipt.dropped),
         }
-        for one in found
+        for receipt in found
     ]
     return {"receipts": shown, "thread": thread, "next_cursor": found.next_cursor}
 
@@ -283,7 +283,7 @@ async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002 - the
         raise Refusal(404, "no-such-receipt", "There is no such receipt; receipts are kept for some days")
     rebuilt = await look.run(rebuild_receipt, found)
     lines, dropped = found.lines[:_PAGE], found.dropped[:_PAGE]
-    there = await look.run(memories.get_many, [*(one.id for one in lines), *(one.id for one in dropped)])
+    there = await look.run(memories.get_many, [*(line.id for line in lines), *(drop.id for drop in dropped)])
 
     def said(memory_id: str) -> str | None:
         return cut(there[memory_id].content, 160) if memory_id in there else None
@@ -298,19 +298,21 @@ async def receipt(look: Looking, id: str) -> dict[str, Any]:  # noqa: A002 - the
         "profile": cut(rebuilt.profile, _LONG),
         "block": cut(rebuilt.block, _LONG),
         "lines": [
-            _line_of(look, found, one.id)
-            | {"id": one.id, "content": said(one.id), "shares": dict(one.signals), "doubts": list(one.doubts)}
-            for one in lines
+            _line_of(look, found, line.id)
+            | {"id": line.id, "content": said(line.id), "shares": dict(line.signals), "doubts": list(line.doubts)}
+            for line in lines
         ],
-        "dropped": [{"id": one.id, "content": said(one.id), "reason": one.reason, "by": one.by} for one in dropped],
+        "dropped": [
+            {"id": drop.id, "content": said(drop.id), "reason": drop.reason, "by": drop.by} for drop in dropped
+        ],
     }
 
 
-def _line_of(look: Look, one: Receipt, memory_id: str) -> dict[str, Any]:
+def _line_of(look: Look, receipt: Receipt, memory_id: str) -> dict[str, Any]:
     """The time of a prompt, and the place, rank and score that a memory had in it; None each if it was not there."""
-    line = one.line_of(memory_id)
+    line = receipt.line_of(memory_id)
     return {
-        "at": in_zone(one.at, look.scope.zone).isoformat(),
+        "at": in_zone(receipt.at, look.scope.zone).isoformat(),
         "place": line and line.place.value,
         "rank": line and line.rank,
         "score": line and line.score,
@@ -323,17 +325,17 @@ async def review(look: Looking) -> dict[str, Any]:
     """What waits for the user's confirmation. Each text is whole, as whoever approves it approves all of it."""
     found = await look.run(list_pending)
     shown, room = list[dict[str, Any]](), _LONG
-    for one in found[:_HITS]:
-        ends = [brief(look, each) for each in one.ends]
-        room -= len(one.document.content) + sum(len(each["content"]) for each in ends)
+    for pending in found[:_HITS]:
+        ends = [brief(look, each) for each in pending.ends]
+        room -= len(pending.document.content) + sum(len(each["content"]) for each in ends)
         if shown and room < 0:
             break
         shown.append(
             {
-                "memory": brief(look, one.document) | {"content": one.document.content},
-                "why": one.why,
-                "proposed_at": in_zone(one.proposed_at, look.scope.zone).isoformat(),
-                "expires_at": in_zone(one.expires_at, look.scope.zone).isoformat(),
+                "memory": brief(look, pending.document) | {"content": pending.document.content},
+                "why": pending.why,
+                "proposed_at": in_zone(pending.proposed_at, look.scope.zone).isoformat(),
+                "expires_at": in_zone(pending.expires_at, look.scope.zone).isoformat(),
                 "ends": ends,
             }
         )
@@ -346,12 +348,12 @@ async def forgotten(look: Looking, after: str | None = None) -> dict[str, Any]:
     found = await look.run(forgotten_page, limit=_PAGE, after=after)
     shown = [
         {
-            "memory": brief(look, one.document),
-            "reason": one.reason,
-            "forgotten_at": in_zone(one.forgotten_at, look.scope.zone).isoformat(),
-            "until": one.until and in_zone(one.until, look.scope.zone).isoformat(),
+            "memory": brief(look, memory.document),
+            "reason": memory.reason,
+            "forgotten_at": in_zone(memory.forgotten_at, look.scope.zone).isoformat(),
+            "until": memory.until and in_zone(memory.until, look.scope.zone).isoformat(),
         }
-        for one in found
+        for memory in found
     ]
     return {"forgotten": shown, "next_cursor": found.next_cursor}
 
@@ -400,9 +402,9 @@ async def outbox(look: Looking) -> dict[str, Any]:
     state = await arun(queue.status(engine, clock), look.timeout)
     found = await arun(queue.dead_letters(engine, _PAGE), look.timeout)
     letters = [
-        {"key": one.key, "user": one.partition.user_id, "text": cut(one.text, 400), "tries": one.tries}
-        | {"reason": cut(one.reason, 400)}
-        for one in found
+        {"key": message.key, "user": message.partition.user_id, "text": cut(message.text, 400), "tries": message.tries}
+        | {"reason": cut(message.reason, 400)}
+        for message in found
     ]
     return {**asdict(state), "letters": letters}
 
@@ -506,8 +508,8 @@ async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
     user = look.owner
     begun = await jobs.get(user, job) if job else None
     places = Counter[str]()
-    for one in await arun(_counted(look), look.timeout):
-        places[PLACES.get(one.namespace[1], ITEMS) if len(one.namespace) > 1 else ITEMS] += one.rows
+    for tally in await arun(_counted(look), look.timeout):
+        places[PLACES.get(tally.namespace[1], ITEMS) if len(tally.namespace) > 1 else ITEMS] += tally.rows
     return {
         "user": user,
         "found": places.total(),

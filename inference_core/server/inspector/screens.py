@@ -374,8 +374,8 @@ def bars(shares: Mapping[str, float], most: float) -> list[dict[str, Any]]:
 
 def span_of(memories: Sequence[Mapping[str, Any]], now: str) -> tuple[str, str]:
     """The first and the last moment that the validity bars of ``memories`` show; the last is ``now`` or later."""
-    begins = [one["valid_from"] or one["created_at"] for one in memories]
-    ends = [one["valid_to"] or one["expires_at"] or now for one in memories]
+    begins = [memory["valid_from"] or memory["created_at"] for memory in memories]
+    ends = [memory["valid_to"] or memory["expires_at"] or now for memory in memories]
     return min(begins, default=now), max([*ends, now])
 
 
@@ -404,9 +404,9 @@ def graph(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]
             angle = 2 * pi * at / len(ring) - pi / 3
             places[node["id"]] = (round(middle + radius * cos(angle), 1), round(middle + radius * sin(angle), 1))
     lines = [
-        {"from": places[one["from"]], "to": places[one["to"]], "kind": one["kind"]}
-        for one in edges
-        if one["from"] in places and one["to"] in places
+        {"from": places[edge["from"]], "to": places[edge["to"]], "kind": edge["kind"]}
+        for edge in edges
+        if edge["from"] in places and edge["to"] in places
     ]
     drawn = [(node, *places[node["id"]]) for node in nodes if node["id"] in places]
     return {"places": drawn, "lines": lines, "size": 2 * middle}

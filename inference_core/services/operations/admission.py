@@ -216,7 +216,7 @@ def check_rejected_on(record: MemoryRecord, key: bytes, backend: Backend) -> Non
 
 def is_rejected_on(user_id: UserId, content: str, key: bytes, backend: Backend) -> bool:
     """Whether the user has rejected this text. Raises StoreError."""
-    places = [one for one in backend.namespaces((encode_label(user_id),)) if holds_pending(one)]
+    places = [namespace for namespace in backend.namespaces((encode_label(user_id),)) if holds_pending(namespace)]
     if not places:
         return False
     names = names_of(key, user_id, content)
@@ -255,7 +255,7 @@ def proposed_on(
     or they were approved and ended too often. The writes fail if another proposal takes the place first. Approval ends
     the memories ``ends``. ``key`` is the store's content key. Raises StoreError.
     """
-    owner, ending = owner_in(record.namespace), {one.id for one in ends}
+    owner, ending = owner_in(record.namespace), {record.id for record in ends}
     for old in place_on(record, key, (), backend).same:
         is_vouched = old.trust > Trust.EXTERNAL or record.trust is not Trust.INFERRED
         if old.id not in ending and is_vouched and says_already(old, record, now):
@@ -282,7 +282,7 @@ def proposed_on(
         "at": now.isoformat(),
         "until": until.isoformat(),
         "why": why_it_waits(record.source, record.category),
-        ENDS: [[*one.namespace, one.id] for one in ends],
+        ENDS: [[*record.namespace, record.id] for record in ends],
     }
     waiting = replace(record, supersedes=(), superseded_by=None, valid_to=None if ends else record.valid_to)
     put = Put(
@@ -314,7 +314,7 @@ class Admitted:
     @property
     def writes(self) -> list[Write]:
         """The writes for the new memories, and for those that wait."""
-        return [*(put_of(one, expected=0) for one in self.stored), *chain.from_iterable(self.waiting.values())]
+        return [*(put_of(record, expected=0) for record in self.stored), *chain.from_iterable(self.waiting.values())]
 
 
 async def admitted(scope: MemoryScope, records: Sequence[MemoryRecord], *, compares: bool = False) -> Admitted:
@@ -333,7 +333,7 @@ async def admitted(scope: MemoryScope, records: Sequence[MemoryRecord], *, compa
             record = given
             if compares:
                 place = place_on(given, key, (), backend)
-                if known := [one for one in place.same if says_already(one, given, now)]:
+                if known := [record for record in place.same if says_already(record, given, now)]:
                     found.known.append(known[0])
                     continue
                 record = replace(given, id=place.memory_id)

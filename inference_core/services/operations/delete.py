@@ -85,7 +85,7 @@ async def delete(
             await _write(scope, removal, "erase" if erase else "delete", erase=erase)
             if not scope.engine.backend.capabilities.change_feed:  # such a store does not remove what has ended
                 places = [sidecar_namespace(row.namespace, place) for place in (FORGOTTEN, VERSIONS)]
-                over = await scope.engine.scan(places, accepts=lambda one: is_over(one, now))
+                over = await scope.engine.scan(places, accepts=lambda row: is_over(row, now))
                 await scope.engine.remove_later(over)
             return True
     if expected_version is not None:
@@ -105,7 +105,7 @@ async def delete(
     except VersionConflict:
         cause = Cause(at=now, operation="delete", actor=scope.actor)
         label = encode_label(user_id)
-        return await scope.engine.discard(label, lambda one: (one.namespace, one.key) in places, cause) > 0
+        return await scope.engine.discard(label, lambda damaged: (damaged.namespace, damaged.key) in places, cause) > 0
     return False
 
 
@@ -130,7 +130,7 @@ async def delete_all(
         await empty(scope.engine, _beside(scopes, VERSIONS))
         wanted = {*scopes, *archives}
         label = encode_label(user_id)
-        removed += await scope.engine.discard(label, lambda one: one.namespace in wanted, cause)
+        removed += await scope.engine.discard(label, lambda damaged: damaged.namespace in wanted, cause)
     return removed
 
 
@@ -264,7 +264,7 @@ async def earlier_texts(
         states = [state for state in states_in(row, now) if not state.place]
         found += [record_at(state, place[0], memory_id) for state in states if is_of_known_schema(state.value)]
     texts: list[MemoryRecord] = []
-    for record in sorted(found, key=lambda one: one.version):
+    for record in sorted(found, key=lambda record: record.version):
         if texts and texts[-1].content == record.content:
             texts.pop()
         texts.append(record)

@@ -108,7 +108,7 @@ async def release_hold(scope: MemoryScope, user_id: UserId, hold_id: str) -> boo
     Raises InvalidInput, StoreUnavailable.
     """
     label = encode_label(user_id)
-    if not any(one.id == hold_id for one in await list_holds(scope, user_id)):
+    if not any(hold.id == hold_id for hold in await list_holds(scope, user_id)):
         return False
     gone = Remove(namespace=(label, HOLDS), key=hold_id)
     await retried(partial(_changed, scope, label, gone, "release hold"))

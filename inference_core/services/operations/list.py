@@ -206,7 +206,7 @@ async def count_types(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
 async def count(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
     scopes = scope.namespaces.read_scopes(user_id)
-    return by_category((one.namespace, one.rows) for one in await scope.engine.tally(scopes))
+    return by_category((tally.namespace, tally.rows) for tally in await scope.engine.tally(scopes))
 
 
 def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:

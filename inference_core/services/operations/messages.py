@@ -100,7 +100,7 @@ async def add_messages(  # noqa: D417 - callers of the service pass no scope
             new.append(message)
     # What brought text from outside may have no text itself, so all that came with it is marked.
     was_outside = await noted_outside(scope.engine, scope.clock, user_id, session, is_outside)
-    new = [replace(one, is_marked=is_outside or was_outside) for one in new]
+    new = [replace(message, is_marked=is_outside or was_outside) for message in new]
     partition = Partition.of(user_id, scope.namespaces)
     count = await Outbox(scope.engine, scope.clock).put(partition, new, str(scope.zone), keeps=True)
     old = await scope.engine.page([partition.kept], limit=MAX_KEPT, offset=MAX_KEPT)
@@ -120,10 +120,10 @@ def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[Base
         given = convert_to_messages(messages)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InvalidInput(f"messages contains something that is not a message: {error}") from error
-    for one in given:
-        is_frameworks = bool(one.additional_kwargs.get("lc_source"))
-        role = next((role for kind, role in _ROLES.items() if isinstance(one, kind)), None)
-        yield one, None if is_frameworks else role, is_plain(one) and not has_calls(one)
+    for message in given:
+        is_frameworks = bool(message.additional_kwargs.get("lc_source"))
+        role = next((role for kind, role in _ROLES.items() if isinstance(message, kind)), None)
+        yield message, None if is_frameworks else role, is_plain(message) and not has_calls(message)
 
 
 @operation("add_messages", needs=None)
@@ -139,7 +139,7 @@ async def add_messages_once(
 
     Raises InvalidInput if the key was used for other messages.
     """
-    told = {"messages": [one.model_dump_json() for one in messages], "session_id": session_id}
+    told = {"messages": [message.model_dump_json() for message in messages], "session_id": session_id}
     request = await request_of(scope, user_id, request_key, told)
     try:
         await scope.engine.write([request.mark], is_clean=True)
@@ -147,7 +147,9 @@ async def add_messages_once(
         await check_same(scope, request)
     # The mark alone does not prove that the messages are in: the process may have died in between. So they are put in
     # again, under ids that follow from the key, which adds none twice.
-    named = [one.model_copy(update={"id": one.id or f"{request_key}-{at}"}) for at, one in enumerate(messages)]
+    named = [
+        message.model_copy(update={"id": message.id or f"{request_key}-{at}"}) for at, message in enumerate(messages)
+    ]
     return await add_messages(scope, user_id, named, session_id=session_id)
 
 

@@ -187,7 +187,7 @@ async def _limit(
             keys = archive_keys(scope.namespaces.read_scopes(space), canonical_id(memory_id))
             there += [record_of(row) for row in await scope.engine.get(keys) if row]
     kind, category = arguments.get("memory_type"), arguments.get("category")
-    is_guide = any(guides(one.memory_type.value, one.category.value) or one.pinned for one in there)
+    is_guide = any(guides(record.memory_type.value, record.category.value) or record.pinned for record in there)
     is_guide |= guides(kind and validate_memory_type(kind), category) or bool(arguments.get("pinned"))
     if is_guide and role is SpaceRole.WRITE and not creates:
         raise UntrustedWrite("In a space, only an admin changes what guides agents: preferences, rules and pins")

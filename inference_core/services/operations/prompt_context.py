@@ -195,7 +195,9 @@ class _Turn:
         self.kinds = None if types is None else frozenset(validate_memory_type(kind) for kind in types)
         owners: list[UserId] = [user_id, *map(Space, sorted(spaces))]
         read_scopes = scope.namespaces.read_scopes
-        self.groups = {name: [one for owner in owners for one in read_scopes(owner, name)] for name in names}
+        self.groups = {
+            name: [namespace for owner in owners for namespace in read_scopes(owner, name)] for name in names
+        }
         self.scopes = list(chain.from_iterable(self.groups.values()))
         self.query = query if query is not None and asks(query) else ""
         if len(self.query) > _MOST_ASKED:  # what is asked about a long text stands before or after it
@@ -237,12 +239,16 @@ class _Turn:
     ) -> Profile | None:
         """The profile of the previous turn; None if one of its memories is gone, or an earlier text is not kept."""
         records = {(record.id, record.version): record for record in standing.values()}
-        changed = [standing[one.id] for one in frozen if one.id in standing and one[:2] not in records]
+        changed = [standing[mark.id] for mark in frozen if mark.id in standing and mark[:2] not in records]
         if changed:  # only then is anything else read
             rows = snapshot.beside([versions_key((record.namespace, record.id)) for record in changed])
             for record, row in zip(changed, rows, strict=True):
-                states = [one for one in states_in(row, self.now) if not one.place and is_of_known_schema(one.value)]
-                records |= {(record.id, one.version): record_at(one, record.namespace, record.id) for one in states}
+                states = [
+                    state for state in states_in(row, self.now) if not state.place and is_of_known_schema(state.value)
+                ]
+                records |= {
+                    (record.id, state.version): record_at(state, record.namespace, record.id) for state in states
+                }
         return profile_again(frozen, records, self.zone, self.form)
 
     def standing(self, snapshot: Snapshot, frozen: Sequence[ProfileMark] | None) -> dict[str, MemoryRecord]:
@@ -291,8 +297,12 @@ class _Turn:
             *(item.record for item in context.items if item.record),
         ]
         records = {(record.namespace, record.id): record for record in shown}
-        over = [(record_of(one.found.row), one.reason, None) for one in result.left_out if is_known(one.found.row)]
-        over += [(one.item.record, one.reason.value, one.by) for one in context.dropped if one.item.record]
+        over = [(record_of(row.found.row), row.reason, None) for row in result.left_out if is_known(row.found.row)]
+        over += [
+            (dropped.item.record, dropped.reason.value, dropped.by)
+            for dropped in context.dropped
+            if dropped.item.record
+        ]
         dropped = [
             ReceiptDrop(id=record.id, version=record.version, reason=reason, by=by)
             for record, reason, by in over
@@ -341,13 +351,13 @@ class _Turn:
         result = snapshot.search(search)
         items = [
             ContextItem.of(
-                record_of(one.row), source=SOURCE, relevance=one.relevance, score=one.score, signals=one.shares
+                record_of(hit.row), source=SOURCE, relevance=hit.relevance, score=hit.score, signals=hit.shares
             )
             for group in result.groups
-            for one in group
+            for hit in group
         ]
         if spare:
-            items = doubted(items, self.query, [one.outdated for group in result.groups for one in group])
+            items = doubted(items, self.query, [hit.outdated for group in result.groups for hit in group])
         rest = iter(items)
         ranked: dict[MemoryCategory, list[tuple[float, int, ContextItem]]] = {}
         for name, group in zip(self.groups, result.groups, strict=True):

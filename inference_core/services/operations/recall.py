@@ -140,12 +140,12 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         reason=result.reason,
     )
     if sort_by_time:
-        recalled.sort(key=lambda one: one.created_at or _DAWN, reverse=True)
+        recalled.sort(key=lambda memory: memory.created_at or _DAWN, reverse=True)
     if explain:
-        left_out = [one for one in result.left_out if is_known(one.found.row) and one.reason != FILTERED]
+        left_out = [row for row in result.left_out if is_known(row.found.row) and row.reason != FILTERED]
         left_out += [LeftOutRow(found, "below min_relevance") for found in result.groups[0] if found not in hits]
         recalled.left_out = [
-            (_document(one.found, include_scores=include_scores, explain=True), one.reason) for one in left_out
+            (_document(row.found, include_scores=include_scores, explain=True), row.reason) for row in left_out
         ]
     return recalled
 

@@ -50,9 +50,12 @@ class Why:
         """Tables for notebooks: its texts, and who was told."""
         last = self.memory or (self.removed.document if self.removed else None)
         state = "now" if self.memory else f"gone: {self.removed.reason}" if self.removed else "gone"
-        texts = [[one.content, one.updated_at, "before"] for one in self.earlier]
+        texts = [[memory.content, memory.updated_at, "before"] for memory in self.earlier]
         texts += [[last.content, last.updated_at, state]] if last else []
-        told = [[one.at, one.thread_id, one.model, one.status, len(one.lines)] for one in self.receipts]
+        told = [
+            [receipt.at, receipt.thread_id, receipt.model, receipt.status, len(receipt.lines)]
+            for receipt in self.receipts
+        ]
         return table("Texts", ["memory", "written", ""], texts) + table(
             f"Told {len(told)} times", ["when", "thread", "model", "memory status", "memories told"], told
         )
@@ -149,9 +152,9 @@ async def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt)
         return Rebuilt("", "", is_same=False, gone=gone, problem=problem)
     zone, now = time_zone(receipt.zone), receipt.recalled_at
     lines = [
-        line_in_profile(there[one.id], zone, one.cut, receipt.form)
-        for one in receipt.of(ReceiptPlace.PROFILE)
-        if one.id in there
+        line_in_profile(there[line.id], zone, line.cut, receipt.form)
+        for line in receipt.of(ReceiptPlace.PROFILE)
+        if line.id in there
     ]
     replaced = {line.id: line.told for line in lines}
     sections: dict[str, list[ContextItem]] = {}

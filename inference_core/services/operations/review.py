@@ -73,7 +73,7 @@ async def list_pending(scope: MemoryScope, user_id: UserId, *, session_id: str |
     rows = await pending_rows(scope, user_id, session_id=session_id)
     places = [_ends(row) for row in rows]
     found = await scope.engine.get([place for keys in places for place in keys])
-    there = {(one.namespace, one.key): one for one in found if one and is_known(one)}
+    there = {(row.namespace, row.key): row for row in found if row and is_known(row)}
     waiting: list[PendingMemory] = []
     for row, keys in zip(rows, places, strict=True):
         note = mapping_field(row.value, NOTE)
@@ -136,8 +136,8 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
             targets = await scope.engine.get([key for key in _ends(row) if key not in over])
             said = waiting if edit is None else replace(waiting, content=edit)
             place = await scope.engine.ask(partial(place_on, said, secret, ()))
-            found = {(one.namespace, one.id): one for one in [*records_of(targets), *place.same]}
-            old = [one for place, one in found.items() if place not in over and holds_at(one, now)]
+            found = {(record.namespace, record.id): record for record in [*records_of(targets), *place.same]}
+            old = [record for place, record in found.items() if place not in over and holds_at(record, now)]
             # What is approved in a space does not become the words of each of its members.
             origin = Origin.USER if space_in(row.namespace) is None else Origin.AGENT
             source = replace(waiting.source, origin=origin, approved_by=reviewing.actor.id)
@@ -147,10 +147,10 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
                 trust=source.trust,
                 created_at=now,
                 updated_at=now,
-                pinned=waiting.pinned or any(one.pinned for one in old),
-                supersedes=tuple(one.id for one in old),
+                pinned=waiting.pinned or any(record.pinned for record in old),
+                supersedes=tuple(record.id for record in old),
             )
-            over |= {(one.namespace, one.id) for one in old}
+            over |= {(record.namespace, record.id) for record in old}
             writes += [put_of(record, expected=0), *(put_of(ended(one, record), expected=one.version) for one in old)]
             writes.append(Remove(namespace=row.namespace, key=row.key, expected=row.version))
         if rows:  # in one transaction, or somebody could reject one of them in between
@@ -162,8 +162,8 @@ async def approve_pending(  # noqa: D417 - callers of the service pass no scope
         there = await scope.engine.get([(name, key) for name in names if holds_memories(name)])
         known = [record for record in map(record_of, filter(None, there)) if record.source.approved_by]
         if edit is not None:
-            return any(one.content == edit for one in known)
-        return any(key in names_of(secret, user_id, one.content) for one in known)
+            return any(record.content == edit for record in known)
+        return any(key in names_of(secret, user_id, record.content) for record in known)
 
     return await _decided(scope, user_id, pending_id, session_id, approve)
 
@@ -205,7 +205,9 @@ async def reject_pending(  # noqa: D417 - callers of the service pass no scope
         rows = await _beside(scope, user_id, key, now)
         waiting = [(row.namespace, row.version) for row in rows if not is_rejected(row)]
         if waiting:
-            marks = [Put(namespace=one, key=key, value=value, updated_at=now, expected=at) for one, at in waiting]
+            marks = [
+                Put(namespace=namespace, key=key, value=value, updated_at=now, expected=at) for namespace, at in waiting
+            ]
             await reviewing.write(marks, "reject")
         return bool(rows)
 

@@ -205,14 +205,18 @@ async def _saved(scope: MemoryScope, user_id: UserId, record: MemoryRecord, expe
     operation = "replace" if old else "save"
     if expected_version is None:
         # Afterwards it is the only memory with this id, whatever others write under the id at the same time.
-        removed = [Remove(namespace=one, key=kept.id) for one in others]
+        removed = [Remove(namespace=namespace, key=kept.id) for namespace in others]
         put = replace(put_of(kept), above=old.version if old else 0)  # else version numbers would repeat
         await scope.write([*removed, put], operation, source=record.source, is_clean=True)
         return SavedId(record.id)
     _check_expected(record.id, old, expected_version)
     at = {old.namespace: old.version} if old else {}
-    writes: list[Write] = [Check(namespace=one, key=kept.id, expected=0) for one in others if one not in at]
-    writes += [Remove(namespace=one, key=kept.id, expected=at[one]) for one in others if one in at]
+    writes: list[Write] = [
+        Check(namespace=namespace, key=kept.id, expected=0) for namespace in others if namespace not in at
+    ]
+    writes += [
+        Remove(namespace=namespace, key=kept.id, expected=at[namespace]) for namespace in others if namespace in at
+    ]
     writes.append(replace(put_of(kept, expected=at.get(kept.namespace, 0)), above=old.version if old else 0))
     await scope.write(writes, operation, source=record.source, is_clean=True)
     return SavedId(record.id)

@@ -130,7 +130,7 @@ class ExtractiveMemory(Block):
         )
         if not (is_chosen and found):
             return found
-        listed = "\n".join(f"{number}. {neutral_line(one.content)}" for number, one in enumerate(found, 1))
+        listed = "\n".join(f"{number}. {neutral_line(memory.content)}" for number, memory in enumerate(found, 1))
         asked = f"<facts>\n{listed}\n</facts>\n<message>\n{neutral_line(question)}\n</message>"
         request = [SystemMessage(self.retrieval_prompt or ""), HumanMessage(asked)]
         chosen: Sequence[MemoryStoreDocument] = found
@@ -141,20 +141,20 @@ class ExtractiveMemory(Block):
         else:
             numbers = answer.numbers if isinstance(answer, RelevantFacts) else range(1, len(found) + 1)
             chosen = [found[number - 1] for number in dict.fromkeys(numbers) if 0 < number <= len(found)]
-        ends = accumulate(len(one.content) for one in chosen[: self.max_results])
+        ends = accumulate(len(memory.content) for memory in chosen[: self.max_results])
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
-        return [one for one, end in zip(chosen, ends, strict=False) if end <= budget]
+        return [memory for memory, end in zip(chosen, ends, strict=False) if end <= budget]
 
     async def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> None:
         """Asks the model for facts in new messages, and stores them with marks of these messages."""
         marks = marks_of(conversation.user_id)
         said: dict[str, AnyMessage] = {}
         clean = scope.engine.guard.text
-        for one in messages:
-            if isinstance(one, HumanMessage | AIMessage) and one.text.strip():
-                what = clean(passage(one, conversation).text)
-                key = digest_of([self.name, conversation.session_id, mended(one.id or ""), mended(what)])
-                said[key] = (HumanMessage if isinstance(one, HumanMessage) else AIMessage)(clean(one.text))
+        for message in messages:
+            if isinstance(message, HumanMessage | AIMessage) and message.text.strip():
+                what = clean(passage(message, conversation).text)
+                key = digest_of([self.name, conversation.session_id, mended(message.id or ""), mended(what)])
+                said[key] = (HumanMessage if isinstance(message, HumanMessage) else AIMessage)(clean(message.text))
         fresh = await unmarked(scope.engine, marks, said)
         on_worker = scope.engine.pool.call
         words = await on_worker(Said, await passages(scope, conversation, messages))

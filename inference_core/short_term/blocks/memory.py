@@ -92,12 +92,12 @@ async def passages(
 
     The answers of memory tools are left out: what they tell is in memory.
     """
-    told = (one for one in enumerate(messages) if getattr(one[1], "artifact", None) != OWN_ARTIFACT)
+    told = (message for message in enumerate(messages) if getattr(message[1], "artifact", None) != OWN_ARTIFACT)
     agent = scope.namespaces.agent_name
     said = list(traced(passage(message, conversation, at, agent) for at, message in told))
     note = scope.engine, scope.clock, conversation.user_id, conversation.session_id
     was_there = await noted_outside(*note, is_outside=any_outside(said))
-    return [replace(one, is_marked=True) for one in said] if was_there else said
+    return [replace(message, is_marked=True) for message in said] if was_there else said
 
 
 def text_in(message: AnyMessage) -> str:
@@ -139,7 +139,7 @@ def sessions_of(record: MemoryRecord, block: str) -> list[str] | None:
 def _sessions_in(metadata: Mapping[str, Any], block: str) -> list[str] | None:
     sessions: Any = metadata.get(BLOCK_SESSIONS)
     is_ours = metadata.get(BLOCK) == block and isinstance(sessions, list)
-    return [str(one) for one in cast("list[Any]", sessions)] if is_ours else None
+    return [str(session) for session in cast("list[Any]", sessions)] if is_ours else None
 
 
 def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> MemoryRecord:
@@ -162,7 +162,7 @@ async def forget_session(scope: MemoryScope, conversation: UserSession, block: s
         for row in filter(is_known, rows):
             sessions = _sessions_in(mapping_field(row.value, "extra_metadata"), block) or []
             if conversation.session_id in sessions:
-                found.append((row, [one for one in sessions if one != conversation.session_id]))
+                found.append((row, [session for session in sessions if session != conversation.session_id]))
         return found
 
     async def attempt() -> None:

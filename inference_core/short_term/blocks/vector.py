@@ -126,23 +126,23 @@ class VectorMemory(Block):
             taken = {found.id: found for pair in zip_longest(alone, around) for found in pair if found is not None}
             chosen = list(taken.values())[: self.max_results]
             # Without a question, passages have no relevance, and the newest are as good as any.
-            best = max((1.0 if one.relevance is None else one.relevance for one in chosen), default=0.0)
+            best = max((1.0 if memory.relevance is None else memory.relevance for memory in chosen), default=0.0)
             if self.min_relevance is None and best < _MIN_BEST:
                 chosen = []
         elif question.strip():
             chosen = await called(self.name, self._searched, self.vector_store, user, question)
         else:
             chosen = []
-        ends = accumulate(len(one.content) for one in chosen)
+        ends = accumulate(len(memory.content) for memory in chosen)
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
-        return [one for one, end in zip(chosen, ends, strict=True) if one is chosen[0] or end <= budget]
+        return [memory for memory, end in zip(chosen, ends, strict=True) if memory is chosen[0] or end <= budget]
 
     async def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> None:
         """Stores each message once, with a mark that outlives its deletion."""
         drafts = Drafts(scope, conversation.user_id, block_metadata(self.name, [conversation.session_id]))
         said = await passages(scope, conversation, messages)
         # On a worker, as a long conversation that overflows for the first time takes seconds.
-        made = await scope.engine.pool.call(lambda: [draft for one in said if (draft := drafts.of(one))])
+        made = await scope.engine.pool.call(lambda: [draft for message in said if (draft := drafts.of(message))])
         vector_store = self.vector_store
         if vector_store:  # a mark tells what is in this block's vector store, not in the store or in another block's
             made = [replace(draft, key=digest_of([self.name, draft.key])) for draft in made]
@@ -156,16 +156,18 @@ class VectorMemory(Block):
                 return
             frame = {_USER: conversation.user_id, "session_id": conversation.session_id, "block": self.name}
             documents: list[Document] = []
-            for one in records:
-                fields = {"created_at": one.created_at.isoformat(), "origin": one.source.origin.value}
-                documents.append(Document(one.content, id=one.id, metadata=frame | fields))
+            for record in records:
+                fields = {"created_at": record.created_at.isoformat(), "origin": record.source.origin.value}
+                documents.append(Document(record.content, id=record.id, metadata=frame | fields))
             if documents:
-                await called(self.name, vector_store.add_documents, documents, ids=[one.id for one in records])
+                await called(self.name, vector_store.add_documents, documents, ids=[record.id for record in records])
             namespace, now = self._listing(conversation), scope.clock.now()
             writes: list[Write] = [*waiting, *(mark(marks, key, scope.clock) for key in fresh)]
-            ids = {one.id for one in records}
+            ids = {record.id for record in records}
             for key in fresh:
-                listed = encode_json({"ids": [one.id for one in known[key].records if one.id in ids]}, what="ids")
+                listed = encode_json(
+                    {"ids": [record.id for record in known[key].records if record.id in ids]}, what="ids"
+                )
                 writes.append(Put(namespace=namespace, key=key, value=listed, updated_at=now))
             await scope.engine.write(writes)
 
@@ -184,7 +186,7 @@ class VectorMemory(Block):
             return
         namespace = self._listing(conversation)
         while rows := await scope.engine.page([namespace], limit=PORTION):
-            ids = [str(one) for row in rows for one in row.value["ids"]]
+            ids = [str(id_) for row in rows for id_ in row.value["ids"]]
             await called(self.name, self.vector_store.delete, ids)
             await scope.engine.write([Remove(namespace=namespace, key=row.key) for row in rows])
 
@@ -201,7 +203,7 @@ class VectorMemory(Block):
         options: dict[str, Any] = {"k": self.max_results, "filter": wanted}
         found: list[tuple[Document, float | None]]
         if not self.min_relevance:
-            found = [(one, None) for one in vector_store.similarity_search(question, **options)]
+            found = [(document, None) for document in vector_store.similarity_search(question, **options)]
         else:
             try:
                 found = [*vector_store.similarity_search_with_relevance_scores(question, **options)]
@@ -210,19 +212,19 @@ class VectorMemory(Block):
         least = self.min_relevance or 0.0
         return [
             MemoryStoreDocument(
-                id=str(one.id or at),
+                id=str(document.id or at),
                 value={
-                    "content": one.page_content,
+                    "content": document.page_content,
                     "memory_type": MemoryType.INTERACTION.value,
-                    "session_id": one.metadata.get("session_id"),
-                    "source": {"origin": one.metadata.get("origin", Origin.AGENT.value)},
+                    "session_id": document.metadata.get("session_id"),
+                    "source": {"origin": document.metadata.get("origin", Origin.AGENT.value)},
                 },
-                metadata=dict(one.metadata),
+                metadata=dict(document.metadata),
                 relevance=relevance,
-                created_at=datetime.fromisoformat(stamp) if (stamp := one.metadata.get("created_at")) else None,
+                created_at=datetime.fromisoformat(stamp) if (stamp := document.metadata.get("created_at")) else None,
             )
-            for at, (one, relevance) in enumerate(found)
-            if _is_of(user, one) and (relevance is None or relevance >= least)
+            for at, (document, relevance) in enumerate(found)
+            if _is_of(user, document) and (relevance is None or relevance >= least)
         ]
 
 

@@ -483,8 +483,8 @@ class FileBackend(TableBackend):
         In a journal of an earlier version, rows return to their state before the damaged line.
         """
         with self._writing():
-            for one in found:
-                path: Path = one.place
+            for damaged in found:
+                path: Path = damaged.place
                 try:
                     self._write([self._format.read(path, path.read_bytes(), leaves_out=True)], at_once=False)
                 except DamagedFile:

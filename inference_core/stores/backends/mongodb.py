@@ -242,11 +242,11 @@ class MongoBackend:
     def discard(self, found: Sequence[Unreadable]) -> int:
         removed = 0
         with self._open():
-            for one in found:
-                if one.namespace is None:
-                    removed += self._rows.delete_one(one.place).deleted_count
-                elif self._rows.find_one(one.place, {"_id": 1}):  # else it has changed since
-                    (outcome,) = self.apply([[Remove(namespace=one.namespace, key=one.key)]])
+            for damaged in found:
+                if damaged.namespace is None:
+                    removed += self._rows.delete_one(damaged.place).deleted_count
+                elif self._rows.find_one(damaged.place, {"_id": 1}):  # else it has changed since
+                    (outcome,) = self.apply([[Remove(namespace=damaged.namespace, key=damaged.key)]])
                     removed += isinstance(outcome, list)
         return removed
 

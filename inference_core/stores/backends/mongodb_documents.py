@@ -102,7 +102,7 @@ def checked_state(fields: Fields) -> RowState:
     document = None
     if fields.get("text") is not None:
         text, terms, analyzer, model = texts = [fields[name] for name in ("text", "terms", "analyzer", "model")]
-        if not all(type(one) is str for one in texts):
+        if not all(type(text) is str for text in texts):
             raise WrongType
         situation = DocumentMetadata(*fields["situation"])
         document = Document(text, terms, analyzer, situation, model, fields.get("vector"), fields.get("tokens"))

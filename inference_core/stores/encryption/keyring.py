@@ -143,16 +143,16 @@ class StoredKeyRing(ABC):
             if keys is None or (makes and not any(key.secret for key in keys)):
                 name = self._name(label)
                 entries = self._read(name)
-                if makes and not any(one["wrapped"] for one in entries):
+                if makes and not any(entry["wrapped"] for entry in entries):
                     # Another process may have made one meanwhile.
                     entries = self._change(
-                        name, lambda now: now if any(one["wrapped"] for one in now) else self._more(now)
+                        name, lambda now: now if any(entry["wrapped"] for entry in now) else self._more(now)
                     )
                 keys = []
-                for one in entries:
-                    wrapped, place = one["wrapped"], _place(one["id"])
+                for entry in entries:
+                    wrapped, place = entry["wrapped"], _place(entry["id"])
                     secret = None if wrapped is None else self._unwrapped(wrapped, place)
-                    keys.append(DataKey(bytes.fromhex(one["id"]), secret))
+                    keys.append(DataKey(bytes.fromhex(entry["id"]), secret))
                 self._known[label] = keys
             return keys
 
@@ -164,9 +164,11 @@ class StoredKeyRing(ABC):
         destroyed: list[str] = []
 
         def without(entries: list[_Entry]) -> list[_Entry]:
-            found = [one["id"] for one in entries if one["wrapped"]][keep:]
+            found = [entry["id"] for entry in entries if entry["wrapped"]][keep:]
             destroyed.extend(found)
-            return [{**one, "wrapped": None, "destroyed": _now()} if one["id"] in found else one for one in entries]
+            return [
+                {**entry, "wrapped": None, "destroyed": _now()} if entry["id"] in found else entry for entry in entries
+            ]
 
         with self._guarded():
             self._change(self._name(label), without)
@@ -180,8 +182,11 @@ class StoredKeyRing(ABC):
             return b64encode(sealed(wrapping, self._unwrapped(wrapped, place), place)).decode()
 
         def rewrapped(entries: list[_Entry]) -> list[_Entry]:
-            wrapped = [(one, one["wrapped"]) for one in entries]
-            return [one if old is None else {**one, "wrapped": again(old, _place(one["id"]))} for one, old in wrapped]
+            wrapped = [(entry, entry["wrapped"]) for entry in entries]
+            return [
+                entry if old is None else {**entry, "wrapped": again(old, _place(entry["id"]))}
+                for entry, old in wrapped
+            ]
 
         with self._guarded():
             self._rewrap(b64encode(sealed(wrapping, self._names, b"names")).decode(), rewrapped)

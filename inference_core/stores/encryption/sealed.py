@@ -302,12 +302,12 @@ class SealedBackend:
         size = limit
         while True:
             found = self.inner.pending(model, size, keys)
-            sealers = self._sealers((one.namespace, one.key) for one in found)
+            sealers = self._sealers((row.namespace, row.key) for row in found)
             texts = [
-                sealers[one.namespace[0]].document(Document(one.text, "", ""), (one.namespace, one.key))
-                for one in found
+                sealers[row.namespace[0]].document(Document(row.text, "", ""), (row.namespace, row.key))
+                for row in found
             ]
-            opened = [replace(one, text=text.text) for one, text in zip(found, texts, strict=True) if text]
+            opened = [replace(row, text=text.text) for row, text in zip(found, texts, strict=True) if text]
             if len(opened) >= limit or len(found) < size:
                 return opened[:limit]
             size *= 2  # more, in place of those whose keys were destroyed
@@ -355,15 +355,15 @@ class SealedBackend:
                     yield _unreadable(scope, key, opened)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        own = [one.place for one in found if isinstance(one.place, Remove)]
-        others = [one for one in found if not isinstance(one.place, Remove)]
+        own = [damaged.place for damaged in found if isinstance(damaged.place, Remove)]
+        others = [damaged for damaged in found if not isinstance(damaged.place, Remove)]
         # A row that is sealed anew keeps its version, so each is tried once more, with the present keys.
         keys = [(delete.namespace, delete.key) for delete in own]
         sealers = self._sealers(keys)
         rows = zip(own, self.inner.get(keys), strict=True)
         own = [
-            one
-            for one, row in rows
+            removal
+            for removal, row in rows
             if row is None or isinstance(_or_reason(partial(sealers[row.namespace[0]].row, row)), str)
         ]
         removed = sum(isinstance(outcome, list) for outcome in self.inner.apply([[delete] for delete in own]))

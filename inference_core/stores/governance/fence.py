@@ -310,5 +310,5 @@ def _put(key: Key, value: dict[str, Any], expected: int | None = None, above: in
 
 def roots_of(batch: Batch) -> list[str]:
     """The users' labels under which ``batch`` puts something: no other write brings anything back."""
-    roots = dict.fromkeys(one.namespace[0] for one in batch if isinstance(one, Put))
+    roots = dict.fromkeys(put.namespace[0] for put in batch if isinstance(put, Put))
     return [root for root in roots if root not in _NOBODYS]

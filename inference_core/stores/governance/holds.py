@@ -125,7 +125,7 @@ class KnownHolds(NamedTuple):
 
     def now(self, now: datetime) -> list[Hold]:
         """Those that have not ended."""
-        return [one for one in self.holds if one.until is None or one.until > now]
+        return [hold for hold in self.holds if hold.until is None or hold.until > now]
 
 
 class Holds:
@@ -147,14 +147,14 @@ class Holds:
         except StoreUnavailable:
             raise
         except StoreError:  # a damaged file can only be inspected; the holds in its readable part still count
-            readable = (one for one in backend.inspect(root) if isinstance(one, Row))
-            holds = [Hold.of(one) for one in readable if one.namespace == (root, HOLDS) and one.key != MARKER]
+            readable = (row for row in backend.inspect(root) if isinstance(row, Row))
+            holds = [Hold.of(row) for row in readable if row.namespace == (root, HOLDS) and row.key != MARKER]
             return KnownHolds(holds=holds)
         if row is None:
             self.known.pop(root, None)
             return KnownHolds()
         rows = backend.page(PageRequest([(root, HOLDS)], limit=_MOST_HOLDS))
-        self.known[root] = KnownHolds(row.version, [Hold.of(one) for one in rows if one.key != MARKER])
+        self.known[root] = KnownHolds(row.version, [Hold.of(row) for row in rows if row.key != MARKER])
         return self.known[root]
 
     def holds_of(self, root: str) -> list[Hold]:
@@ -166,7 +166,7 @@ class Holds:
     def check(self, root: str) -> None:
         """Raises Held if the user with the label ``root`` has holds."""
         if found := self.holds_of(root):
-            raise Held([one.id for one in found])
+            raise Held([hold.id for hold in found])
 
     def held(self, rows: Iterable[Row]) -> set[Key]:
         """The keys of the ``rows`` that a hold keeps, for callers that remove the others.
@@ -191,7 +191,7 @@ class Holds:
             roots = list(dict.fromkeys(namespace[0] for namespace, _ in found))
             markers = self._backend.get(list(map(marker_of, roots))) if roots else []
             under = [root for root, marker in zip(roots, markers, strict=True) if marker]
-            rows = (one for root in under for one in self._backend.inspect(root) if isinstance(one, Row))
+            rows = (row for root in under for row in self._backend.inspect(root) if isinstance(row, Row))
             kept = self._covered((row for row in rows if (row.namespace, row.key) in set(found)), {})
             free = [key for key in found if key not in kept]
             if len(free) >= limit or len(found) < size:
@@ -201,9 +201,10 @@ class Holds:
     def rules(self, batch: Batch) -> list[HoldRule]:
         """The rule for ``batch``, if it may remove anything that a hold keeps."""
         roots = [
-            one.namespace[0]
-            for one in batch
-            if isinstance(one, Put | Remove | Expire) and _may_remove(one, is_known=one.namespace[0] in self.known)
+            write.namespace[0]
+            for write in batch
+            if isinstance(write, Put | Remove | Expire)
+            and _may_remove(write, is_known=write.namespace[0] in self.known)
         ]
         return [HoldRule(self, list(dict.fromkeys(roots)), batch)] if roots else []
 
@@ -229,10 +230,10 @@ class HoldRule(WriteRule):
         self._holds = holds
         self._known = {root: holds.known.get(root, KnownHolds()) for root in roots}
         self.reads = list(map(marker_of, roots))
-        markers = [one for one in batch if isinstance(one, Put) and (one.namespace, one.key) in self.reads]
+        markers = [put for put in batch if isinstance(put, Put) and (put.namespace, put.key) in self.reads]
         # What begins or ends a hold writes the marker. A marker never expires: holds would end with it.
-        expiring = {one.namespace[0] for one in markers if one.expiry}
-        self._spared = {one.namespace[0] for one in markers} - expiring
+        expiring = {put.namespace[0] for put in markers if put.expiry}
+        self._spared = {put.namespace[0] for put in markers} - expiring
         self._set_scopes()
 
     def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
@@ -307,7 +308,7 @@ def _lost(row: Row, new: RowState, puts: Collection[Key]) -> Mapping[str, Any] |
             return {}
         value = _without_extra(json.loads(new.value))
         if row.namespace[1:2] == (VERSIONS,):
-            left = [one for one in old.get("versions", ()) if one not in value.get("versions", ())]
+            left = [version for version in old.get("versions", ()) if version not in value.get("versions", ())]
             return {"versions": left} if left else {}
         return {} if old == value or is_versioned_by_it else old
     if is_working:

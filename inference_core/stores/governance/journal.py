@@ -425,9 +425,9 @@ class Journal:
         batch. It names no row, as nothing is known of them.
         """
         removed = self.rules.discard(found)
-        lost = [one for one in found if removed and one.namespace and is_audited(one.namespace)]
-        for user in dict.fromkeys(one.namespace[0] for one in lost if one.namespace):
-            rows = tuple(("damaged", one.key) for one in lost if one.root == user)
+        lost = [damaged for damaged in found if removed and damaged.namespace and is_audited(damaged.namespace)]
+        for user in dict.fromkeys(damaged.namespace[0] for damaged in lost if damaged.namespace):
+            rows = tuple(("damaged", damaged.key) for damaged in lost if damaged.root == user)
             self.apply([[Check(namespace=(user, AUDIT), key=_NOBODYS, expected=0)]], replace(cause, removed=rows))
         return removed
 
@@ -454,12 +454,12 @@ class Journal:
         """The labels of the users who get an event of ``batch``, in order."""
         if not self.audit:
             return []
-        told = [one for one in batch if is_audited(one.namespace)] if cause.is_told else changing
+        told = [write for write in batch if is_audited(write.namespace)] if cause.is_told else changing
         told = batch if cause.removed else told
-        roots = {one.namespace[0]: None for one in told}
-        for one in batch:
-            if one.key == SALT and isinstance(one, Remove):  # all events go with the key
-                roots.pop(one.namespace[0], None)
+        roots = {write.namespace[0]: None for write in told}
+        for write in batch:
+            if write.key == SALT and isinstance(write, Remove):  # all events go with the key
+                roots.pop(write.namespace[0], None)
         return list(roots)
 
     def known_key(self, user: str) -> UserKey | None:
@@ -497,15 +497,15 @@ class RecordRule(WriteRule):
 
     def __init__(self, journal: Journal, batch: Sequence[Write], cause: Cause) -> None:
         self._journal, self._cause = journal, cause
-        self._changing = [one for one in batch if isinstance(one, _CHANGES) and is_audited(one.namespace)]
+        self._changing = [write for write in batch if isinstance(write, _CHANGES) and is_audited(write.namespace)]
         self._users = journal.users(batch, self._changing, cause)
         versions = versions_touched(self._changing, cause.keep_until)
         places = [(user, AUDIT) for user in self._users]
-        self._rows = [*((one.namespace, one.key) for one in self._changing), *versions]
+        self._rows = [*((write.namespace, write.key) for write in self._changing), *versions]
         self.reads = [*versions, *((place, SALT) for place in places)]
         self.makes = [*places, *(place for place, _ in versions if cause.keep_until)]
         self._told: list[str] = []
-        is_addition = all(isinstance(one, Put) and (one.is_new or one.expected == 0) for one in self._changing)
+        is_addition = all(isinstance(write, Put) and (write.is_new or write.expected == 0) for write in self._changing)
         known = [journal.known_key(user) for user in self._users] if is_addition else []
         self._made = {key: self._event(user, key, {}) for user, key in zip(self._users, known, strict=False) if key}
 
@@ -539,8 +539,8 @@ class RecordRule(WriteRule):
     def _event(self, user: str, key: UserKey, before: Mapping[Key, Row]) -> Put | None:
         """The write of the user's event; None if nothing that events tell of has changed."""
         cause = self._cause
-        own = (one for one in self._changing if one.namespace[0] == user)
-        changes = [change for one in own if (change := _changed(one, before, key.secret))]
+        own = (write for write in self._changing if write.namespace[0] == user)
+        changes = [change for write in own if (change := _changed(write, before, key.secret))]
         if all(change[0][0] == USAGE for change in changes) and not (cause.is_told or cause.removed):
             return None
         if cause.removed:  # how many rows of each kind, with a commitment of their keys

@@ -51,9 +51,9 @@ class QuotaCounts:
         """A rule for each user whose memories ``batch`` changes; none without limits."""
         if not self.quotas.quota.has_sizes:
             return []
-        changing = [one for one in batch if isinstance(one, Put | Remove | Expire)]
-        roots = {one.namespace[0] for one in changing if holds_memories(one.namespace)} - {GLOBAL}
-        removed = {(one.namespace, one.key) for one in changing if roots}  # a purge removes the counts too
+        changing = [write for write in batch if isinstance(write, Put | Remove | Expire)]
+        roots = {write.namespace[0] for write in changing if holds_memories(write.namespace)} - {GLOBAL}
+        removed = {(write.namespace, write.key) for write in changing if roots}  # a purge removes the counts too
         found = [QuotaRule(self, root) for root in sorted(roots) if counts_place(root) not in removed]
         for one in found:
             with suppress(StoreError):  # then the write says so itself; if it does not, nothing is wrong with it
@@ -70,14 +70,14 @@ class QuotaCounts:
         self._verified[root] = now
         (row,) = self._backend.get([counts_place(root)])
         scopes = [name for name in self._backend.namespaces((root,)) if holds_memories(name)]
-        rows = sum(one.rows for one in self._backend.tally(scopes)) if scopes else 0
+        rows = sum(tally.rows for tally in self._backend.tally(scopes)) if scopes else 0
         return (row is None or counts_of(row.value).get("", (0, 0))[0] != rows) and self.recount(root)
 
     def recount(self, root: str) -> bool:
         """Counts the user's rows anew, unless others write the counts meanwhile. Returns whether they were wrong."""
         (row,) = self._backend.get([counts_place(root)])
-        there = [one for one in self._backend.inspect(root) if isinstance(one, Row) and holds_memories(one.namespace)]
-        counts = counted({}, ((None, _without_extra(one.value)) for one in there))
+        there = [row for row in self._backend.inspect(root) if isinstance(row, Row) and holds_memories(row.namespace)]
+        counts = counted({}, ((None, _without_extra(row.value)) for row in there))
         put = _put(root, counts, SystemClock().now(), row.version if row else 0)
         if row and counts_to_json(counts_of(row.value)) == put.value:
             return False

@@ -29,4 +29,4 @@ def redacted(guard: Guard, put: Put) -> Put:
 
 def without_secrets(guard: Guard, batch: Sequence[Write]) -> list[Write]:
     """``batch`` with each row to be put `redacted`."""
-    return [redacted(guard, one) if isinstance(one, Put) else one for one in batch]
+    return [redacted(guard, put) if isinstance(put, Put) else put for put in batch]

@@ -57,7 +57,7 @@ class Rules:
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         """Like `Backend.discard`. Raises Held: what cannot be read may be what a hold keeps."""
-        for root in {one.root for one in found if one.root is not None and one.root not in NOBODYS}:
+        for root in {damaged.root for damaged in found if damaged.root is not None and damaged.root not in NOBODYS}:
             self.holds.check(root)
         return self._backend.discard(found)
 

@@ -115,9 +115,9 @@ def last_end(row: Row) -> datetime | None:
 
 def versions_touched(batch: Sequence[Write], until: datetime | None) -> list[Key]:
     """The rows that `versions_writes` reads or writes, for a ``batch`` whose earlier states are kept ``until``."""
-    changing = [one for one in batch if isinstance(one, Put | Remove) and is_versioned(one.namespace)]
+    changing = [write for write in batch if isinstance(write, Put | Remove) and is_versioned(write.namespace)]
     if until is None:
-        lost = [one for one in changing if isinstance(one, Remove) and place_of(one.namespace) != USAGE]
+        lost = [removal for removal in changing if isinstance(removal, Remove) and place_of(removal.namespace) != USAGE]
     else:
         lost = [one for one in changing if isinstance(one, Remove) or not (one.is_new or one.expected == 0)]
     return list(dict.fromkeys(versions_key((one.namespace, one.key)) for one in lost))

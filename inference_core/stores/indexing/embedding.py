@@ -359,8 +359,8 @@ class Texts:
 
         def analysed(writes: Sequence[Write]) -> list[Write]:
             return [
-                replace(one, document=one.document.analysed()) if isinstance(one, Put) and one.document else one
-                for one in writes
+                replace(put, document=put.document.analysed()) if isinstance(put, Put) and put.document else put
+                for put in writes
             ]
 
         if any(isinstance(write, Put) and write.document and not write.document.is_analysed for write in batch):

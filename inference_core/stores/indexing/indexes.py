@@ -523,7 +523,7 @@ class Ranked:
 
 def are_named(found: Sequence[FoundRow], named: Named) -> bool:
     """Whether one of ``found`` is about somebody who is ``named``."""
-    return any(named.is_any(subjects_of(one.row.value, content_of(one.row))) for one in found)
+    return any(named.is_any(subjects_of(hit.row.value, content_of(hit.row))) for hit in found)
 
 
 def by_name(search: Search, found: Sequence[FoundRow], named: Named) -> list[FoundRow]:
@@ -539,22 +539,22 @@ def _gained(search: Search, found: Mapping[K, FoundRow], candidates: Mapping[K, 
     given = dict(found)
     for place, candidate in candidates.items():
         if candidate.links:
-            one, share = given[place], round(candidate.share, DECIMALS)
-            shares = {**one.shares, "links": share} if search.explains else one.shares
-            score = round(one.score + share, DECIMALS)
-            given[place] = replace(one, score=score, shares=shares, links=tuple(candidate.links))
+            hit, share = given[place], round(candidate.share, DECIMALS)
+            shares = {**hit.shares, "links": share} if search.explains else hit.shares
+            score = round(hit.score + share, DECIMALS)
+            given[place] = replace(hit, score=score, shares=shares, links=tuple(candidate.links))
     return sorted(given.values(), key=attrgetter("score"), reverse=True)
 
 
 def _candidates(search: Search, found: Mapping[K, FoundRow]) -> dict[K, RankingCandidate]:
     """The rows of ``found`` that the search does not reject, as candidates for links."""
     candidates: dict[K, RankingCandidate] = {}
-    for place, one in found.items():
-        if search.reject is None or search.reject(one.row) is None:
-            text = content_of(one.row)
-            subjects = subjects_of(one.row.value, text)
-            marks = subjects | by_canonical(tags_of(one.row.value))
-            candidates[place] = RankingCandidate(one.row.key, one.score, subjects, marks, asks_something(text))
+    for place, hit in found.items():
+        if search.reject is None or search.reject(hit.row) is None:
+            text = content_of(hit.row)
+            subjects = subjects_of(hit.row.value, text)
+            marks = subjects | by_canonical(tags_of(hit.row.value))
+            candidates[place] = RankingCandidate(hit.row.key, hit.score, subjects, marks, asks_something(text))
     return candidates
 
 
@@ -783,7 +783,7 @@ class Snapshot:
             for group, first, rest in zip(search.groups, firsts, hits, strict=True)
         ]
         groups = [selection.rows() for selection in selections]
-        left_out = [one for selection in selections for one in selection.left_out]
+        left_out = [row for selection in selections for row in selection.left_out]
         problem = question.problem
         mode = RecallMode.LEXICAL if question.vectors is None else RecallMode.HYBRID
         record("inference_core.search.mode", 1, {"mode": mode.value})

@@ -162,7 +162,7 @@ class QuestionVectors:
     @property
     def necessity(self) -> float | None:
         """The log-odds that a reply to the question needs memory, the mean of what models say; None if none does."""
-        told = [one.necessity for one in (self.vectors or {}).values() if one.necessity is not None]
+        told = [vectors.necessity for vectors in (self.vectors or {}).values() if vectors.necessity is not None]
         return fmean(told) if told else None
 
     def vectors_in(self, spaces: frozenset[int]) -> QuestionVectors:  # noqa: ARG002 - they were made before
@@ -206,9 +206,9 @@ def joined(searches: Sequence[Search], parts: Sequence[list[SearchResult]]) -> l
             sorted(chain.from_iterable(group), key=attrgetter("score"), reverse=True)[: search.limit]
             for group in zip(*(result.groups for result in results), strict=True)
         ]
-        is_lexical = any(one.mode is RecallMode.LEXICAL for one in results)
-        problem = next((one.reason for one in results if one.reason), None)
-        left_out = [left for one in results for left in one.left_out]
+        is_lexical = any(result.mode is RecallMode.LEXICAL for result in results)
+        problem = next((result.reason for result in results if result.reason), None)
+        left_out = [left for result in results for left in result.left_out]
         mode = RecallMode.LEXICAL if is_lexical else results[0].mode
         found.append(SearchResult(groups, mode, problem, left_out, results[0].necessity))
     return found
@@ -258,7 +258,7 @@ class Selection:
 
     def keys(self) -> set[Key]:
         """The keys of the rows that it took or left out."""
-        offered = [*self._found, *(one.found for one in self.left_out)]
+        offered = [*self._found, *(row.found for row in self.left_out)]
         return {(found.row.namespace, found.row.key) for found in offered}
 
     def rows(self) -> list[FoundRow]:

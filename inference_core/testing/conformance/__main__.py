@@ -41,15 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps([asdict(one) | {"outcome": one.outcome} for one in found], indent=1))
+        print(json.dumps([asdict(verdict) | {"outcome": verdict.outcome} for verdict in found], indent=1))
     else:
         print(f"{_count(found, 'contract')}, {_count(found, 'robustness')}")
-    broken = [one.promise for one in found if one.outcome is Outcome.BROKEN]
+    broken = [verdict.promise for verdict in found if verdict.outcome is Outcome.BROKEN]
     return int(any(options.strict or not promise.is_robustness for promise in broken))
 
 
 def _count(found: Sequence[Verdict], kind: str) -> str:
-    those = [one.outcome for one in found if one.promise.is_robustness is (kind == "robustness")]
+    those = [verdict.outcome for verdict in found if verdict.promise.is_robustness is (kind == "robustness")]
     tried = len(those) - those.count(Outcome.UNTRIED)
     return f"{kind}: {those.count(Outcome.KEPT)} of {tried} kept"
 

@@ -297,7 +297,10 @@ class Verdict:
     def notes(self) -> list[str]:
         """The reasons for the outcome, without duplicates; each names its modes, unless it holds for all of them."""
         shown = [finding for finding in self.findings if finding.outcome is self.outcome and finding.note]
-        modes = {note: [one.mode for one in shown if one.note == note] for note in dict.fromkeys(f.note for f in shown)}
+        modes = {
+            note: [result.mode for result in shown if result.note == note]
+            for note in dict.fromkeys(f.note for f in shown)
+        }
         return [f"{note} ({', '.join(names)})" if len(names) < len(MODES) else note for note, names in modes.items()]
 
 

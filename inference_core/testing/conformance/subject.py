@@ -254,7 +254,7 @@ class Subject:
 
             return self.loop.run(gathered())
         with ThreadPoolExecutor(_THREADS) as pool:
-            futures = [pool.submit(self._made, one) for one in calls]
+            futures = [pool.submit(self._made, call) for call in calls]
         return [future.exception() or future.result() for future in futures]
 
     def other_mode(self) -> Subject:

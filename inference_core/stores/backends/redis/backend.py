@@ -273,8 +273,8 @@ class RedisBackend:
                 for cursor in (cursor_of_member(scope, member) for member in members)
                 if cursor.key not in dead
             ]
-            found = sorted(cursors, key=lambda one: one.place)[offset:end]
-            rows += filter(None, self.get([(one.namespace, one.key) for one in found]))
+            found = sorted(cursors, key=lambda cursor: cursor.place)[offset:end]
+            rows += filter(None, self.get([(cursor.namespace, cursor.key) for cursor in found]))
             if len(found) < missing:
                 break
             after, offset = found[-1], 0  # more, in place of rows that were removed in the meantime
@@ -341,7 +341,7 @@ class RedisBackend:
         found = self._unembedded(model, limit) if keys is None else keys
         cells = [unpack_cell(packed).cell for packed in self._fields("cells", found)]
         waiting = [cell.pending(*key, model) for key, cell in zip(found, cells, strict=True) if cell]
-        return [one for one in waiting if one][:limit]
+        return [row for row in waiting if row][:limit]
 
     def _unembedded(self, model: str, limit: int) -> list[Key]:
         (models,) = self._server.ask([("ZRANGE", self._keys.whole("models"), 0, -1)])
@@ -365,7 +365,7 @@ class RedisBackend:
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         self._server.check()
-        return sum(discard(self._server, self._keys, one) for one in found)
+        return sum(discard(self._server, self._keys, damaged) for damaged in found)
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         erase(self._server, self._keys, root, also)

@@ -392,7 +392,7 @@ def call_for_lost(
     ]
     registers: _Entries = [
         [number[layout.whole("scopes")], scope, number[layout.raw("age", scope)]],
-        *([number[layout.whole("models")], one, number[layout.of("texts", one.decode())]] for one in models),
+        *([number[layout.whole("models")], model, number[layout.of("texts", model.decode())]] for model in models),
     ]
     feeds: _Entries = [[number[layout.raw("feed", scope)], scope, 1, 1, 1, field]]
     return call_of(number, [[cells, field, stamp]], feeds, commands, registers)

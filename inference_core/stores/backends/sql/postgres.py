@@ -570,7 +570,7 @@ class PostgresBackend(SqlBackend):
 
         def discard(connection: Connection) -> int:
             with connection.writing():
-                return sum(connection.execute(_DISCARD, one.place._asdict()).rowcount for one in found)
+                return sum(connection.execute(_DISCARD, damaged.place._asdict()).rowcount for damaged in found)
 
         return self.connections.attempt(discard)
 

@@ -769,7 +769,7 @@ class SqliteBackend(SqlBackend):
     def discard(self, found: Sequence[Unreadable]) -> int:
         removed = 0
         with self.connections.transaction() as writer:
-            for row, key, seq in (one.place for one in found):
+            for row, key, seq in (damaged.place for damaged in found):
                 seen = None if isinstance(seq, Undecodable) else seq  # such a text cannot be compared either
                 if writer.execute(_DISCARD, (key, row, seen)).rowcount:
                     writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
