@@ -38,7 +38,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 HANG_S: Final = 10.0
 """A call that has been running for this long counts as hung. A healthy database answers within milliseconds, or within
-a second or two during a checkpoint or another process's large transaction. The usual deadline of callers is over."""
+a second or two during a checkpoint or another process's large transaction. Callers have usually given up by
+then: their default deadline is shorter."""
 _BEAT_S: Final = 0.2
 
 

@@ -266,7 +266,7 @@ def _find_large_users(found: Diagnosis, backend: Backend, typed: Sequence[Namesp
     for tally in backend.tally(typed) if (found.store.memories or 0) > few else ():
         counts[tally.namespace[0]] += tally.rows
     for root in [root for root, count in counts.items() if count > few]:
-        own = [scope for scope in typed if scope[0] == root]
+        own = [namespace for namespace in typed if namespace[0] == root]
         needed = needed_megabytes(index_size(backend, found.store.vectors_made_by or "", own))
         if needed > index_mb:
             found.hints.append(

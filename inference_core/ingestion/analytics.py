@@ -86,15 +86,15 @@ async def statistics(scope: MemoryScope, user_id: UserId, newest: int | None = N
     With ``newest``, only that many of the newest memories and jobs are read. The database then counts all memories (by
     type), forgotten ones and jobs; the other figures cover only what was read.
     """
-    scopes = scope.namespaces.read_scopes(user_id)
-    rows = await scope.engine.scan(scopes, accepts=is_known, limit=newest)
-    usages = await usages_beside(scope.engine, scopes, None if newest is None else rows)
-    archives = [sidecar_namespace(namespace, FORGOTTEN) for namespace in scopes]
+    namespaces = scope.namespaces.read_scopes(user_id)
+    rows = await scope.engine.scan(namespaces, accepts=is_known, limit=newest)
+    usages = await usages_beside(scope.engine, namespaces, None if newest is None else rows)
+    archives = [sidecar_namespace(namespace, FORGOTTEN) for namespace in namespaces]
     forgotten = await scope.engine.count(archives, kinds=frozenset(MEMORY_TYPES))  # and no earlier texts
     done = await jobs(scope, user_id, limit=newest)
     types, all_jobs = Counter[str](), len(done)
     if newest is not None:
-        for tally in await scope.engine.tally(scopes):
+        for tally in await scope.engine.tally(namespaces):
             types[tally.kind] += tally.rows
         all_jobs = await count_jobs(scope, user_id)
     now = scope.clock.now()

@@ -95,8 +95,9 @@ class MemoryChanges:
     def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
         """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
 
-        Does nothing if ``target`` is ``successor``, is pinned, no longer holds, was said later, or is not external but
-        ``record`` is. If ``record`` has ended because ``target`` was said later, the two are only linked.
+        ``target`` stays as it is if it is (1) ``successor`` itself, (2) pinned, (3) already ended, (4) said later than
+        ``record``, or (5) not external while ``record`` is. If ``record`` has ended because ``target`` was said later,
+        the two are only linked.
         """
         now = record.created_at
         if target.id == successor.id:

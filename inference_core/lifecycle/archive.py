@@ -99,11 +99,11 @@ async def restore_archived(
             await scope.write(writes, "restore", embeds=False)
         return back
 
-    scopes = await archives(engine, user_id)
+    namespaces = await archives(engine, user_id)
     if memory_ids is None:
-        rows = await engine.scan(scopes, accepts=is_wanted)
+        rows = await engine.scan(namespaces, accepts=is_wanted)
     else:
-        keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in scopes]
+        keys = [(scope, key) for key in dict.fromkeys(map(canonical_id, memory_ids)) for scope in namespaces]
         rows = [row for row in await engine.get(keys) if row and is_wanted(row)]
     report = RestoreReport()
     try:

@@ -298,10 +298,10 @@ async def forget(
     chosen = policy or ForgettingPolicy()
     engine, now = scope.engine, scope.clock.now()
     names = await engine.namespaces((encode_label(user_id),))
-    scopes = [name for name in names if holds_memories(name)]
-    found = await engine.scan(scopes, accepts=is_known)
+    namespaces = [name for name in names if holds_memories(name)]
+    found = await engine.scan(namespaces, accepts=is_known)
     rows = {(row.namespace, row.key): row for row in found}
-    usages = await usages_beside(engine, scopes)
+    usages = await usages_beside(engine, namespaces)
     archived = await engine.scan([name for name in names if holds_forgotten(name)], accepts=is_known)
     memories = [row for row in found if row.value.get("content")]
     held = await engine.held([*memories, *archived])
@@ -337,7 +337,7 @@ async def forget(
             [Remove(namespace=sidecar_namespace(namespace, USAGE), key=key) for namespace, key in orphans]
         )
     if not engine.backend.capabilities.change_feed:  # such a store does not remove by itself what has ended
-        versions = [sidecar_namespace(name, VERSIONS) for name in scopes]
+        versions = [sidecar_namespace(name, VERSIONS) for name in namespaces]
         over = await engine.scan(versions, accepts=lambda row: is_over(row, now))
         await engine.remove_later(over)
     kept = [candidate.record.id for candidate in leaving if candidate.key not in forgotten]
@@ -410,9 +410,9 @@ async def usage(scope: MemoryScope, user_id: UserId) -> list[MemoryUsage]:
     The most used come first, then the most recently used, then the oldest. Recalls by other processes are included
     within 30 seconds, once those have written them. Raises InvalidInput, StoreError.
     """
-    scopes = scope.namespaces.read_scopes(user_id)
-    rows = await scope.engine.scan(scopes)
-    found = by_use(records_of(rows), await usages_beside(scope.engine, scopes))
+    namespaces = scope.namespaces.read_scopes(user_id)
+    rows = await scope.engine.scan(namespaces)
+    found = by_use(records_of(rows), await usages_beside(scope.engine, namespaces))
     return [MemoryUsage(MemoryStoreDocument.of(record), figure.count, figure.last) for record, figure in found]
 
 
@@ -424,12 +424,12 @@ def by_use(records: Sequence[MemoryRecord], figures: Mapping[Key, Usage]) -> lis
 
 
 async def usages_beside(
-    engine: StoreEngine, scopes: Sequence[Namespace], only: Sequence[Row] | None = None
+    engine: StoreEngine, namespaces: Sequence[Namespace], only: Sequence[Row] | None = None
 ) -> dict[Key, Usage]:
-    """The usage of the memories in exactly ``scopes``, or of ``only`` these rows, without those never recalled."""
+    """The usage of the memories in exactly ``namespaces``, or of ``only`` these rows, without those never recalled."""
     await engine.pool.call(engine.accesses.flush)
     if only is None:
-        rows = await engine.scan([sidecar_namespace(scope, USAGE) for scope in scopes])
+        rows = await engine.scan([sidecar_namespace(namespace, USAGE) for namespace in namespaces])
     else:
         found = await engine.get([(sidecar_namespace(row.namespace, USAGE), row.key) for row in only])
         rows = [row for row in found if row]

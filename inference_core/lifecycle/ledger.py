@@ -233,7 +233,7 @@ def know_copies_of(source: Backend, target: Backend, user_ids: Sequence[str] = (
     if not (noted := _known(source)):
         return
     of_some = any(one["users"] for one in noted)
-    all_labels = {scope[0] for scope in source.namespaces()} if of_some and not user_ids else set[str]()
+    all_labels = {namespace[0] for namespace in source.namespaces()} if of_some and not user_ids else set[str]()
     labels = sorted({encode_label(user_id) for user_id in user_ids} or all_labels)
     marks = _marks(target, labels)
     names = dict(zip(_marks(source, labels) if of_some else marks, marks, strict=True))

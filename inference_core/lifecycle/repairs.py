@@ -380,7 +380,9 @@ def rotate(
     for label in [] if begun else labels:
         ring.rotate(label)
     started = time.monotonic()  # until now, a write may have begun with an old key
-    total = sum(store.count([scope for label in labels for scope in store.namespaces((label,))]) for store in stores)
+    total = sum(
+        store.count([namespace for label in labels for namespace in store.namespaces((label,))]) for store in stores
+    )
     seen = 0
 
     def advance(count: int) -> None:
@@ -399,7 +401,9 @@ def rotate(
 
 
 def _labels(backend: SealedBackend, user_ids: Sequence[str]) -> list[str]:
-    return [encode_label(user) for user in user_ids] or sorted({scope[0] for scope in backend.inner.namespaces()})
+    return [encode_label(user) for user in user_ids] or sorted(
+        {namespace[0] for namespace in backend.inner.namespaces()}
+    )
 
 
 def _live(backend: SealedBackend, label: str) -> int:

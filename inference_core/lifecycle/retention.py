@@ -126,8 +126,8 @@ async def retain(
             continue
         # Archive and versions lie beside memories' namespaces; others of that name hold an application's own items.
         own = [name for name in names if name[1:2] and name[1] in labels]
-        scopes = [name for name in own if is_sidecar(name) or kind not in ("archive", "versions")]
-        for row in await engine.scan(scopes):
+        namespaces = [name for name in own if is_sidecar(name) or kind not in ("archive", "versions")]
+        for row in await engine.scan(namespaces):
             rows.append(row)
             if row.updated_at + timedelta(days=days) <= now:
                 found.append(Overdue(kind, row.namespace, row.key, row.updated_at, days, row.version))

@@ -288,12 +288,12 @@ class MemoryNamespaceBuilder:
     def read_scopes(self, user_id: Owner, category: MemoryCategory | str | None = None) -> list[Namespace]:
         """The namespaces this agent reads: the shared ones and its own, never another agent's."""
         wanted = list(MemoryCategory) if category is None else [MemoryCategory(validate_memory_category(category))]
-        scopes: list[Namespace] = []
+        namespaces: list[Namespace] = []
         for name in wanted:
             shared = (encode_label(user_id), name.value)
             own = self.namespace_for(user_id, name)
-            scopes += [shared] if own == shared else [shared, own]
-        return scopes
+            namespaces += [shared] if own == shared else [shared, own]
+        return namespaces
 
     def legacy_namespace(self, user_id: str | UUID) -> Namespace:
         """The flat namespace that was used before the categories."""

@@ -301,8 +301,8 @@ class Outbox:
     ) -> int:
         """Puts in those of ``messages`` that were never in before, durably, in one commit; returns how many.
 
-        ``zone`` names the user's time zone. ``keeps``: copies are kept for prompts, which stay when messages leave.
-        ``since`` is that of `StoreEngine.write`.
+        ``zone`` names the user's time zone. ``keeps``: keep a copy of each message for later prompts, even after
+        it has been processed. ``since`` is that of `StoreEngine.write`.
         """
         now, trace = self._clock.now(), traceparent()
         marks, waiting = marks_of(partition.user_id), partition.messages
@@ -329,7 +329,7 @@ class Outbox:
             try:
                 await self.engine.write(writes, since=since)
             except VersionConflict:  # some are waiting or marked already
-                rows = await self.engine.get([(scope, key) for scope in (marks, waiting) for key in fresh])
+                rows = await self.engine.get([(namespace, key) for namespace in (marks, waiting) for key in fresh])
                 known = {row.key for row in rows if row}
                 fresh = {key: message for key, message in fresh.items() if key not in known}
             else:

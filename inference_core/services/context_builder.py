@@ -243,8 +243,8 @@ class Memories(StoreSource):
         if search is not None:
             groups += (await request.search(self.name, search)).groups
         else:
-            for scopes in self._groups(request):
-                rows = await _newest(request, scopes, self._kinds())
+            for namespaces in self._groups(request):
+                rows = await _newest(request, namespaces, self._kinds())
                 found = [
                     FoundRow(row, record.importance if self.by_importance else 0.0)
                     for row in rows
@@ -299,8 +299,8 @@ class AssociatedMemories(StoreSource):
         def rejects(row: Row) -> str | None:
             return "fits by itself" if (row.namespace, row.key) in known else None
 
-        scopes = request.scope.namespaces.read_scopes(request.user_id)
-        search = search_for(request, text, [scopes], self.limit, None, rejects)
+        namespaces = request.scope.namespaces.read_scopes(request.user_id)
+        search = search_for(request, text, [namespaces], self.limit, None, rejects)
         found = await request.scope.engine.search(search)
         return [item_of(hit, self.name, self.section, share) for hit in found.groups[0]]
 
@@ -423,8 +423,8 @@ class Entities(StoreSource):
         if search := self.question(request):
             found: Sequence[FoundRow] = (await request.search(self.name, search)).groups[0]
         else:
-            scopes = request.scope.namespaces.read_scopes(request.user_id)
-            rows = [] if self.judged else await _newest(request, scopes)
+            namespaces = request.scope.namespaces.read_scopes(request.user_id)
+            rows = [] if self.judged else await _newest(request, namespaces)
             found = [FoundRow(row, 0.0) for row in rows]
         for hit in found:
             record = record_of(hit.row)
@@ -515,23 +515,23 @@ class StaticFacts(StoreSource):
 
 
 def _newest(
-    request: ContextRequest, scopes: Sequence[Namespace], kinds: frozenset[str] | None = None
+    request: ContextRequest, namespaces: Sequence[Namespace], kinds: frozenset[str] | None = None
 ) -> Operation[list[Row]]:
-    """The newest memories of ``scopes`` that hold now, from the snapshot, whose rows are parsed once."""
+    """The newest memories of ``namespaces`` that hold now, from the snapshot, whose rows are parsed once."""
 
     def rejects(row: Row) -> str | None:
         return why_invalid(row.value, request.now)
 
     def newest(snapshot: Snapshot) -> list[Row]:
-        return snapshot.newest(scopes, kinds=kinds, limit=_READ, reject=rejects)
+        return snapshot.newest(namespaces, kinds=kinds, limit=_READ, reject=rejects)
 
-    return request.scope.engine.read(scopes, newest)
+    return request.scope.engine.read(namespaces, newest)
 
 
 def search_in_all(request: ContextRequest, limit: int) -> Search | None:
     """A search for the ``limit`` memories of any category that fit the question best; None without a question."""
-    scopes = request.scope.namespaces.read_scopes(request.user_id)
-    return None if request.question is None else search_for(request, request.question, [scopes], limit)
+    namespaces = request.scope.namespaces.read_scopes(request.user_id)
+    return None if request.question is None else search_for(request, request.question, [namespaces], limit)
 
 
 def search_for(

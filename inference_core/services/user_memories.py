@@ -104,12 +104,12 @@ async def purge_user_memories(store: StoreArgument, user_id: UserId, category: s
     cause = Cause(at=datetime.now(UTC), operation="purge")
     if category is None:  # unreadable rows go first, as they may get in the way of the rest
         removed = await engine.discard(label, lambda _: True, cause)
-        scopes = await _scopes(engine, user_id, everything=True)
+        namespaces = await _scopes(engine, user_id, everything=True)
     else:
-        scopes = await _scopes(engine, user_id, category, everything=True)
-        removed = await engine.discard(label, lambda damaged: damaged.namespace in scopes, cause)
-    figures = [name for name in scopes if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
-    told = [name for name in scopes if name not in figures and name[1:] != (AUDIT,)]
+        namespaces = await _scopes(engine, user_id, category, everything=True)
+        removed = await engine.discard(label, lambda damaged: damaged.namespace in namespaces, cause)
+    figures = [name for name in namespaces if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
+    told = [name for name in namespaces if name not in figures and name[1:] != (AUDIT,)]
     removed += await empty(engine, told, cause=cause)
     await empty(engine, [name for name in figures if name[1:2] == (PENDING,)], cause=cause)
     await empty(engine, figures)
@@ -145,9 +145,9 @@ async def list_user_memories(
     None returns all.
     """
     engine = any_engine_of(store)
-    scopes = await _scopes(engine, user_id, category)
+    namespaces = await _scopes(engine, user_id, category)
     request = MemoryPageRequest(memory_type=memory_type, search=search, limit=limit, offset=offset, after=after)
-    return await page_of(engine, scopes, _entry, request)
+    return await page_of(engine, namespaces, _entry, request)
 
 
 @blocking

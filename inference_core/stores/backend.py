@@ -272,9 +272,9 @@ class Put:
 
     ``kind`` is a label that recall can filter by before it ranks. ``document`` None means: not found by a query.
     ``created_at`` is kept from the first put unless it is given. ``expected`` is the version that must be there
-    (0: nothing), None any. The version becomes higher than ``above``, for a row that takes another one's place.
-    ``is_new``: its key is random, so there is no need to read what may be there. ``waits_for_disk`` False: a power loss
-    may undo it, but no later write without it; SQLite and PostgreSQL then commit sooner.
+    (0: nothing), None any. ``above``: the new version is greater than this, for a row that takes another one's place.
+    ``is_new``: the key is a fresh random one, so the backend may insert without reading. ``waits_for_disk`` False: a
+    power loss may undo it, but no later write without it; SQLite and PostgreSQL then commit sooner.
     """
 
     namespace: Namespace
@@ -589,19 +589,19 @@ class Backend(Protocol):
         """
         ...
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold (of ``kinds``)."""
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        """How many rows exactly ``namespaces`` hold (of ``kinds``)."""
         ...
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind; in no order."""
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        """How many rows exactly ``namespaces`` hold, by namespace and kind; in no order."""
         ...
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with the labels of ``prefix``, sorted."""
         ...
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
         """The sequence number of each scope's last write; 0 for a scope that was never written.
 
         Heads, changes and rows say which epoch of the database they are from, each read in the same step as the epoch:
@@ -610,11 +610,11 @@ class Backend(Protocol):
         """
         ...
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key that was written after ``since``, in the order of the writes."""
         ...
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The newest state, without vectors, of at most ``limit`` keys whose terms hold the most of ``words``.
 
         It reads all terms that were written after ``since``, so it needs no index. Of keys with equally many, the last

@@ -236,7 +236,7 @@ class DeferredWriter:
                     self._write([deferred for deferred in group if deferred.write.namespace[0] == root])
         except (InferenceCoreError, TimeoutError) as error:
             why = str(error) or f"not written within {_TIMEOUT_S:g} s"
-            _LOG.warning("%d notes on what was told are lost: %s", len(group), why)
+            _LOG.warning("Dropped %d deferred writes (access counts, receipts): %s", len(group), why)
 
 
 class _Deferred(NamedTuple):

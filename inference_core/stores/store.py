@@ -169,15 +169,15 @@ class MemoryStore(BaseStore):
         """Ranked if there is a query, else the newest first."""
         _check_page(op.limit, op.offset)
         accepts = predicate(op.filter)
-        scopes = await self.engine.namespaces(op.namespace_prefix)
+        namespaces = await self.engine.namespaces(op.namespace_prefix)
         if not op.namespace_prefix[1:]:  # a search of a user's items does not mean deleted memories and counts
-            scopes = [name for name in scopes if not is_sidecar(name) and name[1:] != (AUDIT,)]
+            namespaces = [name for name in namespaces if not is_sidecar(name) and name[1:] != (AUDIT,)]
         end = op.offset + op.limit
         found: list[tuple[Row, float | None]]
         if op.query and op.query.strip():
             result = await self.engine.search(
                 Search(
-                    groups=[scopes],
+                    groups=[namespaces],
                     text=op.query,
                     limit=end,
                     reject=lambda row: None if accepts(row.value) else "filter",
@@ -186,10 +186,10 @@ class MemoryStore(BaseStore):
             )
             found = [(hit.row, hit.score) for hit in result.groups[0][op.offset :]]
         elif op.filter:
-            rows = await self.engine.scan(scopes, accepts=lambda row: accepts(row.value), limit=end)
+            rows = await self.engine.scan(namespaces, accepts=lambda row: accepts(row.value), limit=end)
             found = [(row, None) for row in rows[op.offset :]]
         else:
-            rows = await self.engine.page(scopes, limit=op.limit, offset=op.offset)
+            rows = await self.engine.page(namespaces, limit=op.limit, offset=op.offset)
             found = [(row, None) for row in rows]
         await self._refresh([row for row, _ in found], wanted=op.refresh_ttl)
         return [

@@ -80,7 +80,7 @@ class Breaker:
                 self._failures = 0
 
     def check(self) -> None:
-        """Raises StoreUnavailable if the database is left alone at the moment."""
+        """Raises StoreUnavailable while the circuit is open: the database is left alone after failures in a row."""
         with self._lock:
             if not self.is_open:
                 return

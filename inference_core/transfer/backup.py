@@ -368,23 +368,23 @@ def _database(store: Backend) -> Backend:
 
 def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored]:
     """All rows of a store that can be read, with their texts and vectors."""
-    scopes = store.namespaces()
-    total, done = store.count(scopes) if progress else 0, 0
-    for scope in scopes:
-        store.heads([scope])  # other libraries' stores notice changes only when asked for this
-        changes = iter(store.changes(scope, 0))
+    namespaces = store.namespaces()
+    total, done = store.count(namespaces) if progress else 0, 0
+    for namespace in namespaces:
+        store.heads([namespace])  # other libraries' stores notice changes only when asked for this
+        changes = iter(store.changes(namespace, 0))
         while portion := list(islice(changes, _PORTION)):
-            found = list(_whole(store, scope, portion))
+            found = list(_whole(store, namespace, portion))
             yield from found
             done += len(found)
             if progress:
                 progress(done, max(done, total))
 
 
-def _whole(store: Backend, scope: Namespace, portion: list[Change]) -> Iterator[Stored]:
+def _whole(store: Backend, namespace: Namespace, portion: list[Change]) -> Iterator[Stored]:
     """The rows of ``portion``. One that is written between the reads of its text and of its value is read again."""
     while portion:
-        keys = [(scope, change.key) for change in portion]
+        keys = [(namespace, change.key) for change in portion]
         later: set[str] = set()
         for row, change, tokens in zip(store.get(keys), portion, store.tokens(keys), strict=True):
             if row is None:
@@ -395,9 +395,9 @@ def _whole(store: Backend, scope: Namespace, portion: list[Change]) -> Iterator[
             document = change.document and change.document._replace(tokens=tokens)
             value = encode_json(row.value, what="value")
             times = row.created_at, row.updated_at
-            yield (scope, row.key), RowState(row.seq, row.version, change.kind, *times, value, document, row.expiry)
+            yield (namespace, row.key), RowState(row.seq, row.version, change.kind, *times, value, document, row.expiry)
         since = min((change.seq for change in portion), default=0)
-        newest = {change.key: change for change in store.changes(scope, since)} if later else {}
+        newest = {change.key: change for change in store.changes(namespace, since)} if later else {}
         portion = [newest[key] for key in later if key in newest]
 
 

@@ -233,16 +233,22 @@ def puts_of(
     Sets the report's total, and at the end the number of unreadable rows. Raises InvalidId, StoreError.
     """
     labels = [encode_label(user_id) for user_id in user_ids]
-    scopes = [scope for label in labels for scope in backend.namespaces((label,))] if labels else backend.namespaces()
-    scopes = [scope for scope in scopes if scope[0] != ERASED]  # fences hold for their own store only
-    scopes = [scope for scope in scopes if scope[1:] != (QUOTA,)]  # the target counts by itself
+    namespaces = (
+        [namespace for label in labels for namespace in backend.namespaces((label,))]
+        if labels
+        else backend.namespaces()
+    )
+    namespaces = [
+        namespace for namespace in namespaces if namespace[0] != ERASED
+    ]  # fences hold for their own store only
+    namespaces = [namespace for namespace in namespaces if namespace[1:] != (QUOTA,)]  # the target counts by itself
     # An audit trail belongs to its store: a copy begins a new one.
-    scopes = [scope for scope in scopes if scope[1:] != (AUDIT,) and scope[0] != SEALS]
-    report.total = backend.count(scopes)
-    for scope in scopes:
-        changes = iter(backend.changes(scope, 0))
+    namespaces = [namespace for namespace in namespaces if namespace[1:] != (AUDIT,) and namespace[0] != SEALS]
+    report.total = backend.count(namespaces)
+    for namespace in namespaces:
+        changes = iter(backend.changes(namespace, 0))
         while portion := list(islice(changes, PORTION)):
-            keys = [(scope, change.key) for change in portion]
+            keys = [(namespace, change.key) for change in portion]
             rows = backend.get(keys)  # before their texts, so that another run copies what changes in between
             tokens: Sequence[bytes | None] = backend.tokens(keys) if with_vectors else [None] * len(keys)
             read = [

@@ -241,20 +241,22 @@ class Migration:
         records = self._records(items)
         while batch := list(islice(records, BATCH)):
             new = self._unmarked(batch)
-            scopes: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
+            namespaces: dict[str, list[Namespace]] = {}  # everywhere a memory of a user may have been moved to
             for label in {record.namespace[0] for record, _ in new}:
                 names = self._backend.namespaces((label,))
                 known = [name for name in names if name[1:2] and name[1] in MEMORY_CATEGORIES]
-                scopes[label] = list(dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known]))
+                namespaces[label] = list(
+                    dict.fromkeys([*((label, category) for category in MEMORY_CATEGORIES), *known])
+                )
             if not self._report.is_dry_run:
-                self._write([sourced for sourced in new if not self._has_to_wait(sourced[0])], scopes)
+                self._write([sourced for sourced in new if not self._has_to_wait(sourced[0])], namespaces)
                 for sourced in new:
                     if self._has_to_wait(sourced[0]):  # alone, as each proposal counts those that wait already
-                        self._write([sourced], scopes)
+                        self._write([sourced], namespaces)
                 new = []
             for record, origin in new:
                 self._foreseen[_mark_of(record)[1]] = origin
-                places = {*scopes[record.namespace[0]], record.namespace}
+                places = {*namespaces[record.namespace[0]], record.namespace}
                 if any(self._backend.get([(place, record.id) for place in places])):
                     self._report.already_there += 1
                 else:
@@ -312,15 +314,15 @@ class Migration:
                 renamed.append((replace(record, id=digest(f"{origin}.{record.id}"), extra_metadata=extra), origin))
         return [*new, *self._unmarked(renamed)] if renamed else new
 
-    def _write(self, records: Sequence[_Sourced], scopes: dict[str, list[Namespace]]) -> None:
+    def _write(self, records: Sequence[_Sourced], namespaces: dict[str, list[Namespace]]) -> None:
         """Writes each record with its mark in a transaction, unless it was migrated before or its id is in use."""
         waiting: list[_Waiting] = []
         for record, origin in records:
-            others = [scope for scope in scopes[record.namespace[0]] if scope != record.namespace]
-            absent: list[Write] = [Remove(namespace=scope, key=record.id, expected=0) for scope in others]
+            others = [namespace for namespace in namespaces[record.namespace[0]] if namespace != record.namespace]
+            absent: list[Write] = [Remove(namespace=namespace, key=record.id, expected=0) for namespace in others]
             stored: list[Write] = [put_of(record, expected=0)]
             if self._has_to_wait(record):
-                now, homes = datetime.now(UTC), scopes[record.namespace[0]]
+                now, homes = datetime.now(UTC), namespaces[record.namespace[0]]
                 key = content_key_of(self._backend)
                 decision, _, stored = proposed_on(record, homes, now, (), key, self._backend)
                 if decision is Decision.NO:  # without a mark: the next run offers it again if there is room then

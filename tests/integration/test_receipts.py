@@ -222,7 +222,7 @@ def test_what_cannot_be_written_is_lost_and_said(caplog: pytest.LogCaptureFixtur
         store.engine._writer.close()
         later.put(put_of_nothing(store))
         later.flush()
-        assert "1 notes on what was told are lost" in caplog.text
+        assert "Dropped 1 deferred writes (access counts, receipts)" in caplog.text
 
 
 def test_the_log_says_why_notes_were_not_written_in_time(
@@ -234,7 +234,7 @@ def test_the_log_says_why_notes_were_not_written_in_time(
         monkeypatch.setattr(store.engine._writer, "submit", Mock(return_value=Future[list[int]]()))
         store.engine.later.put(put_of_nothing(store))
         store.engine.later.flush()
-        assert "1 notes on what was told are lost: not written within 0.001 s" in caplog.text
+        assert "Dropped 1 deferred writes (access counts, receipts): not written within 0.001 s" in caplog.text
         monkeypatch.undo()
 
 

@@ -433,12 +433,12 @@ async def groups_answered(outbox: Outbox, partition: Partition) -> Mapping[str, 
 
 async def beliefs(scope: MemoryScope, user_id: UserId) -> Beliefs:
     """The newest semantic memories of the user that hold, and older ones that insights cite. Raises StoreError."""
-    scopes = scope.namespaces.read_scopes(user_id, MemoryCategory.SEMANTIC)
+    namespaces = scope.namespaces.read_scopes(user_id, MemoryCategory.SEMANTIC)
     now = scope.clock.now()
-    records = [record_of(row) for row in await newest(scope, scopes, None, MAX_MEMORIES, now)]
+    records = [record_of(row) for row in await newest(scope, namespaces, None, MAX_MEMORIES, now)]
     insights = [record for record in records if record.source.tool == INSIGHT]
     missing = {key for one in insights for key in one.cites} - {record.id for record in records}
-    older = await scope.engine.get([(scopes[0], key) for key in sorted(missing)])
+    older = await scope.engine.get([(namespaces[0], key) for key in sorted(missing)])
     records += [record_of(row) for row in older if row and why_invalid(row.value, now) is None]
     return Beliefs({record.id: record for record in records if record.source.tool != INSIGHT}, insights)
 

@@ -120,15 +120,15 @@ async def delete_all(
     Held if the user has a legal hold.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    scopes = scope.namespaces.read_scopes(user_id, category)
+    namespaces = scope.namespaces.read_scopes(user_id, category)
     await scope.engine.check_holds(encode_label(user_id))
     cause = Cause(at=scope.clock.now(), operation="delete all", actor=scope.actor)
-    removed = await empty(scope.engine, scopes, kinds, cause)
-    archives = [*_beside(scopes, FORGOTTEN), *_beside(scopes, PENDING)]
+    removed = await empty(scope.engine, namespaces, kinds, cause)
+    archives = [*_beside(namespaces, FORGOTTEN), *_beside(namespaces, PENDING)]
     await empty(scope.engine, archives, kinds, cause)
     if kinds is None:
-        await empty(scope.engine, _beside(scopes, VERSIONS))
-        wanted = {*scopes, *archives}
+        await empty(scope.engine, _beside(namespaces, VERSIONS))
+        wanted = {*namespaces, *archives}
         label = encode_label(user_id)
         removed += await scope.engine.discard(label, lambda damaged: damaged.namespace in wanted, cause)
     return removed
@@ -146,16 +146,16 @@ def _beside(homes: Sequence[Namespace], place: str) -> list[Namespace]:
 
 async def empty(
     engine: StoreEngine,
-    scopes: Sequence[Namespace],
+    namespaces: Sequence[Namespace],
     kinds: frozenset[str] | None = None,
     cause: Cause | None = None,
 ) -> int:
-    """Removes all rows of exactly ``scopes`` (of ``kinds``) that are there now, in portions; returns how many.
+    """Removes all rows of exactly ``namespaces`` (of ``kinds``) that are there now, in portions; returns how many.
 
     It does not come back for what others write meanwhile: beside callers who save all the time, it would never end.
     """
     removed, after = 0, None
-    while rows := await engine.scan(scopes, kinds=kinds, limit=PORTION, after=after):
+    while rows := await engine.scan(namespaces, kinds=kinds, limit=PORTION, after=after):
         await engine.write([Remove(namespace=row.namespace, key=row.key) for row in rows], cause)
         removed, after = removed + len(rows), Cursor.of(rows[-1])
     return removed

@@ -74,11 +74,11 @@ async def history(scope: MemoryScope, user_id: UserId, memory_id: str) -> list[M
     in the scopes that the agent reads. Raises InvalidInput, StoreUnavailable.
     """
     found: dict[str, MemoryRecord] = {}
-    scopes = await readable(scope, user_id)
+    namespaces = await readable(scope, user_id)
     waiting = [memory_id]
     while waiting:
         one = waiting.pop()
-        record = None if one in found else await find(scope, user_id, one, scopes)
+        record = None if one in found else await find(scope, user_id, one, namespaces)
         if record is not None:
             found[one] = record
             waiting += [*record.supersedes, *([record.superseded_by] if record.superseded_by else [])]
@@ -160,8 +160,8 @@ async def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> d
 
     Raises StoreUnavailable.
     """
-    scopes = await readable(scope, user_id)
-    rows = await scope.engine.get([(namespace, key) for key in dict.fromkeys(ids) for namespace in scopes])
+    namespaces = await readable(scope, user_id)
+    rows = await scope.engine.get([(namespace, key) for key in dict.fromkeys(ids) for namespace in namespaces])
     return {record.id: MemoryStoreDocument.of(record) for record in records_of(rows)}
 
 
@@ -180,11 +180,11 @@ async def browse(
     Raises InvalidInput, StoreUnavailable.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    scopes, cursor = await readable(scope, user_id), None if after is None else Cursor.decode(after)
+    namespaces, cursor = await readable(scope, user_id), None if after is None else Cursor.decode(after)
     found, looked, is_last = list[Row](), 0, False
     while len(found) <= limit and looked < MOST_BROWSED and not is_last:
         size = limit + 1 if origin is None else _BROWSED
-        rows = await scope.engine.scan(scopes, kinds=kinds, accepts=is_known, limit=size, after=cursor)
+        rows = await scope.engine.scan(namespaces, kinds=kinds, accepts=is_known, limit=size, after=cursor)
         found += [row for row in rows if origin in (None, record_of(row).source.origin.value)]
         looked, is_last = looked + len(rows), len(rows) < size
         cursor = Cursor.of(rows[-1]) if rows else cursor
@@ -196,17 +196,17 @@ async def browse(
 
 async def count_types(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     """How many memories there are of each type that has any. Raises InvalidId, StoreUnavailable."""
-    scopes, counts = await readable(scope, user_id), dict[str, int]()
+    namespaces, counts = await readable(scope, user_id), dict[str, int]()
     for kind in MEMORY_TYPES:
-        counts[kind] = await scope.engine.count(scopes, kinds=frozenset({kind}))
+        counts[kind] = await scope.engine.count(namespaces, kinds=frozenset({kind}))
     return {kind: number for kind, number in counts.items() if number}
 
 
 @operation("count_memories", needs=SpaceRole.READ)
 async def count(scope: MemoryScope, user_id: UserId) -> dict[str, int]:
     """How many memories the agent reads, by category and as ``total``. Raises InvalidId, StoreUnavailable."""
-    scopes = scope.namespaces.read_scopes(user_id)
-    return by_category((tally.namespace, tally.rows) for tally in await scope.engine.tally(scopes))
+    namespaces = scope.namespaces.read_scopes(user_id)
+    return by_category((tally.namespace, tally.rows) for tally in await scope.engine.tally(namespaces))
 
 
 def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
@@ -217,16 +217,16 @@ def by_category(counted: Iterable[tuple[Namespace, int]]) -> dict[str, int]:
     return counts | {"total": sum(counts.values())}
 
 
-async def all_of(engine: StoreEngine, scopes: Sequence[Namespace]) -> list[MemoryRecord]:
-    """All memories in exactly ``scopes``, the newest first."""
-    rows = await engine.scan(scopes)
+async def all_of(engine: StoreEngine, namespaces: Sequence[Namespace]) -> list[MemoryRecord]:
+    """All memories in exactly ``namespaces``, the newest first."""
+    rows = await engine.scan(namespaces)
     return await engine.pool.call(records_of, rows)
 
 
 async def page_of(
-    engine: StoreEngine, scopes: Sequence[Namespace], make: Callable[[Row], T], request: MemoryPageRequest
+    engine: StoreEngine, namespaces: Sequence[Namespace], make: Callable[[Row], T], request: MemoryPageRequest
 ) -> tuple[MemoryPage[T], int]:
-    """A page of ``make(row)`` for the rows of exactly ``scopes``, the newest first, and how many rows match in all."""
+    """A page of ``make(row)`` for the rows of exactly ``namespaces``, newest first, and how many rows match in all."""
     limit, offset, wanted = request.limit, request.offset, request.matches
     if offset < 0 or (limit is not None and limit < 0):
         raise InvalidInput(f"limit and offset must not be negative; got {limit} and {offset}")
@@ -235,14 +235,14 @@ async def page_of(
     cursor = None if request.after is None else Cursor.decode(request.after)
     kinds = None if request.memory_type is None else frozenset({validate_memory_type(request.memory_type)})
     if not request.search and wanted is None:
-        total = await engine.count(scopes, kinds=kinds)
+        total = await engine.count(namespaces, kinds=kinds)
         if offset:  # the database passes over them, which is quicker than to read them
-            passed = await engine.page(scopes, kinds=kinds, limit=1, offset=offset - 1)
+            passed = await engine.page(namespaces, kinds=kinds, limit=1, offset=offset - 1)
             if not passed:
                 return MemoryPage(), total
             cursor = Cursor.of(passed[0])
         end = None if limit is None else limit + 1  # one more tells whether there is another page
-        rows = await engine.scan(scopes, kinds=kinds, accepts=is_known, limit=end, after=cursor)
+        rows = await engine.scan(namespaces, kinds=kinds, accepts=is_known, limit=end, after=cursor)
     else:
         needle = normalize("NFC", request.search or "").casefold()  # as stored texts are
 
@@ -252,7 +252,7 @@ async def page_of(
             searched = f"{text_field(row.value, 'content') or ''}\n{text_field(row.value, 'topic') or ''}".casefold()
             return needle in searched and is_known(row)
 
-        found = await engine.scan(scopes, kinds=kinds, accepts=matches)
+        found = await engine.scan(namespaces, kinds=kinds, accepts=matches)
         total = len(found)
         rows = [row for row in found if cursor is None or place_of(row) > cursor.place][offset:]
     page = rows[:limit]

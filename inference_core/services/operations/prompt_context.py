@@ -61,7 +61,7 @@ _MOST_PLACES: Final = 2 * PLACES
 _AS_RELEVANT: Final = 0.5
 """A memory takes another category's place if it is this share as relevant as the best, if there are several."""
 _SPARE: Final = 3
-"""How many more memories of each category are searched for than shown; they may take the places of doubted ones."""
+"""Spare results of each category, which may replace results that look outdated."""
 _MOST_ASKED: Final = 8_000
 """Characters of a query that are searched for. What ranking takes grows with them, and the profile waits for it too."""
 
@@ -262,7 +262,7 @@ class _Turn:
                 limit = 2 * self.options.places  # some of them may say the same
                 newest += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.filter)
         older = {mark.id for mark in frozen or ()}.difference(row.key for row in (*pinned, *newest))
-        kept = snapshot.get([(scope, key) for key in older for scope in self.scopes])
+        kept = snapshot.get([(namespace, key) for key in older for namespace in self.scopes])
         rows = [row for row in pinned if self.filter(row) is None]
         rows += newest
         rows += [row for row in kept if row is not None and self.filter(row) is None]

@@ -105,15 +105,15 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         raise InvalidInput(f"min_relevance must be from 0 to 1, not {min_relevance}")
     matches = row_filter(tags, session_id, created_after, created_before)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
-    scopes = await readable(scope, user_id, category)
+    namespaces = await readable(scope, user_id, category)
     now = scope.clock.now()
     then = checked_moment(as_of, "as_of")
     if not asks(query):
-        rows = await newest(scope, scopes, kinds, limit, now, then, matches)
+        rows = await newest(scope, namespaces, kinds, limit, now, then, matches)
         scope.note_recalled(records_of(() if ignore_session else rows), now)
         return RecalledMemories([MemoryStoreDocument.of(record_of(row)) for row in rows])
     search = Search(
-        groups=[scopes],
+        groups=[namespaces],
         together=True,
         text=query,
         limit=limit,
@@ -196,8 +196,8 @@ async def user_context_with_timestamps(
     context: dict[str, list[MemoryStoreDocument]] = {}
     for kind in memory_types or DEFAULT_CONTEXT_TYPES:
         name = validate_memory_type(kind)
-        scopes = await readable(scope, user_id)
-        rows = await newest(scope, scopes, frozenset({name}), limit, now)
+        namespaces = await readable(scope, user_id)
+        rows = await newest(scope, namespaces, frozenset({name}), limit, now)
         scope.note_recalled(records_of(rows), now)
         if rows:
             context[name] = [MemoryStoreDocument.of(record_of(row)) for row in rows]
@@ -206,14 +206,14 @@ async def user_context_with_timestamps(
 
 async def newest(
     scope: MemoryScope,
-    scopes: Sequence[Namespace],
+    namespaces: Sequence[Namespace],
     kinds: frozenset[str] | None,
     limit: int,
     now: datetime,
     as_of: datetime | None = None,
     matches: Callable[[Row], bool] | None = None,
 ) -> list[Row]:
-    """The newest rows of exactly ``scopes`` that hold memories which are current at ``now``, or were at ``as_of``.
+    """The newest rows of exactly ``namespaces`` that hold memories which are current at ``now``, or were at ``as_of``.
 
     ``matches`` narrows them down.
     """
@@ -221,7 +221,7 @@ async def newest(
     def holds(row: Row) -> bool:
         return (matches is None or matches(row)) and why_invalid(row.value, now, as_of) is None
 
-    return await scope.engine.scan(scopes, kinds=kinds, accepts=holds, limit=limit)
+    return await scope.engine.scan(namespaces, kinds=kinds, accepts=holds, limit=limit)
 
 
 def asks(query: object) -> bool:

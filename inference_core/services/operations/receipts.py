@@ -142,9 +142,9 @@ async def rebuild_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt)
     Returns the `Rebuilt` texts. They are empty, with a ``problem``, if the block was rendered by the application's own
     function. Raises InvalidId, StoreUnavailable, and ConfigurationError if this computer does not know the time zone.
     """
-    scopes = await readable(scope, user_id)
+    namespaces = await readable(scope, user_id)
     ids = dict.fromkeys(line.id for line in receipt.lines)
-    rows = await scope.engine.get([(namespace, key) for key in ids for namespace in scopes])
+    rows = await scope.engine.get([(namespace, key) for key in ids for namespace in namespaces])
     there = {record.id: record for record in records_of(rows)}
     gone = [line.id for line in receipt.lines if line.id not in there or there[line.id].version != line.version]
     if receipt.form not in FORMATS:

@@ -178,13 +178,13 @@ class MemoryScope(MemoryPolicy):
 
 
 async def find(
-    scope: MemoryScope, user_id: UserId, memory_id: str, scopes: Sequence[Namespace] | None = None
+    scope: MemoryScope, user_id: UserId, memory_id: str, namespaces: Sequence[Namespace] | None = None
 ) -> MemoryRecord | None:
-    """The memory with this id in ``scopes``, by default the user's own that the agent reads; None if there is none.
+    """The memory with this id in ``namespaces``, by default the user's own that the agent reads; None if there is none.
 
     Raises UnsupportedSchema if a newer version of this package wrote it.
     """
-    row = await find_row(scope, user_id, memory_id, scopes=scopes)
+    row = await find_row(scope, user_id, memory_id, namespaces=namespaces)
     return record_of(row) if row else None
 
 
@@ -193,13 +193,13 @@ async def find_row(
     user_id: UserId,
     memory_id: str,
     category: str | None = None,
-    scopes: Sequence[Namespace] | None = None,
+    namespaces: Sequence[Namespace] | None = None,
 ) -> Row | None:
     """Like `find`, but returns the row, whichever version of the package wrote it.
 
     ``category`` narrows down the default scopes.
     """
-    key, homes = canonical_id(memory_id), scopes or scope.namespaces.read_scopes(user_id, category)
+    key, homes = canonical_id(memory_id), namespaces or scope.namespaces.read_scopes(user_id, category)
     rows = await scope.engine.get([(namespace, key) for namespace in homes])
     return next((row for row in rows if row), None)
 

@@ -155,7 +155,7 @@ async def forget_session(scope: MemoryScope, conversation: UserSession, block: s
     """
     homes = scope.namespaces.read_scopes(conversation.user_id, category)
     # All in one scan: between two, a memory could be approved or deleted, and be found in neither.
-    scopes = [*homes, *(sidecar_namespace(home, place) for home in homes for place in (PENDING, FORGOTTEN))]
+    namespaces = [*homes, *(sidecar_namespace(home, place) for home in homes for place in (PENDING, FORGOTTEN))]
 
     def other_sessions(rows: Sequence[Row]) -> list[tuple[Row, list[str]]]:
         found: list[tuple[Row, list[str]]] = []
@@ -167,7 +167,7 @@ async def forget_session(scope: MemoryScope, conversation: UserSession, block: s
 
     async def attempt() -> None:
         writes: list[Write] = []
-        rows = await scope.engine.scan(scopes)
+        rows = await scope.engine.scan(namespaces)
         for row, others in await scope.engine.pool.call(other_sessions, rows):
             if not others:
                 writes.append(Remove(namespace=row.namespace, key=row.key, expected=row.version))

@@ -309,11 +309,11 @@ class ForeignBackend:
         start = request.offset + (bisect_right(rows, request.after.place, key=place_of) if request.after else 0)
         return rows[start : start + request.limit]
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        return sum(1 for _ in self._rows(scopes, kinds))
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        return sum(1 for _ in self._rows(namespaces, kinds))
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        rows = self._rows(scopes, None)
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        rows = self._rows(namespaces, None)
         return tally((row.namespace, kind_of(row), row.created_at) for row in rows)
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
@@ -326,25 +326,25 @@ class ForeignBackend:
             if len(page) < _PAGE or not fresh:
                 return sorted(name for name in names if name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
         """Reads the scopes and numbers what has changed since the last reading."""
         with self._lock:
-            for scope in set(scopes):
-                rows = {row.key: row for row in islice(self._scan(scope), self._max_rows + 1)}
+            for namespace in set(namespaces):
+                rows = {row.key: row for row in islice(self._scan(namespace), self._max_rows + 1)}
                 if len(rows) > self._max_rows:  # they would all be kept in memory
-                    what = f"{scope[1:]} of {self.name} holds more than {self._max_rows} rows"
+                    what = f"{namespace[1:]} of {self.name} holds more than {self._max_rows} rows"
                     raise ScopeTooLarge(f"{what}, too many to search; use open_store")
-                self._mirrors.setdefault(scope, Mirror()).note(rows)
-            return [Head(self._mirrors[scope].head) for scope in scopes]
+                self._mirrors.setdefault(namespace, Mirror()).note(rows)
+            return [Head(self._mirrors[namespace].head) for namespace in namespaces]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
         """The changes after ``since`` that the last call of `heads` has found."""
         with self._lock:
-            mirror = self._mirrors.get(scope)
+            mirror = self._mirrors.get(namespace)
             changed = [(key, mark) for key, mark in mirror.marks.items() if mark.seq > since] if mirror else []
             rows = dict(mirror.fresh) if mirror and since >= mirror.fresh_since else None
         if rows is None:  # another index has read the changes that this one still needs
-            rows = {row.key: row for row in self._scan(scope)} if changed else {}
+            rows = {row.key: row for row in self._scan(namespace)} if changed else {}
         changed.sort(key=lambda one: one[1].seq)
         for key, mark in changed:
             row = rows.get(key)
@@ -356,16 +356,16 @@ class ForeignBackend:
             with self._lock:
                 mirror.drop_fresh(changed[-1][1].seq)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The rows that the last call of `heads` has found whose terms hold the most of ``words``."""
-        return holding_most(self.changes(scope, since), words, limit)
+        return holding_most(self.changes(namespace, since), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         """Texts without a vector of ``model``, of the scopes that this process has read."""
         with self._lock:
             waiting = [
-                (scope, key)
-                for scope, mirror in self._mirrors.items()
+                (namespace, key)
+                for namespace, mirror in self._mirrors.items()
                 for key, mark in mirror.marks.items()
                 if mark.model not in (None, model)
             ]
@@ -422,8 +422,8 @@ class ForeignBackend:
     def forget(self, user: str) -> None:
         """Drops what was read of the scopes whose first label is ``user``."""
         with self._lock:
-            for scope in [scope for scope in self._mirrors if scope[0] == user]:
-                del self._mirrors[scope]
+            for namespace in [namespace for namespace in self._mirrors if namespace[0] == user]:
+                del self._mirrors[namespace]
 
     def check_may_block(self) -> None:
         """Raises ConfigurationError in the thread whose event loop serves the store, where a call would deadlock."""
@@ -440,8 +440,8 @@ class ForeignBackend:
     def close(self) -> None:
         """Does nothing: the store belongs to the caller and stays open."""
 
-    def _rows(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
-        rows = (row for scope in dict.fromkeys(scopes) for row in self._scan(scope))
+    def _rows(self, namespaces: Sequence[Namespace], kinds: frozenset[str] | None) -> Iterator[Row]:
+        rows = (row for namespace in dict.fromkeys(namespaces) for row in self._scan(namespace))
         return (row for row in rows if kinds is None or kind_of(row) in kinds)
 
     def _scan(self, scope: Namespace) -> Iterator[Row]:

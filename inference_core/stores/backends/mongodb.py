@@ -130,8 +130,10 @@ class MongoBackend:
             for batch in batches:
                 # Every write looks at fences: if it leased them, all writers would wait for each other.
                 made = scopes_made([batch])
-                scopes = made | {scope for scope, _ in keys_of([batch]) if scope in made or scope[0] != ERASED}
-                names = sorted(map(pack_namespace, scopes))
+                namespaces = made | {
+                    namespace for namespace, _ in keys_of([batch]) if namespace in made or namespace[0] != ERASED
+                }
+                names = sorted(map(pack_namespace, namespaces))
                 try:
                     with self._open():
                         self._scopes.prepare(names)
@@ -175,13 +177,13 @@ class MongoBackend:
             # Rows that cannot be read are skipped, so more may be needed than the limit.
             return list(islice(filter(None, map(row_of, found.batch_size(request.limit))), request.limit))
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         with self._open():
-            return self._rows.count_documents(_in(scopes, kinds) | is_alive(self._now()))
+            return self._rows.count_documents(_in(namespaces, kinds) | is_alive(self._now()))
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
         with self._open():
-            found = self._rows.find(_in(scopes, None) | is_alive(self._now()), {"kind": 1, "created": 1})
+            found = self._rows.find(_in(namespaces, None) | is_alive(self._now()), {"kind": 1, "created": 1})
             places = ((key_of(one), one) for one in found if type(one["kind"]) is str and type(one["created"]) is int)
             sound = ((key[0], one["kind"], near_micros(one["created"])) for key, one in places if key)
             return tally(sound)
@@ -192,22 +194,22 @@ class MongoBackend:
             names = map(namespace_of, self._rows.distinct("scope", of_root | is_alive(self._now())))
             return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
-        names = [pack_namespace(scope) for scope in scopes]
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        names = [pack_namespace(namespace) for namespace in namespaces]
         with self._open():
             heads = self._scopes.heads(names)
         return [Head(heads.get(name, 0)) for name in names]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        (head,) = self.heads([scope])
-        wanted = {"scope": pack_namespace(scope), "seq": {"$gt": since, "$lte": head}}
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
+        (head,) = self.heads([namespace])
+        wanted = {"scope": pack_namespace(namespace), "seq": {"$gt": since, "$lte": head}}
         with self._open():
             for fields in self._rows.find(wanted, {"tokens": 0}).sort("seq", 1):
                 if key := key_of(fields):
                     yield state_of(fields).change(key[1])
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
-        return holding_most(self.changes(scope, since), words, limit)
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        return holding_most(self.changes(namespace, since), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         wanted: dict[str, Any] = {"text": {"$ne": None}, "model": {"$ne": model}}
@@ -295,7 +297,7 @@ class MongoBackend:
     def _write(self, batch: Batch, names: Sequence[str], session: Any) -> list[int]:
         with self._scopes.taken(names, session) as heads:
             old = self._states(keys_of([batch]), {}, None, session)
-            writes = WriteSet(old.get, lambda scope: heads[pack_namespace(scope)], self._clock.now())
+            writes = WriteSet(old.get, lambda namespace: heads[pack_namespace(namespace)], self._clock.now())
             versions = writes.apply(batch)
             documents = {key: fields_of(key, state) for key, state in writes.states.items()}
             for fields in documents.values():
@@ -309,7 +311,7 @@ class MongoBackend:
                     raise WriteUnknown(
                         "Another writer changed the same row meanwhile; read it and retry under the same id"
                     )
-            heads |= {pack_namespace(scope): head for scope, head in writes.heads.items()}
+            heads |= {pack_namespace(namespace): head for namespace, head in writes.heads.items()}
         return versions
 
 
@@ -319,6 +321,6 @@ def shown(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
-def _in(scopes: Sequence[Namespace], kinds: frozenset[str] | None) -> dict[str, Any]:
+def _in(namespaces: Sequence[Namespace], kinds: frozenset[str] | None) -> dict[str, Any]:
     of_kind = {} if kinds is None else {"kind": {"$in": sorted(kinds)}}
-    return {"scope": {"$in": [pack_namespace(scope) for scope in scopes]}, **of_kind}
+    return {"scope": {"$in": [pack_namespace(namespace) for namespace in namespaces]}, **of_kind}

@@ -209,7 +209,7 @@ class Table:
     def copy(self) -> Table:
         """A table with the same states that changes independently."""
         other = Table(self.epoch)
-        other._scopes = {scope: dict(states) for scope, states in self._scopes.items()}
+        other._scopes = {namespace: dict(states) for namespace, states in self._scopes.items()}
         other._heads = dict(self._heads)
         return other
 
@@ -228,42 +228,44 @@ class Table:
 
     def erase(self, root: str, also: Sequence[Key]) -> None:
         """Removes all of ``root``, and the rows ``also``, as if they had never been there."""
-        for scope in [scope for scope in self._heads if scope[0] == root]:
+        for namespace in [namespace for namespace in self._heads if namespace[0] == root]:
             for of_scope in (self._scopes, self._heads, self._orders):
-                of_scope.pop(scope, None)
-        for scope, key in also:
-            self._scopes.get(scope, {}).pop(key, None)
-            self._orders.pop(scope, None)
+                of_scope.pop(namespace, None)
+        for namespace, key in also:
+            self._scopes.get(namespace, {}).pop(key, None)
+            self._orders.pop(namespace, None)
 
     def state(self, key: Key) -> RowState | None:
         """The state of ``key``."""
         return self._scopes.get(key[0], {}).get(key[1])
 
-    def head(self, scope: Namespace) -> int:
-        """The sequence number of the last write of ``scope``; 0 if it was never written."""
-        return self._heads.get(scope, 0)
+    def head(self, namespace: Namespace) -> int:
+        """The sequence number of the last write of ``namespace``; 0 if it was never written."""
+        return self._heads.get(namespace, 0)
 
     def states(self) -> Iterator[tuple[Key, RowState]]:
         """All states, including those of deleted keys."""
-        return (((scope, key), state) for scope, states in self._scopes.items() for key, state in states.items())
+        return (
+            ((namespace, key), state) for namespace, states in self._scopes.items() for key, state in states.items()
+        )
 
-    def alive(self, scope: Namespace, now: datetime) -> Iterator[tuple[str, RowState]]:
-        """The states of ``scope`` that are neither deleted nor expired."""
-        return ((key, state) for key, state in self._scopes.get(scope, {}).items() if state.is_alive(now))
+    def alive(self, namespace: Namespace, now: datetime) -> Iterator[tuple[str, RowState]]:
+        """The states of ``namespace`` that are neither deleted nor expired."""
+        return ((key, state) for key, state in self._scopes.get(namespace, {}).items() if state.is_alive(now))
 
-    def ordered(self, scope: Namespace, after: Cursor | None) -> Iterator[tuple[Place, Namespace, RowState]]:
-        """The states of ``scope`` that are not deleted, after the cursor, newest first."""
-        states, name = self._scopes.get(scope, {}), pack_namespace(scope)
-        order = self._orders.get(scope)
+    def ordered(self, namespace: Namespace, after: Cursor | None) -> Iterator[tuple[Place, Namespace, RowState]]:
+        """The states of ``namespace`` that are not deleted, after the cursor, newest first."""
+        states, name = self._scopes.get(namespace, {}), pack_namespace(namespace)
+        order = self._orders.get(namespace)
         if order is None:
             order = sorted((_age(state), key) for key, state in states.items() if state.value is not None)
-            self._orders[scope] = order
+            self._orders[namespace] = order
         start = 0
         if after is not None:
             created, last, of = after.place
             # A row of the same age and key comes after the cursor's if its namespace does.
             start = (bisect_left if name > of else bisect_right)(order, (created, last))
-        return (((created, key, name), scope, states[key]) for created, key in islice(order, start, None))
+        return (((created, key, name), namespace, states[key]) for created, key in islice(order, start, None))
 
     def namespaces(self, prefix: Namespace, now: datetime) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``."""
@@ -280,9 +282,9 @@ class Table:
 
         return all(is_later(self.state(key), before) for key, before in other.states())
 
-    def changes(self, scope: Namespace, since: int) -> list[Change]:
+    def changes(self, namespace: Namespace, since: int) -> list[Change]:
         """The newest state of every key written after ``since``, in the order of the writes."""
-        states = [(key, state) for key, state in self._scopes.get(scope, {}).items() if state.seq > since]
+        states = [(key, state) for key, state in self._scopes.get(namespace, {}).items() if state.seq > since]
         return [state.change(key, self.epoch) for key, state in sorted(states, key=lambda found: found[1].seq)]
 
     def rows(self, root: str | None) -> Iterator[Row]:
@@ -318,20 +320,22 @@ class TableBackend(ABC):
     def page(self, request: PageRequest) -> list[Row]:
         now, kinds = self._clock.now(), request.kinds
         with self._reading(request.scopes) as tables:
-            ordered = (tables[scope[0]].ordered(scope, request.after) for scope in set(request.scopes))
+            ordered = (tables[namespace[0]].ordered(namespace, request.after) for namespace in set(request.scopes))
             alive = (
-                (scope, key, state)
-                for (_, key, _), scope, state in heapq.merge(*ordered, key=lambda one: one[0])
+                (namespace, key, state)
+                for (_, key, _), namespace, state in heapq.merge(*ordered, key=lambda one: one[0])
                 if state.is_alive(now) and (kinds is None or state.kind in kinds)
             )
-            rows = filter(None, (state.row(scope, key) for scope, key, state in islice(alive, request.offset, None)))
+            rows = filter(
+                None, (state.row(namespace, key) for namespace, key, state in islice(alive, request.offset, None))
+            )
             return list(islice(rows, request.limit))
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        return sum(kinds is None or kind in kinds for _, kind, _ in self._kinds(scopes))
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        return sum(kinds is None or kind in kinds for _, kind, _ in self._kinds(namespaces))
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        return tally(self._kinds(scopes))
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        return tally(self._kinds(namespaces))
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         """The namespaces that hold rows and start with ``prefix``; an empty one reads every table."""
@@ -341,17 +345,17 @@ class TableBackend(ABC):
                 return sorted(table.namespaces(prefix, now))
         return sorted(chain.from_iterable(table.namespaces((), now) for table in self._tables()))
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
-        with self._reading(scopes) as tables:
-            found = [(scope, tables[scope[0]]) for scope in scopes]
-            return [Head(table.head(scope), table.epoch) for scope, table in found]
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        with self._reading(namespaces) as tables:
+            found = [(namespace, tables[namespace[0]]) for namespace in namespaces]
+            return [Head(table.head(namespace), table.epoch) for namespace, table in found]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        with self._table(scope[0]) as table:
-            return table.changes(scope, since)
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
+        with self._table(namespace[0]) as table:
+            return table.changes(namespace, since)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
-        return holding_most(self.changes(scope, since), words, limit)
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        return holding_most(self.changes(namespace, since), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         if keys is not None:
@@ -382,12 +386,14 @@ class TableBackend(ABC):
         with self._reading(namespace for namespace, _ in keys) as tables:
             return [tables[key[0][0]].state(key) for key in keys]
 
-    def _kinds(self, scopes: Sequence[Namespace]) -> Iterator[tuple[Namespace, str, datetime]]:
-        """Namespace, kind and creation of each row of exactly ``scopes``."""
+    def _kinds(self, namespaces: Sequence[Namespace]) -> Iterator[tuple[Namespace, str, datetime]]:
+        """Namespace, kind and creation of each row of exactly ``namespaces``."""
         now = self._clock.now()
-        with self._reading(scopes) as tables:
-            for scope in set(scopes):
-                yield from ((scope, state.kind, state.created_at) for _, state in tables[scope[0]].alive(scope, now))
+        with self._reading(namespaces) as tables:
+            for namespace in set(namespaces):
+                yield from (
+                    (namespace, state.kind, state.created_at) for _, state in tables[namespace[0]].alive(namespace, now)
+                )
 
 
 def _age(state: RowState) -> int:

@@ -264,7 +264,7 @@ class SealedBackend:
         return [blob and sealers[key[0][0]].open(blob, key, "tokens") for blob, key in found]
 
     def page(self, request: PageRequest) -> list[Row]:
-        sealers = self._sealers((scope, "") for scope in request.scopes)
+        sealers = self._sealers((namespace, "") for namespace in request.scopes)
         found: list[Row] = []
         left, behind = request.limit, request
         while True:
@@ -276,27 +276,27 @@ class SealedBackend:
             left = request.limit - len(found)
             behind = replace(request, after=Cursor.of(rows[-1]), offset=0, limit=left)
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        return self.inner.count(self._held(scopes), kinds=kinds)
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        return self.inner.count(self._held(namespaces), kinds=kinds)
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        return self.inner.tally(self._held(scopes))
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        return self.inner.tally(self._held(namespaces))
 
     def namespaces(self, prefix: Namespace = ()) -> list[Namespace]:
         return self.inner.namespaces(prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
         """The number of each scope's last write; 0 if its keys were destroyed, so that no index keeps its texts."""
-        held = set(self._held(scopes))
-        heads = zip(scopes, self.inner.heads(scopes), strict=True)
-        return [head if scope in held else Head(0) for scope, head in heads]
+        held = set(self._held(namespaces))
+        heads = zip(namespaces, self.inner.heads(namespaces), strict=True)
+        return [head if namespace in held else Head(0) for namespace, head in heads]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        return self._changes(scope, since, with_vectors=True)
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
+        return self._changes(namespace, since, with_vectors=True)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms hold the most of ``words``, counted here: the database cannot read them."""
-        return holding_most(self._changes(scope, since, with_vectors=False), words, limit)
+        return holding_most(self._changes(namespace, since, with_vectors=False), words, limit)
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         size = limit
@@ -326,7 +326,7 @@ class SealedBackend:
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         # Before any row is read: a rotation may destroy the keys with which rows were sealed when they were read.
-        sealers = self._sealers((scope, "") for scope in self.inner.namespaces((root,) if root else ()))
+        sealers = self._sealers((namespace, "") for namespace in self.inner.namespaces((root,) if root else ()))
         read: dict[Namespace, set[str]] = {}
         for found in self.inner.inspect(root):
             if isinstance(found, Unreadable):
@@ -340,19 +340,19 @@ class SealedBackend:
                 yield row
             else:
                 yield _unreadable(found.namespace, found.key, row, found.version)
-        for scope, names in read.items():
-            sealer = sealers[scope[0]]
-            texts = {change.key: change.document for change in self.inner.changes(scope, 0) if change.key in names}
+        for namespace, names in read.items():
+            sealer = sealers[namespace[0]]
+            texts = {change.key: change.document for change in self.inner.changes(namespace, 0) if change.key in names}
             for (key, document), tokens in zip(
-                texts.items(), self.inner.tokens([(scope, key) for key in texts]), strict=True
+                texts.items(), self.inner.tokens([(namespace, key) for key in texts]), strict=True
             ):
                 if document is None:
                     continue
-                opened = _or_reason(partial(sealer.document, document, (scope, key)))
+                opened = _or_reason(partial(sealer.document, document, (namespace, key)))
                 if not isinstance(opened, str) and tokens:
-                    opened = _or_reason(partial(sealer.open, tokens, (scope, key), "tokens"))
+                    opened = _or_reason(partial(sealer.open, tokens, (namespace, key), "tokens"))
                 if isinstance(opened, str):
-                    yield _unreadable(scope, key, opened)
+                    yield _unreadable(namespace, key, opened)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         own = [damaged.place for damaged in found if isinstance(damaged.place, Remove)]
@@ -409,37 +409,39 @@ class SealedBackend:
                 if (value := self._get_sealed(name)) is not None:
                     self._set_sealed(name, value)
         inner, done = with_ended(self.inner), 0  # a hold may keep expired rows, and the old key is destroyed
-        for scope in inner.namespaces((label,)):
-            sealer = self._sealer(scope[0])
-            changes = iter(inner.changes(scope, 0))
+        for namespace in inner.namespaces((label,)):
+            sealer = self._sealer(namespace[0])
+            changes = iter(inner.changes(namespace, 0))
             while portion := list(islice(changes, _PORTION)):
-                keys = [(scope, change.key) for change in portion]
+                keys = [(namespace, change.key) for change in portion]
                 writes: list[Rewrite] = []
                 for row, change, tokens in zip(inner.get(keys), portion, inner.tokens(keys), strict=True):
                     document = row and change_of(row, change, inner).document
                     if row is None or sealer.is_current(row, document, tokens):
                         continue
-                    opened, place = sealer.row(row), (scope, row.key)
+                    opened, place = sealer.row(row), (namespace, row.key)
                     document = document and sealer.document(document, place)
                     if document and tokens:
                         document = document._replace(tokens=sealer.open(tokens, place, "tokens"))
                     if opened is not None:
                         value = COMPACT.encode(opened.value)
                         writes.append(
-                            Rewrite(namespace=scope, key=row.key, version=row.version, value=value, document=document)
+                            Rewrite(
+                                namespace=namespace, key=row.key, version=row.version, value=value, document=document
+                            )
                         )
                 done += sum(isinstance(outcome, list) for outcome in self.apply([[write] for write in writes]))
                 advance(len(portion))
         return done
 
-    def _changes(self, scope: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
-        sealer = self._sealer(scope[0])
-        for change in self.inner.changes(scope, since):
+    def _changes(self, namespace: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
+        sealer = self._sealer(namespace[0])
+        for change in self.inner.changes(namespace, since):
             document = change.document
             if document is None:
                 yield change
                 continue
-            opened = sealer.document(document, (scope, change.key), with_vector=with_vectors)
+            opened = sealer.document(document, (namespace, change.key), with_vector=with_vectors)
             yield change._replace(document=opened, is_there=opened is not None)
 
     def _sealer(self, label: str, *, makes: bool = False) -> RowCipher:
@@ -448,10 +450,10 @@ class SealedBackend:
     def _sealers(self, keys: Iterable[Key]) -> dict[str, RowCipher]:
         return {label: self._sealer(label) for label in {namespace[0] for namespace, _ in keys}}
 
-    def _held(self, scopes: Sequence[Namespace]) -> list[Namespace]:
-        """Those of ``scopes`` that still have a key, or never had one."""
-        sealers = self._sealers((scope, "") for scope in scopes)
-        return [scope for scope in scopes if not sealers[scope[0]].is_destroyed]
+    def _held(self, namespaces: Sequence[Namespace]) -> list[Namespace]:
+        """Those of ``namespaces`` that still have a key, or never had one."""
+        sealers = self._sealers((namespace, "") for namespace in namespaces)
+        return [namespace for namespace in namespaces if not sealers[namespace[0]].is_destroyed]
 
     def _get_sealed(self, name: str) -> str | None:
         stored = self.inner.get_meta(name)

@@ -70,7 +70,7 @@ _TRIES: Final = 100
 class Seal(NamedTuple):
     """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
 
-    Behind a space, a MAC has the end of its event's time; without one, the event lives as long as the journal says.
+    Each MAC is ``<mac>`` or ``<mac> <expires_at>``; without ``expires_at``, its event expires as the journal says.
     ``seq`` is the number of the last write that it covers. A seal without events says that the key ends: what was
     sealed before it with this key is removed from then on. Its ``seq`` is 0, as an erasure has writes numbered anew.
     """
@@ -286,10 +286,10 @@ def _key_mark(journal: Journal, user: str) -> str:
     return "" if key is None else _hmac("key", key)[:_MARK]
 
 
-def _rows(backend: Backend, scope: Namespace) -> Iterator[Row]:
-    """All rows of ``scope``, the newest first."""
+def _rows(backend: Backend, namespace: Namespace) -> Iterator[Row]:
+    """All rows of ``namespace``, the newest first."""
     after: Cursor | None = None
-    while page := backend.page(PageRequest([scope], limit=_PAGE, after=after)):
+    while page := backend.page(PageRequest([namespace], limit=_PAGE, after=after)):
         yield from page
         after = Cursor.of(page[-1])
 
@@ -318,7 +318,7 @@ def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int,
 
 
 def _is_over(event: str, end: str, journal: Journal) -> bool:
-    """Whether the time of ``event`` is over: its sealed ``end``, or "" for one of before ends were sealed."""
+    """Whether ``event`` has expired. ``end`` is its sealed expiry; "" in seals written before these held one."""
     made = event.partition("-")[0]
     with suppress(ValueError):  # no id or seal of ours, which is a problem of its own
         at = float(end) if end else int(made) / _MICROSECONDS + journal.life.total_seconds()
@@ -377,8 +377,9 @@ class UserKey(NamedTuple):
 
 
 class Journal:
-    """Records the versions and events of the changes in ``backend``; without ``audit`` only versions (None: as before).
+    """Records the earlier versions and the audit events of the changes in ``backend``.
 
+    ``audit``: True records both, False only versions, None what the store was last opened with.
     ``secret`` is the key of the store's audit trail; by default one that the store keeps. Events expire after ``days``.
     """
 

@@ -69,8 +69,8 @@ class QuotaCounts:
             self._verified.clear()
         self._verified[root] = now
         (row,) = self._backend.get([counts_place(root)])
-        scopes = [name for name in self._backend.namespaces((root,)) if holds_memories(name)]
-        rows = sum(tally.rows for tally in self._backend.tally(scopes)) if scopes else 0
+        namespaces = [name for name in self._backend.namespaces((root,)) if holds_memories(name)]
+        rows = sum(tally.rows for tally in self._backend.tally(namespaces)) if namespaces else 0
         return (row is None or counts_of(row.value).get("", (0, 0))[0] != rows) and self.recount(root)
 
     def recount(self, root: str) -> bool:

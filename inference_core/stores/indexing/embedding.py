@@ -249,9 +249,9 @@ def _with_language_of_scope(backend: Backend, texts: Sequence[ScopedText], spoke
     Raises StoreError.
     """
     found = list(spoken)
-    for scope in {scope for (scope, _), passage in zip(texts, spoken, strict=True) if not passage.language}:
-        own = [at for at, (other, _) in enumerate(texts) if other == scope]
-        rows = backend.page(PageRequest([scope], limit=_NEWEST))
+    for namespace in {namespace for (namespace, _), passage in zip(texts, spoken, strict=True) if not passage.language}:
+        own = [at for at, (other, _) in enumerate(texts) if other == namespace]
+        rows = backend.page(PageRequest([namespace], limit=_NEWEST))
         known = [language_of(str(row.value.get("content", ""))) for row in rows] + [spoken[at].language for at in own]
         most = Counter(filter(None, known)).most_common(1)
         for at in own:
@@ -322,8 +322,8 @@ class VectorSpace:
 
         if not self._backend.capabilities.change_feed:
             return None
-        for scope in islice(self._backend.namespaces(), _SCOPES_LOOKED_AT):
-            for change in islice(self._backend.changes(scope, 0), _SCOPES_LOOKED_AT):
+        for namespace in islice(self._backend.namespaces(), _SCOPES_LOOKED_AT):
+            for change in islice(self._backend.changes(namespace, 0), _SCOPES_LOOKED_AT):
                 document = change.document
                 if document is None or document.model != self._embedder.fingerprint:
                     continue

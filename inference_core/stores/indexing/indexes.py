@@ -100,13 +100,13 @@ class _Shard:
         self.indexes: dict[Namespace, ScopeIndex] = {}
         self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
 
-    def views(self, scopes: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView] | None:
-        """The views of ``scopes``, if all of them show just what was written up to ``heads``."""
-        found = [self.indexes.get(scope) for scope in scopes]
+    def views(self, namespaces: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView] | None:
+        """The views of ``namespaces``, if all of them show just what was written up to ``heads``."""
+        found = [self.indexes.get(namespace) for namespace in namespaces]
         views = [index.view for index in found if index is not None]
         # A view ahead of its head is not current: the database was restored to an earlier state, or the view is newer
         # than the heads.
-        is_current = len(views) == len(scopes) and all(
+        is_current = len(views) == len(namespaces) and all(
             view.seq == head and view.epoch == head.epoch for view, head in zip(views, heads, strict=True)
         )
         return views if is_current else None
@@ -149,16 +149,16 @@ class IndexCache:
         """Bytes of all indexes and rows, about, as of each one's last use."""
         return self._total + self.rows.nbytes
 
-    def views(self, scopes: Sequence[Namespace]) -> list[ScopeView]:
-        """The views of ``scopes``, of a user and of spaces, with all that was written before.
+    def views(self, namespaces: Sequence[Namespace]) -> list[ScopeView]:
+        """The views of ``namespaces``, of a user and of spaces, with all that was written before.
 
         Costs one read of the heads if nothing was written since the last call. Raises StoreError if the backend fails;
         the last views then stay as they were.
         """
-        if not scopes:
+        if not namespaces:
             return []
         found: dict[Namespace, ScopeView] = {}
-        for root, own in _by_owner(scopes).items():
+        for root, own in _by_owner(namespaces).items():
             with self._lock:
                 shard = self._shards.setdefault(root, _Shard())
                 self._shards.move_to_end(root)
@@ -171,22 +171,22 @@ class IndexCache:
                     views = self._refreshed(shard, own, heads)
                 record("inference_core.index.duration", time.perf_counter() - began)
             found.update(zip(own, views, strict=True))
-        return [found[scope] for scope in scopes]
+        return [found[namespace] for namespace in namespaces]
 
-    def _heads(self, shard: _Shard, scopes: Sequence[Namespace]) -> Sequence[Head]:
-        """The heads of ``scopes``. If the user was erased since the last call, drops everything that was read before.
+    def _heads(self, shard: _Shard, namespaces: Sequence[Namespace]) -> Sequence[Head]:
+        """The heads of ``namespaces``. If the user was erased since the last call, drops all that was read before.
 
         The heads alone do not show an erasure, as scopes that are made anew count from 1.
         """
         if not self._backend.capabilities.change_feed:
-            return self._backend.heads(scopes)
-        root = scopes[0][0]
+            return self._backend.heads(namespaces)
+        root = namespaces[0][0]
         fence = self._fences.scope(root)
-        *heads, erasures = self._backend.heads([*scopes, fence])
+        *heads, erasures = self._backend.heads([*namespaces, fence])
         is_first = erasures != shard.erasures and fence == (ERASED,)  # erasure in this store, of whomever
         if is_first or self._fences.is_outlived(erasures.epoch):
             self._fences.read([root], anew=True)
-            *heads, erasures = self._backend.heads([*scopes, self._fences.scope(root)])
+            *heads, erasures = self._backend.heads([*namespaces, self._fences.scope(root)])
         if erasures != shard.erasures:
             self._fences.read([root])  # so that notes of this recall, which read nothing, know of the erasure
             with shard.lock, self._lock:
@@ -196,11 +196,11 @@ class IndexCache:
             self.rows.drop_all_of(root)
         return heads
 
-    def pool(self, scopes: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
-        """The texts of ``views`` of ``scopes``, one collection; kept as long as none of these changes."""
-        key = tuple(scopes)
+    def pool(self, namespaces: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
+        """The texts of ``views`` of ``namespaces``, one collection; kept as long as none of these changes."""
+        key = tuple(namespaces)
         with self._lock:
-            shard = self._shards.get(scopes[0][0])
+            shard = self._shards.get(namespaces[0][0])
             known = shard.pools.get(key) if shard else None
             if shard and known is not None and all(own is given for own, given in zip(known.views, views, strict=True)):
                 shard.pools.move_to_end(key)
@@ -208,39 +208,41 @@ class IndexCache:
         pool = Pool(views)
         with self._lock:
             # Else the pool of a user who was dropped would live on uncounted.
-            if shard and self._shards.get(scopes[0][0]) is shard:
+            if shard and self._shards.get(namespaces[0][0]) is shard:
                 shard.pools[key] = pool
                 while len(shard.pools) > _POOLS:
                     shard.pools.popitem(last=False)
         return pool
 
-    def needs_build(self, scopes: Sequence[Namespace], wait_seconds: float) -> bool:
-        """Whether the indexes of ``scopes`` must be built first, and that takes more than ``wait_seconds``."""
+    def needs_build(self, namespaces: Sequence[Namespace], wait_seconds: float) -> bool:
+        """Whether the indexes of ``namespaces`` must be built first, and that takes more than ``wait_seconds``."""
         if not self._backend.capabilities.change_feed:
             return False  # its `heads` reads all rows, and only in the caller's thread: see `note_written`
         missing: list[Namespace] = []
         with self._lock:
-            for root, own in _by_owner(scopes).items():
+            for root, own in _by_owner(namespaces).items():
                 shard = None if root in self._building else self._shards.get(root)
-                missing += [scope for scope in own if shard is None or scope not in shard.indexes]
+                missing += [namespace for namespace in own if shard is None or namespace not in shard.indexes]
         return bool(missing) and sum(self._backend.heads(missing)) * _SECONDS_A_WRITE > wait_seconds
 
-    def scanned(self, scopes: Sequence[Namespace], words: Sequence[Term], until: float) -> tuple[list[ScopeView], bool]:
-        """Throw-away views of those documents of ``scopes`` that hold the most of ``words``, without vectors.
+    def scanned(
+        self, namespaces: Sequence[Namespace], words: Sequence[Term], until: float
+    ) -> tuple[list[ScopeView], bool]:
+        """Throw-away views of those documents of ``namespaces`` that hold the most of ``words``, without vectors.
 
         Also returns whether all documents were looked through. The last writes always are; the others only if that ends
         before ``until`` (`time.monotonic`), as far as can be told.
         """
         views: list[ScopeView] = []
         is_whole = True
-        for scope, head in zip(scopes, self._backend.heads(scopes), strict=True):
-            found, is_all = self._holding(scope, words, head, until) if head else ((), True)
+        for namespace, head in zip(namespaces, self._backend.heads(namespaces), strict=True):
+            found, is_all = self._holding(namespace, words, head, until) if head else ((), True)
             views.append(ScopeIndex(self._model).update(found))
             is_whole = is_whole and is_all
         return views, is_whole
 
     def _holding(
-        self, scope: Namespace, words: Sequence[Term], head: int, until: float
+        self, namespace: Namespace, words: Sequence[Term], head: int, until: float
     ) -> tuple[Iterable[Change], bool]:
         """What `scanned` finds in one scope.
 
@@ -249,39 +251,39 @@ class IndexCache:
         hold up the building of the index.
         """
         began = time.monotonic()
-        found = self._backend.holding(scope, words, _SCANNED, max(head - _WINDOW, 0))
+        found = self._backend.holding(namespace, words, _SCANNED, max(head - _WINDOW, 0))
         now = time.monotonic()
         wider = int(_WINDOW * (until - now) / max(now - began, 1e-6)) // 2
         if head <= _WINDOW or wider < min(head, 2 * _WINDOW):
             return found, head <= _WINDOW
         with self._lock:
-            if scope in self._scanning:
+            if namespace in self._scanning:
                 return found, False
-            self._scanning.add(scope)
+            self._scanning.add(namespace)
         try:
             with suppress(StoreUnavailable):  # it took longer than the database lets a statement run
-                return self._backend.holding(scope, words, _SCANNED, max(head - wider, 0)), head <= wider
+                return self._backend.holding(namespace, words, _SCANNED, max(head - wider, 0)), head <= wider
         finally:
             with self._lock:
-                self._scanning.discard(scope)
+                self._scanning.discard(namespace)
         return found, False
 
-    def build(self, scopes: Sequence[Namespace]) -> bool:
-        """Has the indexes of ``scopes`` built in the background, unless that is being done.
+    def build(self, namespaces: Sequence[Namespace]) -> bool:
+        """Has the indexes of ``namespaces`` built in the background, unless that is being done.
 
         Returns False if one of them would not be kept, as it is too large, and that of another such user is in use: it
         is not built then.
         """
         with self._lock:
-            owners = _by_owner(scopes)
+            owners = _by_owner(namespaces)
             fitting = {root: own for root, own in owners.items() if not self._has_no_place(root)}
             for root, own in fitting.items():
                 if self._building.setdefault(root, own) is own:
                     self._wake(0.0)
         return len(fitting) == len(owners)
 
-    def note_written(self, scopes: Iterable[Namespace]) -> None:
-        """Notes writes of texts to ``scopes``: indexes that are there, or soon needed, follow in the background.
+    def note_written(self, namespaces: Iterable[Namespace]) -> None:
+        """Notes writes of texts to ``namespaces``: indexes that are there, or soon needed, follow in the background.
 
         Not those of another library's store, which its owner may close at any time: to read from a LangGraph
         SqliteStore in one thread while another closes it ends the process.
@@ -289,7 +291,7 @@ class IndexCache:
         if not self._backend.capabilities.change_feed:
             return
         with self._lock:
-            self._written.update(scopes)
+            self._written.update(namespaces)
             if not self._is_woken:
                 self._is_woken = True
                 self._wake(_FOLLOW_S)
@@ -302,50 +304,50 @@ class IndexCache:
         """
         with self._lock:
             self._is_woken = False
-            root, scopes = next(iter(self._building.items()), ("", ()))
-            if not scopes:
-                for scope, count in self._written.items():
-                    shard = self._shards.get(scope[0])
-                    is_wanted = count >= _MANY_WRITES and not self._has_no_place(scope[0])
-                    if is_wanted or (shard and scope in shard.indexes):
-                        del self._written[scope]
-                        scopes = [scope]
+            root, namespaces = next(iter(self._building.items()), ("", ()))
+            if not namespaces:
+                for namespace, count in self._written.items():
+                    shard = self._shards.get(namespace[0])
+                    is_wanted = count >= _MANY_WRITES and not self._has_no_place(namespace[0])
+                    if is_wanted or (shard and namespace in shard.indexes):
+                        del self._written[namespace]
+                        namespaces = [namespace]
                         break
                 else:
                     if len(self._written) > _SCOPES_COUNTED:
                         self._written.clear()
         try:
-            self.views(scopes)
+            self.views(namespaces)
         finally:
             with self._lock:
                 self._building.pop(root, None)
-        return bool(scopes)
+        return bool(namespaces)
 
-    def _refreshed(self, shard: _Shard, scopes: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView]:
+    def _refreshed(self, shard: _Shard, namespaces: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView]:
         views: list[ScopeView] = []
         with shard.lock:
-            for scope, known in zip(scopes, heads, strict=True):
-                index, head = shard.indexes.get(scope), known
+            for namespace, known in zip(namespaces, heads, strict=True):
+                index, head = shard.indexes.get(namespace), known
                 if index is not None and (head < index.head or head.epoch != index.epoch):
                     # Another thread has seen more meanwhile, or the database was restored to an earlier state.
-                    (head,) = self._backend.heads([scope])
+                    (head,) = self._backend.heads([namespace])
                 if index is None or head < index.head or head.epoch != index.epoch or index.is_sparse:
                     index = ScopeIndex(self._model, head.epoch)
                 is_mixed = False
-                changes = iter(self._backend.changes(scope, index.head) if head > index.head else ())
+                changes = iter(self._backend.changes(namespace, index.head) if head > index.head else ())
                 # Whatever fails here fails before `publish`: the index goes on from where it is, or is made anew, and
                 # readers keep the last view.
                 while portion := list(islice(changes, _PORTION)):
                     index.apply(portion)
                     is_mixed |= any(change.epoch != head.epoch for change in portion)
-                    self.rows.drop([(scope, change.key) for change in portion if not change.is_there])
-                if index.head != index.view.seq or scope not in shard.indexes:
+                    self.rows.drop([(namespace, change.key) for change in portion if not change.is_there])
+                if index.head != index.view.seq or namespace not in shard.indexes:
                     index.publish()
                 views.append(index.view)
-                shard.indexes[scope] = index
+                shard.indexes[namespace] = index
                 if is_mixed:  # the server that answered has changed since the heads were read
-                    del shard.indexes[scope]
-            root, size = scopes[0][0], shard.nbytes
+                    del shard.indexes[namespace]
+            root, size = namespaces[0][0], shard.nbytes
         with self._lock:
             dropped = self._sized(root, size) if root in self._shards else []
         for user in dropped:  # without the lock, as the backend may hold its own during a long read
@@ -408,22 +410,22 @@ def needed_megabytes(size: int) -> int:
     return -(-size * _ROWS_SHARE // ((_ROWS_SHARE - 1) * _MEGABYTE))
 
 
-def index_size(backend: Backend, model: str, scopes: Sequence[Namespace]) -> int:
-    """Bytes of the indexes of ``scopes``. Builds them, and keeps none: seconds for each 100,000 memories."""
+def index_size(backend: Backend, model: str, namespaces: Sequence[Namespace]) -> int:
+    """Bytes of the indexes of ``namespaces``. Builds them, and keeps none: seconds for each 100,000 memories."""
     sizes: list[int] = []
-    for scope in scopes:
-        index, changes = ScopeIndex(model), iter(backend.changes(scope, 0))
+    for namespace in namespaces:
+        index, changes = ScopeIndex(model), iter(backend.changes(namespace, 0))
         while portion := list(islice(changes, _PORTION)):
             index.apply(portion)
         sizes.append(index.publish().nbytes)
     return sum(sizes)
 
 
-def _by_owner(scopes: Iterable[Namespace]) -> dict[str, list[Namespace]]:
-    """``scopes`` by the user or space that they belong to."""
+def _by_owner(namespaces: Iterable[Namespace]) -> dict[str, list[Namespace]]:
+    """``namespaces`` by the user or space that they belong to."""
     owners: dict[str, list[Namespace]] = {}
-    for scope in scopes:
-        owners.setdefault(scope[0], []).append(scope)
+    for namespace in namespaces:
+        owners.setdefault(namespace[0], []).append(namespace)
     return owners
 
 
@@ -500,14 +502,14 @@ T = TypeVar("T")
 class Ranked:
     """The texts of some views in the order in which they answer a question."""
 
-    def __init__(self, scopes: Sequence[Namespace], pool: Pool, ranking: Ranking | LazyRanking) -> None:
-        self.scopes = scopes
+    def __init__(self, namespaces: Sequence[Namespace], pool: Pool, ranking: Ranking | LazyRanking) -> None:
+        self.scopes = namespaces
         self.pool = pool
         self._ranking = ranking
 
     def owners(self, group: Sequence[Namespace]) -> list[int]:
         """Which of the views are those of ``group``."""
-        return [owner for owner, scope in enumerate(self.scopes) if scope in group]
+        return [owner for owner, namespace in enumerate(self.scopes) if namespace in group]
 
     def key(self, place: Place) -> Key:
         """Where the text at ``place`` is stored."""
@@ -585,19 +587,19 @@ class Snapshots:
     are_warm: bool = False
     """Whether one was taken after the model had been loaded."""
 
-    def answered(self, body: Callable[[Snapshot], T], scopes: Sequence[Namespace], visit: Visit) -> T:
-        """What ``body`` makes of a snapshot of ``scopes``. Raises StoreError."""
+    def answered(self, body: Callable[[Snapshot], T], namespaces: Sequence[Namespace], visit: Visit) -> T:
+        """What ``body`` makes of a snapshot of ``namespaces``. Raises StoreError."""
         with self.breaker:
-            return body(self._taken(scopes, visit))
+            return body(self._taken(namespaces, visit))
 
     def searched(self, searches: Sequence[Search], visit: Visit) -> list[SearchResult]:
         """The results of ``searches``: of one owner's scopes after the other's, unless the first says ``together``."""
         with self.breaker:
-            parts = [self._taken(scopes, visit).search_together(own) for scopes, own in by_owner(searches)]
+            parts = [self._taken(namespaces, visit).search_together(own) for namespaces, own in by_owner(searches)]
         return joined(searches, parts)
 
-    def _taken(self, scopes: Sequence[Namespace], visit: Visit) -> Snapshot:
-        taken = (self.backend, self.indexes, scopes, visit.question, visit.wait_seconds, self.rerank, visit.until)
+    def _taken(self, namespaces: Sequence[Namespace], visit: Visit) -> Snapshot:
+        taken = (self.backend, self.indexes, namespaces, visit.question, visit.wait_seconds, self.rerank, visit.until)
         snapshot = Snapshot(*taken)
         if visit.backfill and visit.backfill.fill_few(snapshot.count_unembedded, snapshot.unembedded):
             snapshot = Snapshot(*taken)
@@ -618,7 +620,7 @@ class Snapshot:
         self,
         backend: Backend,
         indexes: IndexCache,
-        scopes: Sequence[Namespace],
+        namespaces: Sequence[Namespace],
         question: QuestionVectors | LateQuestion,
         wait_seconds: float,
         rerank: Reranker | None = None,
@@ -628,10 +630,10 @@ class Snapshot:
         self._indexes = indexes
         self._question = question
         self._rerank = rerank
-        self._scopes = list(dict.fromkeys(scopes))
+        self._scopes = list(dict.fromkeys(namespaces))
         now = time.monotonic()
         self._scan_until = now + _SCAN_SHARE * (wait_seconds if until is None else until - now)
-        self._is_cold = bool(scopes) and indexes.needs_build(self._scopes, wait_seconds)
+        self._is_cold = bool(namespaces) and indexes.needs_build(self._scopes, wait_seconds)
         self._views = {} if self._is_cold else dict(zip(self._scopes, indexes.views(self._scopes), strict=True))
         self._problem = ""
         if self._is_cold:
@@ -644,7 +646,9 @@ class Snapshot:
 
     def unembedded(self) -> list[Key]:
         """The keys of these texts."""
-        return [(scope, view.keys[slot]) for scope, view in self._views.items() for slot in view.unembedded.tolist()]
+        return [
+            (namespace, view.keys[slot]) for namespace, view in self._views.items() for slot in view.unembedded.tolist()
+        ]
 
     def search(self, search: Search) -> SearchResult:
         """The best rows for a text; for a blank text, the newest with ``backfill``, else none."""
@@ -684,91 +688,91 @@ class Snapshot:
 
     def newest(
         self,
-        scopes: Sequence[Namespace],
+        namespaces: Sequence[Namespace],
         *,
         kinds: frozenset[str] | None = None,
         limit: int,
         reject: Reject | None = None,
     ) -> list[Row]:
-        """The newest rows of ``scopes`` (and of ``kinds``) that are not rejected, the newest creation first."""
+        """The newest rows of ``namespaces`` (and of ``kinds``) that are not rejected, the newest creation first."""
         found: list[Row] = []
-        for portion in self._by_age(scopes, kinds, max(limit, 1)):
+        for portion in self._by_age(namespaces, kinds, max(limit, 1)):
             found += [row for row in portion if reject is None or reject(row) is None]
             if len(found) >= limit:
                 break
         return found[:limit]
 
-    def pinned(self, scopes: Sequence[Namespace]) -> list[Row]:
-        """All rows of ``scopes`` that are pinned, the newest first."""
+    def pinned(self, namespaces: Sequence[Namespace]) -> list[Row]:
+        """All rows of ``namespaces`` that are pinned, the newest first."""
         if self._is_cold:
-            rows = self._backend.page(PageRequest(scopes, limit=_FIRST_PINNED))
+            rows = self._backend.page(PageRequest(namespaces, limit=_FIRST_PINNED))
             return [row for row in rows if row.value.get("pinned") is True]
         places: list[tuple[float, str, Namespace, int]] = []
-        for scope in scopes:
-            view = self._views[scope]
+        for namespace in namespaces:
+            view = self._views[namespace]
             # Pinned memories have the highest importance; whether a memory with it is pinned, only its row says.
-            places += [(-view.columns.created.item(slot), view.keys[slot], scope, slot) for slot in view.important]
-        rows = self._rows([(scope, slot) for _, _, scope, slot in sorted(places)])
+            places += [(-view.columns.created.item(slot), view.keys[slot], namespace, slot) for slot in view.important]
+        rows = self._rows([(namespace, slot) for _, _, namespace, slot in sorted(places)])
         return [row for row in rows if row is not None and row.value.get("pinned") is True]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
         """The row of each key in the snapshot's scopes."""
         if self._is_cold:
             return self._backend.get(keys)
-        slots = [(scope, self._views[scope].slot_of(key)) for scope, key in keys]
-        rows = iter(self._rows([(scope, slot) for scope, slot in slots if slot is not None]))
+        slots = [(namespace, self._views[namespace].slot_of(key)) for namespace, key in keys]
+        rows = iter(self._rows([(namespace, slot) for namespace, slot in slots if slot is not None]))
         return [None if slot is None else next(rows) for _, slot in slots]
 
     def beside(self, keys: Sequence[Key]) -> list[Row | None]:
         """The rows at ``keys`` outside of its scopes, as they are now."""
         return self._backend.get(keys)
 
-    def _by_age(self, scopes: Sequence[Namespace], kinds: frozenset[str] | None, size: int) -> Iterator[list[Row]]:
+    def _by_age(self, namespaces: Sequence[Namespace], kinds: frozenset[str] | None, size: int) -> Iterator[list[Row]]:
         """Rows in portions, the newest first; ties by key."""
         if self._is_cold:
             after: Cursor | None = None
-            while page := self._backend.page(PageRequest(scopes, kinds=kinds, limit=size + _SPARE, after=after)):
+            while page := self._backend.page(PageRequest(namespaces, kinds=kinds, limit=size + _SPARE, after=after)):
                 yield page
                 after = Cursor.of(page[-1])
             return
 
-        places = merge(*(self._places_by_age(scope, kinds) for scope in dict.fromkeys(scopes)))
+        places = merge(*(self._places_by_age(namespace, kinds) for namespace in dict.fromkeys(namespaces)))
         while portion := list(islice(places, size + _SPARE)):
-            rows = self._rows([(scope, slot) for _, _, scope, slot in portion])
+            rows = self._rows([(namespace, slot) for _, _, namespace, slot in portion])
             yield [row for row in rows if row is not None]
 
     def _places_by_age(
-        self, scope: Namespace, kinds: frozenset[str] | None
+        self, namespace: Namespace, kinds: frozenset[str] | None
     ) -> Iterator[tuple[float, str, Namespace, int]]:
         """The slots of a scope's rows, each behind what it is ordered by."""
-        view = self._views[scope]
+        view = self._views[namespace]
         for slot in view.newest_of(kinds):
-            yield -view.columns.created.item(slot), view.keys[slot], scope, int(slot)
+            yield -view.columns.created.item(slot), view.keys[slot], namespace, int(slot)
 
     def _ranked(self, searches: Sequence[Search], question: QuestionVectors) -> tuple[Ranked, Query, bool]:
         """The texts in the groups of ``searches``, ranked, the query that ranked them, and whether these are all."""
         first = searches[0]
         query = Query.of(first.text, first.now, question.vectors, ignore_session=first.ignore_session)
-        asked = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
-        scopes = [scope for scope in self._scopes if scope in asked]
+        asked = dict.fromkeys(namespace for search in searches for group in search.groups for namespace in group)
+        namespaces = [namespace for namespace in self._scopes if namespace in asked]
         if self._is_cold:
-            views, is_whole = self._indexes.scanned(scopes, query.terms, self._scan_until)
+            views, is_whole = self._indexes.scanned(namespaces, query.terms, self._scan_until)
         else:
-            views, is_whole = [self._views[scope] for scope in scopes], True
-        held = [(scope, view) for scope, view in zip(scopes, views, strict=True) if len(view)]
-        scopes, views = [scope for scope, _ in held], [view for _, view in held]
-        pool = Pool(views) if self._is_cold or not views else self._indexes.pool(scopes, views)
+            views, is_whole = [self._views[namespace] for namespace in namespaces], True
+        held = [(namespace, view) for namespace, view in zip(namespaces, views, strict=True) if len(view)]
+        namespaces, views = [namespace for namespace, _ in held], [view for _, view in held]
+        pool = Pool(views) if self._is_cold or not views else self._indexes.pool(namespaces, views)
 
         def tokens_of(places: Sequence[Place]) -> list[bytes | None]:
-            return self._backend.tokens([(scopes[owner], views[owner].keys[slot]) for owner, slot in places])
+            return self._backend.tokens([(namespaces[owner], views[owner].keys[slot]) for owner, slot in places])
 
         groups = {
-            tuple(owner for owner, scope in enumerate(scopes) if scope in group): None
+            tuple(owner for owner, namespace in enumerate(namespaces) if namespace in group): None
             for search in searches
             for group in search.groups
         }
         ranking = rank(pool, query, tokens_of, [group for group in groups if group])
-        return Ranked(scopes, pool, ranking), query, is_whole
+        return Ranked(namespaces, pool, ranking), query, is_whole
 
     def _result(self, search: Search, ranked: Ranked, query: Query, question: QuestionVectors) -> SearchResult:
         wanted = replace(search, limit=max(search.limit, RERANKED)) if self._rerank else search
@@ -880,9 +884,9 @@ class Snapshot:
     def _rows(self, places: Sequence[tuple[Namespace, int]]) -> list[Row | None]:
         """The rows in slots; None for one that has expired, or was removed since."""
         wanted: list[tuple[Key, int, int, Epoch]] = []
-        for scope, slot in places:
-            view = self._views[scope]
-            wanted.append(((scope, view.keys[slot]), view.columns.written.item(slot), view.seq, view.epoch))
+        for namespace, slot in places:
+            view = self._views[namespace]
+            wanted.append(((namespace, view.keys[slot]), view.columns.written.item(slot), view.seq, view.epoch))
         return self._indexes.rows.get(wanted) if wanted else []
 
 

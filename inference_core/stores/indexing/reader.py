@@ -99,18 +99,18 @@ class StoreReader:
 
     def page(
         self,
-        scopes: Sequence[Namespace],
+        namespaces: Sequence[Namespace],
         *,
         kinds: frozenset[str] | None = None,
         limit: int,
         offset: int = 0,
     ) -> Operation[list[Row]]:
-        """Rows of exactly ``scopes``, the newest first; `scan` goes on behind a cursor."""
-        return self._read(self.backend.page, PageRequest(scopes, kinds=kinds, limit=limit, offset=offset))
+        """Rows of exactly ``namespaces``, the newest first; `scan` goes on behind a cursor."""
+        return self._read(self.backend.page, PageRequest(namespaces, kinds=kinds, limit=limit, offset=offset))
 
     async def scan(
         self,
-        scopes: Sequence[Namespace],
+        namespaces: Sequence[Namespace],
         *,
         kinds: frozenset[str] | None = None,
         accepts: Callable[[Row], bool] = lambda _: True,
@@ -125,7 +125,7 @@ class StoreReader:
 
         def accepted(size: int, after: Cursor | None) -> tuple[dict[Key, Row], Cursor | None]:
             """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
-            rows = self.backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after))
+            rows = self.backend.page(PageRequest(namespaces, kinds=kinds, limit=size, after=after))
             of_page = {(row.namespace, row.key): row for row in rows if accepts(row)}
             return of_page, Cursor.of(rows[-1]) if len(rows) == size else None
 
@@ -140,13 +140,13 @@ class StoreReader:
             size = min(2 * size, _LARGEST_PAGE)
         return list(found.values())[:limit]
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Operation[int]:
-        """How many rows exactly ``scopes`` hold (of ``kinds``)."""
-        return self._read(self.backend.count, scopes, kinds=kinds)
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Operation[int]:
+        """How many rows exactly ``namespaces`` hold (of ``kinds``)."""
+        return self._read(self.backend.count, namespaces, kinds=kinds)
 
-    def tally(self, scopes: Sequence[Namespace]) -> Operation[list[Tally]]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind."""
-        return self._read(self.backend.tally, scopes)
+    def tally(self, namespaces: Sequence[Namespace]) -> Operation[list[Tally]]:
+        """How many rows exactly ``namespaces`` hold, by namespace and kind."""
+        return self._read(self.backend.tally, namespaces)
 
     def namespaces(self, prefix: Namespace = ()) -> Operation[list[Namespace]]:
         """The namespaces that hold rows and start with the labels of ``prefix``."""
@@ -175,8 +175,8 @@ class StoreReader:
     async def search_together(self, searches: Sequence[Search]) -> list[SearchResult]:
         """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
         first = searches[0]
-        scopes = dict.fromkeys(scope for search in searches for group in search.groups for scope in group)
-        visit = await self._visit([*scopes], first.text, first.wait_seconds, first.cold_seconds)
+        namespaces = dict.fromkeys(namespace for search in searches for group in search.groups for namespace in group)
+        visit = await self._visit([*namespaces], first.text, first.wait_seconds, first.cold_seconds)
         self._reading.check()
         found = await self.pool.effect(self._snapshots.searched, searches, visit)
         self._embed_what_was_read()
@@ -184,21 +184,21 @@ class StoreReader:
 
     async def read(
         self,
-        scopes: Sequence[Namespace],
+        namespaces: Sequence[Namespace],
         body: Callable[[Snapshot], T],
         *,
         text: str = "",
         wait_seconds: float = EMBED_TIMEOUT_S,
         cold_seconds: float = 0.0,
     ) -> T:
-        """What ``body`` makes of a snapshot of ``scopes``, all of one user, on one worker.
+        """What ``body`` makes of a snapshot of ``namespaces``, all of one user, on one worker.
 
         ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. A model
         that is still being loaded gets ``cold_seconds``, and so does an index that is not there yet.
         """
-        visit = await self._visit(scopes, text, wait_seconds, cold_seconds)
+        visit = await self._visit(namespaces, text, wait_seconds, cold_seconds)
         self._reading.check()
-        result = await self.pool.effect(self._snapshots.answered, body, scopes, visit)
+        result = await self.pool.effect(self._snapshots.answered, body, namespaces, visit)
         self._embed_what_was_read()
         return result
 
@@ -233,18 +233,20 @@ class StoreReader:
         with self._reading:
             return call()
 
-    async def _visit(self, scopes: Sequence[Namespace], text: str, wait_seconds: float, cold_seconds: float) -> Visit:
-        """What a worker needs to know before it searches ``scopes`` for ``text``.
+    async def _visit(
+        self, namespaces: Sequence[Namespace], text: str, wait_seconds: float, cold_seconds: float
+    ) -> Visit:
+        """What a worker needs to know before it searches ``namespaces`` for ``text``.
 
-        A model that is being loaded gets ``cold_seconds`` to be there, while the indexes of ``scopes`` are built. One
-        that is not in this process embeds the text now, within ``wait_seconds``.
+        A model that is being loaded gets ``cold_seconds`` to be there, while the indexes of ``namespaces`` are built.
+        One that is not in this process embeds the text now, within ``wait_seconds``.
         """
         patience = max(wait_seconds, cold_seconds)
         until = time.monotonic() + patience
         embedder = self.embedder if text.strip() else None
         if embedder and cold_seconds > 0 and embedder.is_loading:
             if self.backend.capabilities.change_feed:
-                self._indexes.build(scopes)
+                self._indexes.build(namespaces)
             await embedder.loaded(cold_seconds)
         question: QuestionVectors | LateQuestion = LateQuestion(text, self._texts, self.guard)
         if embedder and not embedder.runs_in_process:

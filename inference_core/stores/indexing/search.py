@@ -182,13 +182,15 @@ def by_owner(searches: Sequence[Search]) -> list[tuple[list[Namespace], list[Sea
     if searches[0].together:
         return [(list(dict.fromkeys(asked)), list(searches))]
     owners: dict[str, dict[Namespace, None]] = {}
-    for scope in asked:
-        owners.setdefault(scope[0], {})[scope] = None
+    for namespace in asked:
+        owners.setdefault(namespace[0], {})[namespace] = None
     return [
         (
             list(own),
             [
-                replace(search, groups=[[scope for scope in group if scope in own] for group in search.groups])
+                replace(
+                    search, groups=[[namespace for namespace in group if namespace in own] for group in search.groups]
+                )
                 for search in searches
             ],
         )

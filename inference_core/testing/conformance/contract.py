@@ -204,14 +204,15 @@ class SearchContract(Promises):
     def test_labels_and_keys_do_not_run_together(self, subject: Subject) -> None:
         """Namespaces and keys match exactly: ("a", "b") is neither ("a/b",) nor ("ab",), and a key is no label."""
         alike = ("a", "ab", "a/b", "a:b", "a|b", "a,b", "a\x1fb")
-        scopes: list[Namespace] = [("a", "b"), ("a", "b", "c"), ("b", "a"), *((label,) for label in alike)]
+        namespaces: list[Namespace] = [("a", "b"), ("a", "b", "c"), ("b", "a"), *((label,) for label in alike)]
         items = {
-            (scope, key): {"n": n} for n, (scope, key) in enumerate((s, k) for s in scopes for k in ("c", "b", "a:c"))
+            (namespace, key): {"n": n}
+            for n, (namespace, key) in enumerate((s, k) for s in namespaces for k in ("c", "b", "a:c"))
         }
-        subject.batch([PutOp(scope, key, value) for (scope, key), value in items.items()])
-        for (scope, key), value in items.items():
-            expect_equal(subject.value(scope, key), value, f"{key!r} in {scope!r}")
-        expect_same(subject.list_namespaces(), scopes, "namespaces")
+        subject.batch([PutOp(namespace, key, value) for (namespace, key), value in items.items()])
+        for (namespace, key), value in items.items():
+            expect_equal(subject.value(namespace, key), value, f"{key!r} in {namespace!r}")
+        expect_same(subject.list_namespaces(), namespaces, "namespaces")
 
     def test_search_covers_a_prefix(self, subject: Subject) -> None:
         """A search covers the namespace and everything below it; the empty prefix covers the whole store."""

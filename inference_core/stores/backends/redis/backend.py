@@ -231,20 +231,20 @@ class RedisBackend:
         now = self._clock.now()
         wanted = by_namespace(keys)
         questions: list[tuple[Any, ...]] = []
-        for scope, names in wanted.items():
+        for namespace, names in wanted.items():
             # Numbers first: a write in between then gives a newer row with an older number, which caches read again,
             # and never an older row with a newer number. A server out of memory would refuse a transaction.
-            questions += [("ZSCORE", self._keys.of("feed", *scope), encoded(name)) for name in names]
-            questions.append(("HMGET", self._keys.of("cells", *scope), *map(encoded, names)))
+            questions += [("ZSCORE", self._keys.of("feed", *namespace), encoded(name)) for name in names]
+            questions.append(("HMGET", self._keys.of("cells", *namespace), *map(encoded, names)))
         found, epoch = self._server.ask_in_epoch(questions)
         answers = iter(found)
         rows: dict[Key, Row | None] = {}
-        for scope, names in wanted.items():
+        for namespace, names in wanted.items():
             seqs = list(islice(answers, len(names)))
             for name, seq, packed in zip(names, seqs, next(answers), strict=True):
                 cell = unpack_cell(packed).cell
                 if cell and cell.is_alive(now):
-                    rows[scope, name] = replace(cell, seq=int(seq or 0)).row(scope, name, epoch)
+                    rows[namespace, name] = replace(cell, seq=int(seq or 0)).row(namespace, name, epoch)
         return [rows.get(key) for key in keys]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
@@ -252,25 +252,25 @@ class RedisBackend:
 
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for, found in the sorted sets."""
-        scopes, kinds, rows = list(dict.fromkeys(request.scopes)), request.kinds, list[Row]()
+        namespaces, kinds, rows = list(dict.fromkeys(request.scopes)), request.kinds, list[Row]()
         after, offset = request.after, request.offset
         while (missing := request.limit - len(rows)) > 0:
             end = offset + missing
             sets: list[tuple[Namespace, set[str]]] = []
             questions: list[tuple[Any, ...]] = []
-            for scope, dead in zip(scopes, self._ended(scopes), strict=True):
+            for namespace, dead in zip(namespaces, self._ended(namespaces), strict=True):
                 first = b"-"
                 if after is not None:
                     # A row of the same age and key comes after the cursor's if its namespace does.
-                    edge = b"[" if pack_namespace(scope) > after.place[2] else b"("
+                    edge = b"[" if pack_namespace(namespace) > after.place[2] else b"("
                     first = edge + newest_first(after.created_at, after.key)
-                for name in [("age", *scope)] if kinds is None else [("kinds", *scope, kind) for kind in kinds]:
-                    sets.append((scope, dead))
+                for name in [("age", *namespace)] if kinds is None else [("kinds", *namespace, kind) for kind in kinds]:
+                    sets.append((namespace, dead))
                     questions.append(("ZRANGEBYLEX", self._keys.of(*name), first, "+", "LIMIT", 0, end + len(dead)))
             cursors = [
                 cursor
-                for (scope, dead), members in zip(sets, self._server.ask(questions), strict=True)
-                for cursor in (cursor_of_member(scope, member) for member in members)
+                for (namespace, dead), members in zip(sets, self._server.ask(questions), strict=True)
+                for cursor in (cursor_of_member(namespace, member) for member in members)
                 if cursor.key not in dead
             ]
             found = sorted(cursors, key=lambda cursor: cursor.place)[offset:end]
@@ -280,22 +280,26 @@ class RedisBackend:
             after, offset = found[-1], 0  # more, in place of rows that were removed in the meantime
         return rows
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        distinct = list(dict.fromkeys(scopes))
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        distinct = list(dict.fromkeys(namespaces))
         if kinds is None:
             return sum(self._counts(distinct))
         sizes = self._server.ask(
-            [("ZCARD", self._keys.of("kinds", *scope, kind)) for scope in distinct for kind in kinds]
+            [("ZCARD", self._keys.of("kinds", *namespace, kind)) for namespace in distinct for kind in kinds]
         )
-        ended = [(scope, key) for scope, keys in zip(distinct, self._ended(distinct), strict=True) for key in keys]
+        ended = [
+            (namespace, key) for namespace, keys in zip(distinct, self._ended(distinct), strict=True) for key in keys
+        ]
         cells = [unpack_cell(packed).cell for packed in self._fields("cells", ended)]
         return sum(sizes) - sum(1 for cell in cells if cell and cell.kind in kinds)
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        """How many rows exactly ``scopes`` hold, by namespace and kind; reads all of them."""
-        now, distinct = self._clock.now(), list(dict.fromkeys(scopes))
-        answers = self._server.ask([("ZRANGE", self._keys.of("age", *scope), 0, -1) for scope in distinct])
-        keys = [(scope, key_of_member(one)) for scope, found in zip(distinct, answers, strict=True) for one in found]
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        """How many rows exactly ``namespaces`` hold, by namespace and kind; reads all of them."""
+        now, distinct = self._clock.now(), list(dict.fromkeys(namespaces))
+        answers = self._server.ask([("ZRANGE", self._keys.of("age", *namespace), 0, -1) for namespace in distinct])
+        keys = [
+            (namespace, key_of_member(one)) for namespace, found in zip(distinct, answers, strict=True) for one in found
+        ]
         rows: list[tuple[Namespace, str, datetime]] = []
         for portion in chunked(keys, _PORTION):
             cells = [unpack_cell(packed).cell for packed in self._fields("cells", portion)]
@@ -311,20 +315,20 @@ class RedisBackend:
         names = sorted(name for name in named if name and name[: len(prefix)] == prefix)
         return [name for name, count in zip(names, self._counts(names), strict=True) if count] if ended else names
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
-        if not scopes:
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        if not namespaces:
             return []
-        question = ("HMGET", self._keys.whole("heads"), *map(pack_scope, scopes))
+        question = ("HMGET", self._keys.whole("heads"), *map(pack_scope, namespaces))
         (found,), epoch = self._server.ask_in_epoch([question])
         return [Head(int(head or 0), epoch) for head in found]
 
-    def changes(self, scope: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
-        feed = ("ZRANGEBYSCORE", self._keys.of("feed", *scope), f"({since}", "+inf", "WITHSCORES")
+    def changes(self, namespace: Namespace, since: int, *, with_vectors: bool = True) -> Iterator[Change]:
+        feed = ("ZRANGEBYSCORE", self._keys.of("feed", *namespace), f"({since}", "+inf", "WITHSCORES")
         whats = ("cells", "vectors") if with_vectors else ("cells",)
         (numbered,), began = self._server.ask_in_epoch([feed])
         for portion in chunked(numbered, 2 * _PORTION):
             keys, seqs = portion[::2], portion[1::2]
-            questions = [("HMGET", self._keys.of(what, *scope), *keys) for what in whats]
+            questions = [("HMGET", self._keys.of(what, *namespace), *keys) for what in whats]
             (cells, *vectors), epoch = self._server.ask_in_epoch(questions, together=True)
             epoch = epoch if epoch == began else NO_EPOCH
             for key, seq, cell, vector in zip(keys, seqs, cells, *(vectors or [repeat(None, len(keys))]), strict=True):
@@ -332,9 +336,9 @@ class RedisBackend:
                     if cell:
                         yield unpack_change(int(seq), key.decode(), cell, vector, epoch)
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted in this process."""
-        found = holding_most(self.changes(scope, since, with_vectors=False), words, limit)
+        found = holding_most(self.changes(namespace, since, with_vectors=False), words, limit)
         return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
@@ -444,26 +448,28 @@ class RedisBackend:
     def _fields(self, what: str, keys: Sequence[Key]) -> list[bytes | None]:
         """The fields of ``keys`` in the scopes' hashes."""
         wanted = by_namespace(keys)
-        questions = [("HMGET", self._keys.of(what, *scope), *map(encoded, fields)) for scope, fields in wanted.items()]
+        questions = [
+            ("HMGET", self._keys.of(what, *namespace), *map(encoded, fields)) for namespace, fields in wanted.items()
+        ]
         found = {
-            (scope, key): field
-            for (scope, fields), answer in zip(wanted.items(), self._server.ask(questions), strict=True)
+            (namespace, key): field
+            for (namespace, fields), answer in zip(wanted.items(), self._server.ask(questions), strict=True)
             for key, field in zip(fields, answer, strict=True)
         }
         return [found[key] for key in keys]
 
-    def _ended(self, scopes: Sequence[Namespace]) -> list[set[str]]:
+    def _ended(self, namespaces: Sequence[Namespace]) -> list[set[str]]:
         """The expired keys of each scope."""
-        ends = [("ZRANGEBYLEX", self._keys.of("ends", *scope), "-", self._later()) for scope in scopes]
+        ends = [("ZRANGEBYLEX", self._keys.of("ends", *namespace), "-", self._later()) for namespace in namespaces]
         return [{key_of_member(member) for member in members} for members in self._server.ask(ends)]
 
-    def _counts(self, scopes: Sequence[Namespace]) -> list[int]:
+    def _counts(self, namespaces: Sequence[Namespace]) -> list[int]:
         """How many unexpired rows each scope holds."""
         later = self._later()
-        sizes = [("ZCARD", self._keys.of("age", *scope)) for scope in scopes]
-        ended = [("ZLEXCOUNT", self._keys.of("ends", *scope), "-", later) for scope in scopes]
+        sizes = [("ZCARD", self._keys.of("age", *namespace)) for namespace in namespaces]
+        ended = [("ZLEXCOUNT", self._keys.of("ends", *namespace), "-", later) for namespace in namespaces]
         found: list[int] = self._server.ask([*sizes, *ended])
-        return [size - dead for size, dead in zip(found[: len(scopes)], found[len(scopes) :], strict=True)]
+        return [size - dead for size, dead in zip(found[: len(namespaces)], found[len(namespaces) :], strict=True)]
 
     def _later(self) -> bytes:
         """The end, exclusive, of the expired members in a set by expiry."""

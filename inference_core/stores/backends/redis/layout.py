@@ -176,9 +176,9 @@ def key_of_member(member: bytes) -> str:
     return member[DIGITS:].decode()
 
 
-def cursor_of_member(scope: Namespace, member: bytes) -> Cursor:
-    """The cursor of the row of ``scope`` with this member of `newest_first`."""
-    return Cursor(from_micros(MAX_MICROS - int(member[:DIGITS])), key_of_member(member), scope)
+def cursor_of_member(namespace: Namespace, member: bytes) -> Cursor:
+    """The cursor of the row of ``namespace`` with this member of `newest_first`."""
+    return Cursor(from_micros(MAX_MICROS - int(member[:DIGITS])), key_of_member(member), namespace)
 
 
 def pack_address(address: Key) -> bytes:
@@ -193,9 +193,9 @@ def unpack_address(packed: bytes) -> Key:
     return tuple(namespace), key
 
 
-def pack_scope(scope: Namespace) -> bytes:
+def pack_scope(namespace: Namespace) -> bytes:
     """A namespace as bytes, injectively."""
-    return encoded(pack_namespace(scope))
+    return encoded(pack_namespace(namespace))
 
 
 def pack_cell(stamp: bytes, cell: RowState) -> bytes:

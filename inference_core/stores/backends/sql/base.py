@@ -386,9 +386,9 @@ class SqlBackend(ABC):
         found = {(unpack_namespace(name), key): tokens for name, key, tokens in rows}
         return [found.get(key) for key in keys]
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
         condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
-        found = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", scopes, condition)
+        found = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", namespaces, condition)
         return [
             Tally(unpack_namespace(name), kind, count, near_micros(oldest))
             for name, kind, count, oldest in found
@@ -407,13 +407,13 @@ class SqlBackend(ABC):
         names = (namespace_of(name) for (name,) in self._select(query, given))
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
-        found = self._of_scopes(f"{self.epoch}, {self.scope_heads}", scopes, "TRUE")
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        found = self._of_scopes(f"{self.epoch}, {self.scope_heads}", namespaces, "TRUE")
         heads = {name: Head(head, epoch) for epoch, name, _, head in found}
         absent = Head(0, found[0][0] if found else NO_EPOCH)
-        return [heads.get(pack_namespace(scope), absent) for scope in scopes]
+        return [heads.get(pack_namespace(namespace), absent) for namespace in namespaces]
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
         """The newest state of every key written after ``since``, read page by page.
 
         A key that is written meanwhile may come twice, the newer state last.
@@ -425,15 +425,15 @@ class SqlBackend(ABC):
             "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since ORDER BY r.seq "
             "LIMIT (SELECT CAST(:size AS bigint))"
         )
-        name, last = pack_namespace(scope), int(since)
+        name, last = pack_namespace(namespace), int(since)
         while type(last) is int:  # a damaged number is a text, and comes behind all others
             page = self._select(query, {"name": name, "since": last, "size": self.page_size})
             yield from filter(None, map(change_of, page))
             last = page[-1][0] if len(page) == self.page_size else None
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted by the database."""
-        given: dict[str, object] = {"name": pack_namespace(scope), "limit": limit, "since": since}
+        given: dict[str, object] = {"name": pack_namespace(namespace), "limit": limit, "since": since}
         counted: list[str] = []
         for at, word in enumerate(words[:MAX_WORDS]):
             names = {f"word{at}_{of}": f" {form} " for of, form in enumerate(forms_of(word))}
@@ -480,13 +480,13 @@ class SqlBackend(ABC):
     def _of_scopes(
         self,
         selection: str,
-        scopes: Iterable[Namespace],
+        namespaces: Iterable[Namespace],
         condition: str,
         given: Mapping[str, object] | None = None,
         select: Select | None = None,
     ) -> list[tuple[Any, ...]]:
-        """What a query finds in ``scopes``, read with as many statements as it takes."""
-        packed = [pack_namespace(scope) for scope in dict.fromkeys(scopes)]
+        """What a query finds in ``namespaces``, read with as many statements as it takes."""
+        packed = [pack_namespace(namespace) for namespace in dict.fromkeys(namespaces)]
         found: list[tuple[Any, ...]] = []
         for start in range(0, len(packed), self.most_values):
             among, names = self._among("s.namespace", packed[start : start + self.most_values])

@@ -503,7 +503,7 @@ class PostgresBackend(SqlBackend):
         """
         given = {
             "now": self._now(),
-            "names": [pack_namespace(scope) for scope in request.scopes],
+            "names": [pack_namespace(namespace) for namespace in request.scopes],
             "kinds": [*(request.kinds or ())],
             "last": min(request.limit + request.offset, _LARGEST),
             "limit": min(request.limit, _LARGEST),
@@ -539,9 +539,9 @@ class PostgresBackend(SqlBackend):
         # More, in place of those that cannot be read.
         return rows + self.page(replace(request, limit=request.limit - len(rows), after=cursor_of(found[-1]), offset=0))
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         of_kind, given = self._of_kind(kinds)
-        found = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"{ALIVE} AND {of_kind}", given)
+        found = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"{ALIVE} AND {of_kind}", given)
         return sum(count for (count,) in found)
 
     def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:

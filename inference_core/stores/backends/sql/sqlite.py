@@ -655,13 +655,13 @@ class SqliteBackend(SqlBackend):
         )
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        self._settle(scope for scope, key in keys if key != SALT)
+        self._settle(namespace for namespace, key in keys if key != SALT)
         return super().get(keys)
 
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
         kinds = [None] if request.kinds is None else request.kinds
-        lists = [(scope, kind) for scope in dict.fromkeys(request.scopes) for kind in kinds]
+        lists = [(namespace, kind) for namespace in dict.fromkeys(request.scopes) for kind in kinds]
         offset, limit = min(request.offset, _LARGEST), min(request.limit, _LARGEST)
         self._settle(request.scopes)
         if len(lists) > _MAX_LISTS:
@@ -670,8 +670,8 @@ class SqliteBackend(SqlBackend):
         def merged(reader: sqlite3.Connection) -> list[Row]:
             with ExitStack() as opened:
                 found = [
-                    opened.enter_context(closing(self._newest_first(reader, scope, kind, request.after)))
-                    for scope, kind in lists
+                    opened.enter_context(closing(self._newest_first(reader, namespace, kind, request.after)))
+                    for namespace, kind in lists
                 ]
                 behind = islice(heapq.merge(*found, key=_listed), offset, None)
                 return list(islice(filter(None, map(row_of, behind)), limit))
@@ -679,10 +679,10 @@ class SqliteBackend(SqlBackend):
         return self.connections.attempt(merged)
 
     def _newest_first(
-        self, reader: sqlite3.Connection, scope: Namespace, kind: str | None, after: Cursor | None
+        self, reader: sqlite3.Connection, namespace: Namespace, kind: str | None, after: Cursor | None
     ) -> Generator[tuple[Any, ...]]:
         """The columns of a scope's rows (of a kind) behind ``after``, read lazily."""
-        name = pack_namespace(scope)
+        name = pack_namespace(namespace)
         given: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
         parts = [""]
         if after is not None:
@@ -717,30 +717,30 @@ class SqliteBackend(SqlBackend):
         behind = replace(request, after=cursor_of(page[-1]))  # more, in place of those that cannot be read
         return rows + self._sorted(behind, limit - len(rows))
 
-    def count(self, scopes: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        """How many rows exactly ``scopes`` hold, counted in indexes.
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
+        """How many rows exactly ``namespaces`` hold, counted in indexes.
 
         Subtracting the expired rows, which are few, is quicker than looking at the expiry of each row.
         """
-        self._settle(scopes)
+        self._settle(namespaces)
         of_kind, given = self._of_kind(kinds)
-        there = self._of_scopes(f"count(*) FROM {ROWS}", scopes, f"r.value IS NOT NULL AND {of_kind}", given)
+        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"r.value IS NOT NULL AND {of_kind}", given)
         # A cross join makes SQLite begin with the expired rows.
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
-        over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", scopes, ended, given)
+        over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, given)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
-    def tally(self, scopes: Sequence[Namespace]) -> list[Tally]:
-        self._settle(scopes)
-        return super().tally(scopes)
+    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        self._settle(namespaces)
+        return super().tally(namespaces)
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
-        self._settle(scopes)
-        return super().heads(scopes)
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        self._settle(namespaces)
+        return super().heads(namespaces)
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        self._settle([scope])
-        return super().changes(scope, since)
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
+        self._settle([namespace])
+        return super().changes(namespace, since)
 
     def expired(self, limit: int) -> list[Key]:
         self.connections.settle()
@@ -810,7 +810,7 @@ class SqliteBackend(SqlBackend):
         checked = {(write.namespace, write.key) for write in writes if isinstance(write, Check)}
         others = [[write for write in writes if not isinstance(write, Check)]]
         made, keys = scopes_made(others), keys_of(others)
-        scopes, checks = made | {scope for scope, _ in keys}, checked - keys.keys()
+        namespaces, checks = made | {scope for scope, _ in keys}, checked - keys.keys()
         with self.connections.transaction(waits_for_disk=waits_for_disk(batches)) as writer:
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
@@ -818,11 +818,11 @@ class SqliteBackend(SqlBackend):
             def select(query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
                 return writer.execute(query, given).fetchall()
 
-            def heads_of(scopes: Iterable[Namespace]) -> Heads:
-                found = self._of_scopes(self.scope_heads, scopes, "TRUE", select=select)
+            def heads_of(namespaces: Iterable[Namespace]) -> Heads:
+                found = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
                 return {unpack_namespace(name): (scope, seq) for name, scope, seq in found}
 
-            heads = heads_of(scopes)
+            heads = heads_of(namespaces)
             if missing := made - heads.keys():
                 writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
                 heads |= heads_of(missing)
@@ -851,9 +851,9 @@ class SqliteBackend(SqlBackend):
                     writer.execute(_CLEAR_TOKENS, (scope, key))
         return decision.outcomes
 
-    def _settle(self, scopes: Iterable[Namespace]) -> None:
-        """Moves logged events to their place before a read of ``scopes``, if these include events."""
-        if any(scope[1:] == (AUDIT,) for scope in scopes):
+    def _settle(self, namespaces: Iterable[Namespace]) -> None:
+        """Moves logged events to their place before a read of ``namespaces``, if these include events."""
+        if any(namespace[1:] == (AUDIT,) for namespace in namespaces):
             self.connections.settle()
 
     def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
