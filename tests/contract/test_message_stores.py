@@ -97,7 +97,7 @@ def test_a_mapping_that_takes_no_write_refuses_it_as_a_whole() -> None:
         for first in ("ada", "dora"):  # what the batch has put in before the refusal is taken out again
             batch = [Put(namespace=(user, "x"), key="a", value="{}", updated_at=NOW) for user in (first, "bob", "carl")]
             with pytest.raises(StoreUnavailable, match="no space left"):
-                store.engine.backend.apply([batch])
+                store.engine.rules.apply([batch])
             assert dict(mapping) == before
         assert stored_texts(store) == ["keeps falcons"]
 

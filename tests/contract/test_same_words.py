@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from inference_core.ingestion.jobs import undo
 from langgraph.store.base import BaseStore
-from outbox_support import candidates, pipeline_on, put, said, seen, service_on, step
+from outbox_support import candidates, pipeline_on, put, said, service_on, step, undone
 from short_term_support import model_of
 
 from inference_core import ExtractiveMemory, MemorySource
@@ -37,7 +36,7 @@ def saved_by_an_agent(store: BaseStore, text: str) -> None:
 def captured(store: BaseStore, text: str) -> None:
     pipeline = pipeline_on(store, candidates(Candidate(content=text, memory_type=KIND, origin=Origin.USER)))
     put(pipeline.outbox, said(text))
-    while seen(pipeline.outbox):
+    while run(pipeline.outbox.partitions()):
         step(pipeline)
 
 
@@ -72,10 +71,10 @@ def test_what_was_saved_since_outlives_what_it_was_made_of(any_store: BaseStore)
     """A save that finds its words adds no memory, so undoing the conversation must not take that one away."""
     pipeline = pipeline_on(any_store, candidates(Candidate(content=LISBON, memory_type=KIND, origin=Origin.USER)))
     put(pipeline.outbox, said(LISBON))
-    while seen(pipeline.outbox):
+    while run(pipeline.outbox.partitions()):
         step(pipeline)
     key = saved(any_store, LISBON, tags=["home"])
-    assert run(undo(pipeline.scope, U, session_id="s")) == 0
+    assert undone(pipeline.scope, U, session_id="s") == 0
     (memory,) = service_on(any_store).sync.list_memories(U)[0]
     assert (memory.id, memory.value["tags"]) == (key, ["home"])
 

@@ -159,7 +159,7 @@ def test_lists_go_by_pages(capsys: Capture):
 
 
 def test_explain_tells_what_was_left_out(capsys: Capture):
-    for content in ("Drinks green tea", "drinks green tea"):
+    for content in ("Drinks green tea", "Drinks the green tea"):
         answer(capsys, "save", *ADA, content)
     found = answer(capsys, "recall", *ADA, "green tea", "--explain")
     assert found["memories"][0]["explanation"]

@@ -50,7 +50,7 @@ SAID = (
     ("instructions", f"Never book flights to {SECRET}"),
     ("preferences", "Prefers bullet points"),
     ("facts", "Keeps falcons in the barn"),
-    ("facts", "Keeps falcons in the barn."),
+    ("facts", "Keeps the falcons in the barn"),
     ("context", "Is in the barn today"),
     ("skill", "Falcons come back for meat"),
 )

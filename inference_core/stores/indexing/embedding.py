@@ -85,7 +85,7 @@ class Backfill:
         self._wake(0.0)
 
     def fill_few(self, count: int, keys_of: Callable[[], Sequence[Key]]) -> bool:
-        """Embeds the ``count`` texts of ``keys_of`` in the caller's thread, if they are few. Returns whether it did.
+        """Embeds the ``count`` texts of ``keys_of`` in the caller's thread, if they are few. Returns whether all are.
 
         A model on a server is not asked, as it may take as long as it likes. If this fails, it is not tried again for
         some seconds: the chore goes on trying, and finds out which text the model refuses.
@@ -97,8 +97,9 @@ class Backfill:
         self._few_again_at = time.monotonic() + _FEW_PAUSE_S
         with suppress(EmbeddingError, StoreError, TimeoutError):
             found = self._backend.pending(self._embedder.fingerprint, count, keys_of())
-            if found and sum(len(row.text) for row in found) <= _MOST_CHARACTERS:
-                self._fill(found, _FEW_WRITTEN_S)
+            if sum(len(row.text) for row in found) <= _MOST_CHARACTERS:
+                if found:  # else the chore has embedded them since
+                    self._fill(found, _FEW_WRITTEN_S)
                 self._few_again_at = 0.0
                 return True
         return False
