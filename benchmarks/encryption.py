@@ -62,12 +62,12 @@ def rows() -> list[Row]:
             name: lambda at, service=service: service.save_memory("other", new[at])
             for name, service in services.items()
         }
-        scopes = stores["plain"].engine.backend.namespaces((ASKER,))
+        namespaces = stores["plain"].engine.backend.namespaces((ASKER,))
 
         def indexed(store: MemoryStore) -> int:
             gc.collect()
             cache = IndexCache(store.engine.backend, store.engine.embedder.fingerprint, 2**30, lambda _: None)  # pyright: ignore[reportOptionalMemberAccess]
-            return len(cache.views(scopes))
+            return len(cache.views(namespaces))
 
         colds: dict[str, Callable[[int], object]] = {
             name: lambda _, store=store: indexed(store) for name, store in stores.items()

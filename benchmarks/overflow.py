@@ -165,8 +165,8 @@ class Recall:
 
 def stored_text(store: MemoryStore, user: str) -> str:
     """All that is in long-term memory of ``user``."""
-    scopes = MemoryNamespaceBuilder().read_scopes(user)
-    return plain_text([row.value["content"] for row in run(store.engine.page(scopes, limit=_ANY_SIZE))])
+    namespaces = MemoryNamespaceBuilder().read_scopes(user)
+    return plain_text([row.value["content"] for row in run(store.engine.page(namespaces, limit=_ANY_SIZE))])
 
 
 def failed(system: System, history: History, store: MemoryStore, scenario: str) -> Result:

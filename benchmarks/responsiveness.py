@@ -44,10 +44,10 @@ class HangingBackend(InMemoryBackend):
         super().__init__()
         self.let_go = threading.Event()
 
-    def heads(self, scopes: Any) -> list[Head]:
+    def heads(self, namespaces: Any) -> list[Head]:
         """Hangs."""
         self.let_go.wait(30)
-        return super().heads(scopes)
+        return super().heads(namespaces)
 
 
 class Breaks:

@@ -132,7 +132,7 @@ def sqlite(tmp_path: Path) -> Iterator[SqliteBackend]:
 def put(
     key: str,
     *,
-    scope: Namespace = USER,
+    namespace: Namespace = USER,
     at: float = 0,
     text: str | None = None,
     kind: str = "",
@@ -144,7 +144,7 @@ def put(
 ) -> Put:
     document = Document.of(text, situation or DocumentMetadata())._replace(tokens=tokens) if text else None
     return Put(
-        namespace=scope,
+        namespace=namespace,
         key=key,
         value=json.dumps(value | ({"memory_type": kind} if kind else {})),
         document=document,
@@ -170,13 +170,13 @@ def refused(outcome: Outcome) -> Exception:
     return outcome
 
 
-def one(backend: Backend, key: str, scope: Namespace = USER) -> Row | None:
-    (row,) = backend.get([(scope, key)])
+def one(backend: Backend, key: str, namespace: Namespace = USER) -> Row | None:
+    (row,) = backend.get([(namespace, key)])
     return row
 
 
-def some(backend: Backend, key: str, scope: Namespace = USER) -> Row:
-    row = one(backend, key, scope)
+def some(backend: Backend, key: str, namespace: Namespace = USER) -> Row:
+    row = one(backend, key, namespace)
     assert row is not None
     return row
 
@@ -189,9 +189,9 @@ def keys(rows: list[Row]) -> list[str]:
     return [row.key for row in rows]
 
 
-def changed(backend: Backend, since: int = 0, scope: Namespace = USER) -> dict[str, Document | None]:
-    backend.heads([scope])
-    found = list(backend.changes(scope, since))
+def changed(backend: Backend, since: int = 0, namespace: Namespace = USER) -> dict[str, Document | None]:
+    backend.heads([namespace])
+    found = list(backend.changes(namespace, since))
     assert len({change.key for change in found}) == len(found)
     assert [change.seq for change in found] == sorted({change.seq for change in found})
     assert all(change.seq > since for change in found)
@@ -350,7 +350,7 @@ def test_one_bad_write_undoes_its_batch_and_only_its_batch(backend: Backend):
     outcomes = backend.apply(
         [
             [put("a", n=1), put("b", n=2)],
-            [put("c", scope=("v", "semantic")), put("old", n=9), put("a", expected=7)],
+            [put("c", namespace=("v", "semantic")), put("old", n=9), put("a", expected=7)],
             [Remove(namespace=USER, key="old"), put("d", n=4)],
         ]
     )
@@ -365,7 +365,7 @@ def test_one_bad_write_undoes_its_batch_and_only_its_batch(backend: Backend):
 
 UNSTORABLE: dict[str, Put] = {
     "surrogate key": put("\ud800"),
-    "surrogate label": put("a", scope=("\ud800", "semantic")),
+    "surrogate label": put("a", namespace=("\ud800", "semantic")),
     "no kind": replace(put("b"), kind=cast("Any", None)),
     "large number": replace(put("b"), value=cast("Any", 2**70)),
 }
@@ -426,7 +426,7 @@ def test_concurrent_writers_of_one_key_take_turns(own: Backend):
 
 
 def test_scopes_are_exact(backend: Backend):
-    scopes: list[Namespace] = [
+    namespaces: list[Namespace] = [
         ("u", "episodic"),
         ("u", "episodic", "a"),
         ("u", "episodic", "a", "b"),
@@ -435,21 +435,31 @@ def test_scopes_are_exact(backend: Backend):
         ("u",),
         ("u2", "episodic"),
     ]
-    done(backend, *(put("same", scope=scope, n=number, text=f"tea {number}") for number, scope in enumerate(scopes)))
-    for number, scope in enumerate(scopes):
-        assert [plain(row) for row in backend.page(PageRequest([scope], limit=9))] == [{"n": number}]
-        assert backend.count([scope]) == 1
-        assert plain(some(backend, "same", scope)) == {"n": number}
-        assert list(changed(backend, scope=scope)) == ["same"]
-    done(backend, Remove(namespace=scopes[0], key="same"))
-    assert backend.count(scopes) == len(scopes) - 1
-    assert backend.page(PageRequest([scopes[0]], limit=9)) == []
+    done(
+        backend,
+        *(
+            put("same", namespace=namespace, n=number, text=f"tea {number}")
+            for number, namespace in enumerate(namespaces)
+        ),
+    )
+    for number, namespace in enumerate(namespaces):
+        assert [plain(row) for row in backend.page(PageRequest([namespace], limit=9))] == [{"n": number}]
+        assert backend.count([namespace]) == 1
+        assert plain(some(backend, "same", namespace)) == {"n": number}
+        assert list(changed(backend, namespace=namespace)) == ["same"]
+    done(backend, Remove(namespace=namespaces[0], key="same"))
+    assert backend.count(namespaces) == len(namespaces) - 1
+    assert backend.page(PageRequest([namespaces[0]], limit=9)) == []
 
 
 @pytest.mark.parametrize("prefix", ["u1", "u", "u%", "u_", "U1", '"u1"', ""])
 def test_namespaces_match_whole_labels(backend: Backend, prefix: str):
     users = ["u1", "u10", "u", "u%", "u_", "U1", '"u1"']
-    done(backend, *(put("k", scope=(user, "semantic")) for user in users), put("k", scope=("u1", "semantic", "x")))
+    done(
+        backend,
+        *(put("k", namespace=(user, "semantic")) for user in users),
+        put("k", namespace=("u1", "semantic", "x")),
+    )
     asked = (prefix,) if prefix else ()
     named = [(user, "semantic") for user in users] + [("u1", "semantic", "x")]
     assert backend.namespaces(asked) == sorted(name for name in named if name[: len(asked)] == asked)
@@ -459,7 +469,7 @@ def test_namespaces_match_whole_labels(backend: Backend, prefix: str):
 
 
 def test_namespaces_without_rows_are_not_listed(own: Backend):
-    done(own, put("a"), put("b", scope=("v",)))
+    done(own, put("a"), put("b", namespace=("v",)))
     done(own, Remove(namespace=USER, key="a"), Remove(namespace=("w",), key="none"))
     own.get([(("x",), "none")])
     assert own.namespaces() == [("v",)]
@@ -467,14 +477,14 @@ def test_namespaces_without_rows_are_not_listed(own: Backend):
 
 def test_more_namespaces_than_a_page(backend: Backend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("inference_core.stores.backends.foreign._PAGE", 50)  # no other backend lists by pages
-    done(backend, *(put("k", scope=(f"u{number:04}", "semantic")) for number in range(105)))
+    done(backend, *(put("k", namespace=(f"u{number:04}", "semantic")) for number in range(105)))
     assert backend.namespaces() == [(f"u{number:04}", "semantic") for number in range(105)]
 
 
 def test_the_newest_come_first_and_ties_are_ordered_by_key(backend: Backend):
     other: Namespace = ("u", "semantic", "x")
     entries = [(f"k{number:02}", number % 5, USER if number % 2 else other) for number in range(25)]
-    done(backend, *(put(key, at=at, scope=scope) for key, at, scope in reversed(entries)))
+    done(backend, *(put(key, at=at, namespace=namespace) for key, at, namespace in reversed(entries)))
     wanted = [key for key, _, _ in sorted(entries, key=lambda entry: (-entry[1], entry[0]))]
     assert keys(backend.page(PageRequest([USER, other], limit=99))) == wanted
     pages = [keys(backend.page(PageRequest([USER, other], limit=4, offset=offset))) for offset in range(0, 28, 4)]
@@ -502,8 +512,14 @@ def test_kinds_filter_before_the_cut(backend: Backend):
 
 def test_count(backend: Backend):
     other: Namespace = ("u", "episodic")
-    done(backend, put("a"), put("b"), put("c", scope=other))
-    assert [backend.count(scopes) for scopes in ([USER], [other], [USER, other], [("x",)], [])] == [2, 1, 3, 0, 0]
+    done(backend, put("a"), put("b"), put("c", namespace=other))
+    assert [backend.count(namespaces) for namespaces in ([USER], [other], [USER, other], [("x",)], [])] == [
+        2,
+        1,
+        3,
+        0,
+        0,
+    ]
 
 
 def test_changes_tell_each_key_once_and_only_what_is_new(backend: Backend):
@@ -532,7 +548,7 @@ def test_a_row_has_the_number_of_its_last_write(own: Backend):
         return page
 
     done(own, put("a", text="Rex"), put("b", at=1))
-    done(own, put("b", scope=("u", "episodic")))
+    done(own, put("b", namespace=("u", "episodic")))
     assert numbers() == {"a": 1, "b": 2}
     done(own, vector("a", 1), put("c"), Remove(namespace=USER, key="c"))
     assert numbers() == {"a": 3, "b": 2}
@@ -604,7 +620,7 @@ def tokens(backend: Backend, *keys: str) -> list[bytes | None]:
 
 def test_tokens_are_kept_beside_their_text(own: Backend):
     done(own, put("a", text="tea", tokens=TOKENS), put("b", text="mate"), put("c"))
-    done(own, put("d", scope=("v", "semantic"), text="tea", tokens=b"other"))
+    done(own, put("d", namespace=("v", "semantic"), text="tea", tokens=b"other"))
     assert tokens(own, "c", "a", "none", "b", "a", "d") == [None, TOKENS, None, None, TOKENS, None]
     assert own.tokens([(("v", "semantic"), "d"), (("x",), "a")]) == [b"other", None]
     assert own.tokens([]) == []
@@ -744,7 +760,7 @@ def test_texts_without_a_vector_of_the_model_are_pending(backend: Backend):
 
 def test_texts_at_keys_are_pending_too(backend: Backend):
     done(backend, put("a", text="tea"), put("b", text="mate"), put("c"), put("d", text="gone"), put("e", text="milk"))
-    done(backend, put("b", scope=("bob", "semantic"), text="water"))
+    done(backend, put("b", namespace=("bob", "semantic"), text="water"))
     done(backend, vector("a", 1), Remove(namespace=USER, key="d"))
     backend.heads([USER])
     keys = [(USER, key) for key in ("a", "b", "c", "d", "nobody's")]
@@ -772,7 +788,7 @@ def test_the_first_of_two_settings_stays_if_both_are_to_be_the_first(backend: Ba
 
 def test_labels_and_keys_are_data(backend: Backend):
     labels = [text for text in HOSTILE if text.strip()]
-    done(backend, *(put(key, scope=(label, "s"), n=[label, key]) for label in labels for key in HOSTILE))
+    done(backend, *(put(key, namespace=(label, "s"), n=[label, key]) for label in labels for key in HOSTILE))
     for label in labels:
         assert sorted(keys(backend.page(PageRequest([(label, "s")], limit=99)))) == sorted(HOSTILE)
         found = backend.get([((label, "s"), key) for key in HOSTILE])
@@ -1007,7 +1023,7 @@ def test_a_foreign_store_is_safe_for_threads():
     number = 0
     while time.monotonic() < end and not failures:
         number += 1
-        done(backend, put("k", scope=(f"u{number}", "semantic")), put(f"more{number % 500}"))
+        done(backend, put("k", namespace=(f"u{number}", "semantic")), put(f"more{number % 500}"))
     stop.set()
     reader.join()
     assert not failures
@@ -1061,7 +1077,7 @@ def test_regression_who_writes_thousands_holds_up_nobody(monkeypatch: pytest.Mon
     monkeypatch.setattr(backend, "apply", noted)
     with backend._lock:
         noisy = [writer.submit([put(f"k{number}")]) for number in range(300)]
-        others = [writer.submit([put("k", scope=(f"user{number}", "semantic"))]) for number in range(3)]
+        others = [writer.submit([put("k", namespace=(f"user{number}", "semantic"))]) for number in range(3)]
         nothing = writer.submit([])
     assert [one.result(5) for one in [*noisy, *others, nothing]] == [[1]] * 303 + [[]]
     writer.close()
@@ -1098,7 +1114,7 @@ def test_a_failed_transaction_is_told_to_everybody_in_it():
 
 
 def test_an_index_that_was_dropped_while_in_use_is_not_counted(own: Backend):
-    done(own, put("a", text="tea"), put("b", scope=("v", "semantic"), text="mate"))
+    done(own, put("a", text="tea"), put("b", namespace=("v", "semantic"), text="mate"))
     cache = IndexCache(own, "", max_bytes=0, wake=lambda _: None)
     (first,) = cache.views([USER])
     (second,) = cache.views([("v", "semantic")])
@@ -1126,9 +1142,9 @@ class Failover(InMemoryBackend):
 
     is_under_way = True
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
         self._rows.epoch = 1
-        yield from super().changes(scope, since)
+        yield from super().changes(namespace, since)
         self._rows.epoch = 1 - self.is_under_way
 
 

@@ -34,10 +34,10 @@ on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=T
 """For what an index does, whichever database its rows are from."""
 
 
-def put(number: int, text: str, scope: Namespace = USER, kind: str = "facts") -> Put:
+def put(number: int, text: str, namespace: Namespace = USER, kind: str = "facts") -> Put:
     value = f'{{"content": "{text}"}}'
     at = START + timedelta(minutes=number)
-    return Put(namespace=scope, key=f"k{number}", value=value, document=Document.of(text), kind=kind, updated_at=at)
+    return Put(namespace=namespace, key=f"k{number}", value=value, document=Document.of(text), kind=kind, updated_at=at)
 
 
 @pytest.fixture
@@ -200,9 +200,9 @@ def test_while_an_index_is_built_every_recall_is_answered(
     """The building waits until the recalls are over: none of them waits for it, fails, or finds less for it."""
     may_build, changes, caller = threading.Event(), full.changes, threading.current_thread()
 
-    def held_up(scope: Namespace, since: int, **options: bool) -> Iterator[Change]:
+    def held_up(namespace: Namespace, since: int, **options: bool) -> Iterator[Change]:
         assert threading.current_thread() is caller or may_build.wait(60)  # some databases scan by this, too
-        yield from changes(scope, since, **options)
+        yield from changes(namespace, since, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(full, "changes", held_up)

@@ -43,8 +43,8 @@ def lifecycle(store: BaseStore, clock: FrozenClock, agent: str | None = None) ->
 
 def rows(service: AgentMemoryStoreService, user: str = "ada") -> dict[str, tuple[Any, ...]]:
     """All that is stored of the user's memories but versions, and what a foreign store says of its own writes."""
-    scopes = service.ns_builder.read_scopes(user)
-    found: list[Row] = service.scope.engine.backend.page(PageRequest(scopes, limit=1_000))
+    namespaces = service.ns_builder.read_scopes(user)
+    found: list[Row] = service.scope.engine.backend.page(PageRequest(namespaces, limit=1_000))
     own = isinstance(service.store, MemoryStore)
     return {
         row.key: (

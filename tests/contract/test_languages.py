@@ -62,7 +62,7 @@ def spaces(store: MemoryStore) -> dict[str, int]:
     while backend.pending("by-language", 1):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    changes = [change for scope in backend.namespaces() for change in backend.changes(scope, 0)]
+    changes = [change for namespace in backend.namespaces() for change in backend.changes(namespace, 0)]
     documents = [change.document for change in changes if change.document]
     return {document.text: space_of(document.vector or b"") for document in documents}
 

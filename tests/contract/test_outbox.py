@@ -431,8 +431,8 @@ def test_order_is_kept_while_messages_come_in(clock: FrozenClock, monkeypatch: p
             clock.advance(SECOND)
         count = outbox.engine.count
 
-        async def slow_count(scopes: Sequence[tuple[str, ...]]) -> object:
-            found = await count(scopes)
+        async def slow_count(namespaces: Sequence[tuple[str, ...]]) -> object:
+            found = await count(namespaces)
             put(outbox, *(said(f"new {number}") for number in range(20)))
             return found
 

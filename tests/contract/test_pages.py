@@ -42,10 +42,10 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     yield from make(request.param, tmp_path)
 
 
-def pages(backend: Backend, scopes: list[Namespace], size: int, kinds: frozenset[str] | None = None) -> list[Row]:
+def pages(backend: Backend, namespaces: list[Namespace], size: int, kinds: frozenset[str] | None = None) -> list[Row]:
     found: list[Row] = []
     after: Cursor | None = None
-    while page := backend.page(PageRequest(scopes, kinds=kinds, limit=size, after=after)):
+    while page := backend.page(PageRequest(namespaces, kinds=kinds, limit=size, after=after)):
         assert len(page) <= size
         found += page
         after = Cursor.decode(Cursor.of(page[-1]).encode())
@@ -54,8 +54,10 @@ def pages(backend: Backend, scopes: list[Namespace], size: int, kinds: frozenset
 
 @pytest.mark.parametrize("size", [1, 3, 50])
 def test_pages_by_cursor_are_the_list(backend: Backend, size: int):
-    entries = [(f"k{number % 7}", number % 4, scope) for number in range(28) for scope in (USER, OTHER)]
-    writes = {(scope, key): put(key, scope=scope, at=at, kind="abc"[at % 3]) for key, at, scope in entries}
+    entries = [(f"k{number % 7}", number % 4, namespace) for number in range(28) for namespace in (USER, OTHER)]
+    writes = {
+        (namespace, key): put(key, namespace=namespace, at=at, kind="abc"[at % 3]) for key, at, namespace in entries
+    }
     done(backend, *writes.values())
     whole = backend.page(PageRequest([OTHER, USER], limit=99))
     assert len(whole) == 14
@@ -84,7 +86,7 @@ def test_a_row_that_is_over_is_on_no_page_and_in_no_count(own: Backend):
 
 
 def test_a_count_of_kinds(backend: Backend):
-    done(backend, *(put(f"k{at}", at=at, kind="abc"[at % 3], scope=OTHER if at % 2 else USER) for at in range(10)))
+    done(backend, *(put(f"k{at}", at=at, kind="abc"[at % 3], namespace=OTHER if at % 2 else USER) for at in range(10)))
     assert [backend.count([USER, OTHER], kinds=frozenset(kinds)) for kinds in ("a", "bc", "z", "")] == [4, 6, 0, 0]
     assert backend.count([USER], kinds=frozenset("ab")) == 3
 
@@ -92,21 +94,32 @@ def test_a_count_of_kinds(backend: Backend):
 def test_a_tally_counts_by_namespace_and_kind(backend: Backend):
     before_1970 = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
     done(backend, *(put(f"k{at}", kind="facts", created_at=moment) for at, moment in enumerate((START, before_1970))))
-    done(backend, put("k", scope=OTHER, kind="goals", created_at=START), put("gone", scope=OTHER), put("k", kind=""))
+    done(
+        backend,
+        put("k", namespace=OTHER, kind="goals", created_at=START),
+        put("gone", namespace=OTHER),
+        put("k", kind=""),
+    )
     done(backend, Remove(namespace=OTHER, key="gone"))
     wanted = [(USER, "", 1, START), (USER, "facts", 2, before_1970), (OTHER, "goals", 1, START)]
     assert sorted(backend.tally([USER, OTHER, ("x",)])) == wanted
 
 
 def test_pages_and_counts_of_more_scopes_than_are_merged(tmp_path: Path):
-    scopes: list[Namespace] = [(f"u{number:04}", "semantic") for number in range(1_100)]
+    namespaces: list[Namespace] = [(f"u{number:04}", "semantic") for number in range(1_100)]
     with closing(SqliteBackend(tmp_path / "memory.db")) as backend:
-        done(backend, *(put(f"k{at % 5}", scope=scope, at=at % 3, kind="facts") for at, scope in enumerate(scopes)))
-        found = pages(backend, scopes, 400)
-        assert sorted(row.namespace for row in found) == scopes
-        assert found == pages(backend, scopes, 1_000, frozenset({"facts"}))
+        done(
+            backend,
+            *(
+                put(f"k{at % 5}", namespace=namespace, at=at % 3, kind="facts")
+                for at, namespace in enumerate(namespaces)
+            ),
+        )
+        found = pages(backend, namespaces, 400)
+        assert sorted(row.namespace for row in found) == namespaces
+        assert found == pages(backend, namespaces, 1_000, frozenset({"facts"}))
         assert found[:10] == pages(backend, [row.namespace for row in found[:10]], 3)
-        assert backend.count(scopes) == sum(one.rows for one in backend.tally(scopes)) == len(scopes)
+        assert backend.count(namespaces) == sum(one.rows for one in backend.tally(namespaces)) == len(namespaces)
 
 
 @pytest.mark.parametrize("text", CURSORS)
@@ -134,7 +147,7 @@ def test_sqlite_reads_a_range_of_an_index(tmp_path: Path, name: str):
     """Regression: a page of three scopes sorted every row of the user, as SQLite took another index for ``IN``."""
     said: list[str] = []
     with closing(SqliteBackend(tmp_path / "memory.db")) as backend:
-        done(backend, put("k", kind="a"), put("k", scope=OTHER))
+        done(backend, put("k", kind="a"), put("k", namespace=OTHER))
         with backend.connections.reader() as connection:
             connection.set_trace_callback(said.append)  # it is the one that is used next, too
         QUESTIONS[name](backend)
@@ -156,7 +169,7 @@ def test_a_page_is_full_beside_rows_that_cannot_be_read(tmp_path: Path, scopes: 
     """A page that is not full is the last one for whoever reads on, so what is left out must not shorten it."""
     path = tmp_path / "memory.db"
     with closing(SqliteBackend(path)) as backend:
-        done(backend, *(put(f"k{at}", at=at, scope=("u", str(at % scopes))) for at in range(100)))
+        done(backend, *(put(f"k{at}", at=at, namespace=("u", str(at % scopes))) for at in range(100)))
         with closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE memory_rows SET value = '{' WHERE CAST(substr(key, 2) AS INTEGER) % 10 > 1")
         every: list[Namespace] = [("u", str(at)) for at in range(scopes)]

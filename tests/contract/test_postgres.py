@@ -91,7 +91,7 @@ def test_nothing_is_under_a_key_that_cannot_be(backend: PostgresBackend):
     done(backend, put("ab"))
     assert backend.get([(USER, "a\x00b"), (USER, "ab")]) == [None, some(backend, "ab")]
     assert tokens(backend, "a\x00b") == [None]
-    done(backend, put("k", scope=("a\x00b",)))
+    done(backend, put("k", namespace=("a\x00b",)))
     assert backend.namespaces(("a\x00b",)) == [("a\x00b",)]
 
 
@@ -177,15 +177,15 @@ def test_writers_of_many_scopes_never_wait_in_a_circle(url: str):
             start.wait()
             for turn in range(15):
                 users = [f"u{(number * (worker + 1) + turn) % 17}-{turn % 5}" for number in range(8)]
-                batches = [[put("k", scope=(user,)), put(f"k{worker}", scope=(user, "x"))] for user in users]
+                batches = [[put("k", namespace=(user,)), put(f"k{worker}", namespace=(user, "x"))] for user in users]
                 outcomes = (one if worker % 2 else two).apply(batches)
                 assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write, range(8)))
-        scopes = one.namespaces()
-        assert one.heads(scopes) == two.heads(scopes)
-        assert sum(one.heads(scopes)) == 8 * 15 * 8 * 2
+        namespaces = one.namespaces()
+        assert one.heads(namespaces) == two.heads(namespaces)
+        assert sum(one.heads(namespaces)) == 8 * 15 * 8 * 2
 
 
 def test_many_open_an_empty_database_at_once():
@@ -356,7 +356,7 @@ def test_regression_erasing_takes_no_rows_of_others_from_partitions(monkeypatch:
     partitions, users, rows = (64, 200, 100) if full else (postgres_server.PARTITIONS, 40, 25)
     with postgres_server.fresh_database(partitions=partitions) as url, closing(PostgresBackend(url)) as backend:
         scopes = [(f"user{number}", "semantic") for number in range(users)]
-        backend.apply([[put(f"k{at}", scope=scope) for at in range(rows)] for scope in scopes])
+        backend.apply([[put(f"k{at}", namespace=scope) for at in range(rows)] for scope in scopes])
         monkeypatch.setattr(backend, "page_size", 10)  # it is erased in several portions
         backend.erase("user7")
         assert [backend.count([scope]) for scope in scopes] == [rows * (scope[0] != "user7") for scope in scopes]

@@ -41,9 +41,9 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 USER: Namespace = ("u", "semantic")
 
 
-def put(key: str, *, scope: Namespace = USER, expected: int | None = None, text: str = "tea", **value: Any) -> Put:
+def put(key: str, *, namespace: Namespace = USER, expected: int | None = None, text: str = "tea", **value: Any) -> Put:
     stored, document = json.dumps(value), Document.of(text)
-    return Put(namespace=scope, key=key, value=stored, document=document, updated_at=START, expected=expected)
+    return Put(namespace=namespace, key=key, value=stored, document=document, updated_at=START, expected=expected)
 
 
 def keys(backend: Backend) -> list[str]:
@@ -96,7 +96,7 @@ class TestSharedServer:
 
     def test_what_is_gone_leaves_only_its_version_behind(self, url: str, backend: Backend) -> None:
         expiry = Expiry(START, timedelta(minutes=1))
-        backend.apply([[replace(put("a"), kind="facts", expiry=expiry), put("b"), put("c", scope=("v",))]])
+        backend.apply([[replace(put("a"), kind="facts", expiry=expiry), put("b"), put("c", namespace=("v",))]])
         backend.apply([[SetVector(namespace=USER, key="b", version=1, model="m", vector=b"v", tokens=b"t")]])
         removals = [Expire(namespace=USER, key="a"), Remove(namespace=USER, key="b"), Remove(namespace=("v",), key="c")]
         assert backend.apply([removals]) == [[0, 0, 0]]
@@ -114,7 +114,7 @@ def with_prefix(url: str, prefix: str) -> Backend:
 
 UNSTORABLE: dict[str, Put] = {
     "key": put("\ud800"),
-    "label": put("a", scope=("\ud800", "semantic")),
+    "label": put("a", namespace=("\ud800", "semantic")),
     "kind": replace(put("b"), kind="\ud800"),
     "text": replace(put("b"), document=Document("\ud800", "", "")),
     "value": replace(put("b"), value='{"a": "\ud800"}'),
@@ -153,7 +153,7 @@ class TestRaces:
                 for number in range(rounds):
                     start.wait(30)
                     (outcome,) = store.apply(
-                        [[put("side", scope=(f"s{name}",)), put(f"k{number}", expected=0, n=name)]]
+                        [[put("side", namespace=(f"s{name}",)), put(f"k{number}", expected=0, n=name)]]
                     )
                     assert outcome == [number + 1 - wins.count(False), 1] or isinstance(outcome, VersionConflict)
                     wins.append(isinstance(outcome, list))
@@ -401,11 +401,11 @@ def test_regression_an_erasure_leaves_no_trace_of_a_row_that_cannot_be_read(url:
 
 def test_regression_a_repair_leaves_deeper_scopes_alone(url: str, backend: Backend):
     """It took the kinds of a deeper scope for those of the row's own, and a sound row left the pages of its kind."""
-    scopes: list[Namespace] = [("ada", "episodic"), ("ada", "episodic", "agent")]
-    backend.apply([[replace(put("k", scope=scope), kind="context")] for scope in scopes])
+    namespaces: list[Namespace] = [("ada", "episodic"), ("ada", "episodic", "agent")]
+    backend.apply([[replace(put("k", namespace=namespace), kind="context")] for namespace in namespaces])
     with Redis.from_url(url) as client:
         cells = b'inference_core:cells:["ada","episodic"]'
         client.hset(cells, "k", cast("bytes", client.hget(cells, "k"))[:12])
     assert mend(backend, list(find_damage(backend))) == 1
-    left = backend.page(PageRequest(scopes, kinds=frozenset({"context"}), limit=9))
-    assert [row.namespace for row in left] == scopes[1:]
+    left = backend.page(PageRequest(namespaces, kinds=frozenset({"context"}), limit=9))
+    assert [row.namespace for row in left] == namespaces[1:]

@@ -31,13 +31,19 @@ PATIENT, IMPATIENT = 1e9, -1.0
 
 
 def written(
-    key: str, text: str | None = "tea", *, scope: Namespace = FACTS, at: float = 0, kind: str = "facts", **value: Any
+    key: str,
+    text: str | None = "tea",
+    *,
+    namespace: Namespace = FACTS,
+    at: float = 0,
+    kind: str = "facts",
+    **value: Any,
 ) -> Put:
     """A row that was created ``at`` seconds before now; without a ``text`` no query finds it."""
     moment = NOW - timedelta(seconds=at)
     situation = DocumentMetadata(importance=1.0 if value.get("pinned") else 0.5)
     return Put(
-        namespace=scope,
+        namespace=namespace,
         key=key,
         value=encode_json({"content": text, **value}, what="value"),
         document=None if text is None else Document.of(text, situation),
@@ -62,16 +68,16 @@ def _indexes(backend: Backend) -> IndexCache:
     return IndexCache(backend, "", 10**8, wake=lambda _: None)
 
 
-def snapshot(indexes: IndexCache, scopes: Sequence[Namespace] = SCOPES, wait_seconds: float = PATIENT) -> Snapshot:
-    return Snapshot(indexes._backend, indexes, scopes, QuestionVectors(), wait_seconds)
+def snapshot(indexes: IndexCache, namespaces: Sequence[Namespace] = SCOPES, wait_seconds: float = PATIENT) -> Snapshot:
+    return Snapshot(indexes._backend, indexes, namespaces, QuestionVectors(), wait_seconds)
 
 
 def kinds_of(at: Callable[[int], float]) -> list[Put]:
     """Rows of two scopes and three kinds."""
     places = list(product((FACTS, RULES), ("facts", "goals", "skill"), range(3)))
     return [
-        written(f"k{number * 7 % 18:02}", scope=scope, kind=kind, at=at(number), number=number)
-        for number, (scope, kind, _) in enumerate(places)
+        written(f"k{number * 7 % 18:02}", namespace=namespace, kind=kind, at=at(number), number=number)
+        for number, (namespace, kind, _) in enumerate(places)
     ]
 
 
@@ -80,7 +86,7 @@ CHANGES: list[list[Put | Remove]] = [
     [Remove(namespace=FACTS, key="k07"), Remove(namespace=RULES, key="k09")],
     [written("k07", "tea again", at=1, kind="goals")],
     [written("k14", "tea", at=5, number=99)],
-    [written("hidden", None, at=2), written("hidden", None, scope=RULES, at=2.5, kind="goals")],
+    [written("hidden", None, at=2), written("hidden", None, namespace=RULES, at=2.5, kind="goals")],
     [written("k00", "tea is back", at=3)],
 ]
 
@@ -92,17 +98,17 @@ def told(rows: Sequence[Row | None]) -> list[Any]:
 @pytest.mark.parametrize("step", [1, 100, 4], ids=["unequal", "equal", "some equal"])
 def test_the_newest_are_those_of_the_database(backend: Backend, indexes: IndexCache, step: int):
     """Rows without a text too; by kind, of equal age by key, whatever was removed and put again since."""
-    backend.apply([kinds_of(lambda n: n // step), [written("k1", scope=OTHER)]])
+    backend.apply([kinds_of(lambda n: n // step), [written("k1", namespace=OTHER)]])
     for change in [[], *CHANGES]:
         backend.apply([change])
         cold, warm = snapshot(_indexes(backend), wait_seconds=IMPATIENT), snapshot(indexes)
         assert (cold._is_cold, warm._is_cold) == (True, False)
-        for scopes, kinds, limit in product(
+        for namespaces, kinds, limit in product(
             ([FACTS], SCOPES), (None, frozenset({"facts"}), frozenset({"facts", "goals"})), (1, 4, 99)
         ):
-            expected = told(backend.page(PageRequest(scopes, kinds=kinds, limit=limit)))
-            assert told(cold.newest(scopes, kinds=kinds, limit=limit)) == expected
-            assert told(warm.newest(scopes, kinds=kinds, limit=limit)) == expected
+            expected = told(backend.page(PageRequest(namespaces, kinds=kinds, limit=limit)))
+            assert told(cold.newest(namespaces, kinds=kinds, limit=limit)) == expected
+            assert told(warm.newest(namespaces, kinds=kinds, limit=limit)) == expected
 
 
 @pytest.mark.parametrize("wait_seconds", [PATIENT, IMPATIENT], ids=["warm", "cold"])
@@ -120,8 +126,8 @@ def test_pinned_rows_are_those_that_say_so_the_newest_first(backend: Backend, in
     assert important.document is not None
     important = replace(important, document=important.document._replace(situation=DocumentMetadata(importance=1.0)))
     rows = [
-        *(written(f"p{at}", scope=(FACTS, RULES)[at % 2], at=at // 2, pinned=True) for at in range(6)),
-        *(important, written("other", scope=OTHER, pinned=True), written("plain", at=1)),
+        *(written(f"p{at}", namespace=(FACTS, RULES)[at % 2], at=at // 2, pinned=True) for at in range(6)),
+        *(important, written("other", namespace=OTHER, pinned=True), written("plain", at=1)),
         *(written("gone", pinned=True), written("loose", pinned=True)),
     ]
     backend.apply([rows, [Remove(namespace=FACTS, key="gone"), written("loose", pinned=False)]])
@@ -206,7 +212,7 @@ def test_a_snapshot_of_nothing(indexes: IndexCache):
 @pytest.mark.parametrize("text", ["tea", " "], ids=["text", "blank"])
 def test_rows_of_several_users_come_once_each(backend: Backend, wait_seconds: float, text: str):
     """Each user's snapshot was asked for the scopes of all users."""
-    backend.apply([[written(f"k{at}", at=at) for at in range(3)], [written("other", scope=OTHER, at=9)]])
+    backend.apply([[written(f"k{at}", at=at) for at in range(3)], [written("other", namespace=OTHER, at=9)]])
     engine = StoreEngine(backend)
     search = Search(groups=[[FACTS, OTHER]], text=text, limit=9, backfill=True, wait_seconds=wait_seconds)
     (found,) = run(engine.search(search)).groups

@@ -33,9 +33,9 @@ def backend(path: Path) -> Iterator[SqliteBackend]:
         yield backend
 
 
-def event(key: str, scope: Namespace = EVENTS, days: int = 9) -> Put:
+def event(key: str, namespace: Namespace = EVENTS, days: int = 9) -> Put:
     end = Expiry(NOW + timedelta(days=days), timedelta(days=days))
-    return Put(namespace=scope, key=key, value='{"n":1}', kind="event", updated_at=NOW, is_new=True, expiry=end)
+    return Put(namespace=namespace, key=key, value='{"n":1}', kind="event", updated_at=NOW, is_new=True, expiry=end)
 
 
 def in_log(path: Path) -> int:

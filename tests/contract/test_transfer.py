@@ -70,13 +70,13 @@ def without_audit(backend: Backend) -> list[Namespace]:
 
 def contents(backend: Backend, *, with_vectors: bool = True) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
-    for scope in without_audit(backend):
-        documents = {change.key: (change.kind, change.document) for change in backend.changes(scope, 0)}
-        for row in backend.page(PageRequest([scope], limit=1_000)):
+    for namespace in without_audit(backend):
+        documents = {change.key: (change.kind, change.document) for change in backend.changes(namespace, 0)}
+        for row in backend.page(PageRequest([namespace], limit=1_000)):
             kind, document = documents[row.key]
             vector = document and (document.model, document.vector)
             known = document and (document.text, document.terms, document.situation, with_vectors and vector)
-            found[scope, row.key] = (row.value, row.created_at, row.updated_at, row.expiry, kind, known)
+            found[namespace, row.key] = (row.value, row.created_at, row.updated_at, row.expiry, kind, known)
     return found
 
 

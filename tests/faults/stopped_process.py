@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from inference_core.effects import WorkerPool
 from inference_core.errors import StoreUnavailable
-from inference_core.stores.backend import Outcome, Write
+from inference_core.stores.backend import Batch, Outcome
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.writer import GroupWriter
 
@@ -23,7 +23,7 @@ def main() -> None:
     gate, begun = threading.Event(), threading.Barrier(3)
 
     class Backend(InMemoryBackend):
-        def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
+        def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
             begun.wait()
             gate.wait()
             return super().apply(batches)

@@ -109,10 +109,10 @@ async def test_a_coroutine_that_never_answers_is_left_alone_for_a_while(monkeypa
 class SlowForOne(InMemoryBackend):
     """Reads of one user take longer than some callers have time."""
 
-    def heads(self, scopes: Sequence[Namespace]) -> list[Head]:
-        if scopes and scopes[0][0] == "big":
+    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        if namespaces and namespaces[0][0] == "big":
             time.sleep(0.1)
-        return super().heads(scopes)
+        return super().heads(namespaces)
 
 
 def test_deadlines_of_one_user_close_the_database_for_nobody() -> None:

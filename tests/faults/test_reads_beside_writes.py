@@ -38,8 +38,8 @@ class Failing(InMemoryBackend):
 
     left: int | None = None
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        for change in super().changes(scope, since):
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
+        for change in super().changes(namespace, since):
             if self.left is not None:
                 if self.left == 0:
                     self.left = None
@@ -112,15 +112,15 @@ def test_a_view_stays_as_it_is_while_others_write():
     """What was ranked late read an index that another thread had changed since: IndexErrors, and rows of nobody's."""
     with closing(InMemoryBackend()) as backend, ThreadPoolExecutor(1) as other:
         service = filled(backend)
-        scopes = service.scope.namespaces.read_scopes(USER)
-        search = Search(groups=[scopes], text="w17 w25", limit=100, backfill=True)
+        namespaces = service.scope.namespaces.read_scopes(USER)
+        search = Search(groups=[namespaces], text="w17 w25", limit=100, backfill=True)
 
         def looked_at(snapshot: Snapshot) -> tuple[list[str], list[str]]:
             before = keys(snapshot.search(search))
             other.submit(change, service, before[0], before[50]).result()
             return before, keys(snapshot.search(search))
 
-        before, after = run(service.scope.engine.read(scopes, looked_at, text=search.text))
+        before, after = run(service.scope.engine.read(namespaces, looked_at, text=search.text))
         now = keys(run(service.scope.engine.search(search)))
     gone = {before[0], before[50]}
     left = [key for key in before if key not in gone]

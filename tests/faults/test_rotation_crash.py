@@ -27,11 +27,13 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def told(backend: SealedBackend) -> Any:
     """All rows and texts, without their numbers, which a rotation changes."""
-    scopes = backend.namespaces()
+    namespaces = backend.namespaces()
     rows = {
-        (row.namespace, row.key): (row.value, row.version) for row in backend.page(PageRequest(scopes, limit=10**5))
+        (row.namespace, row.key): (row.value, row.version) for row in backend.page(PageRequest(namespaces, limit=10**5))
     }
-    return rows, {(scope, one.key): one.document for scope in scopes for one in backend.changes(scope, 0)}
+    return rows, {
+        (namespace, one.key): one.document for namespace in namespaces for one in backend.changes(namespace, 0)
+    }
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])

@@ -34,9 +34,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def put(scope: tuple[str, ...], at: int) -> Put:
+def put(namespace: tuple[str, ...], at: int) -> Put:
     document = Document.of(f"tea {at}")
-    return Put(namespace=scope, key=f"k{at}", value=f'{{"n":{at}}}', document=document, updated_at=AT)
+    return Put(namespace=namespace, key=f"k{at}", value=f'{{"n":{at}}}', document=document, updated_at=AT)
 
 
 def killed(target: Callable[..., None], *arguments: Any, lines: int) -> None:

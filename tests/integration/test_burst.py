@@ -27,9 +27,9 @@ PATIENCE_S = 1.0
 class SlowBackend(InMemoryBackend):
     """A database whose answers take a while, though less than a caller would wait."""
 
-    def heads(self, scopes: Any) -> list[Head]:
+    def heads(self, namespaces: Any) -> list[Head]:
         time.sleep(READ_S)
-        return super().heads(scopes)
+        return super().heads(namespaces)
 
 
 class SlowModel(HashingEmbeddings):

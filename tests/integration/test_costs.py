@@ -148,9 +148,9 @@ def test_a_page_costs_the_same_among_many(memories: Two, what: str):
 
 def test_the_newest_rows_of_several_scopes_are_not_sorted_out_of_all(memories: Two):
     """Over three scopes SQLite sorted every row of the user, each turn: 18 ms of it among 10,000."""
-    scopes = MemoryNamespaceBuilder().read_scopes(USER)
+    namespaces = MemoryNamespaceBuilder().read_scopes(USER)
     for kinds in (None, frozenset([MemoryType.WORKFLOW.value])):
-        request = PageRequest(scopes, kinds=kinds, limit=32)
+        request = PageRequest(namespaces, kinds=kinds, limit=32)
         few, many = costs(memories, lambda one, request=request: one.store.engine.backend.page(request))
         assert many.steps <= GROWTH * few.steps + 1
 

@@ -68,8 +68,10 @@ policies = st.builds(
 
 def rows(service: AgentMemoryStoreService) -> dict[Any, Row]:
     engine = service.scope.engine
-    scopes = [name for name in engine.backend.namespaces(("ada",)) if name[1] not in ("usage", "forgotten", "~audit")]
-    return {(row.namespace, row.key): row for row in engine.backend.page(PageRequest(scopes, limit=100))}
+    namespaces = [
+        name for name in engine.backend.namespaces(("ada",)) if name[1] not in ("usage", "forgotten", "~audit")
+    ]
+    return {(row.namespace, row.key): row for row in engine.backend.page(PageRequest(namespaces, limit=100))}
 
 
 def is_kept(left: list[MemoryRecord], budget: dict[str, int], *, tokens: bool) -> bool:

@@ -24,11 +24,13 @@ changes = st.lists(st.tuples(places, st.none() | ages), max_size=6)
 
 
 def write(place: Place, age: int | None) -> Write:
-    scope, key = place
+    namespace, key = place
     if age is None:
-        return Remove(namespace=scope, key=key)
+        return Remove(namespace=namespace, key=key)
     moment = START + timedelta(microseconds=age)
-    return Put(namespace=scope, key=key, value=json.dumps({"age": age}), kind=key, created_at=moment, updated_at=moment)
+    return Put(
+        namespace=namespace, key=key, value=json.dumps({"age": age}), kind=key, created_at=moment, updated_at=moment
+    )
 
 
 def check(backend: Backend, first: dict[Place, int], size: int, rounds: Rounds) -> None:

@@ -448,11 +448,13 @@ def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) 
         fill(store)
         backend: Any = store.engine.backend
         assert isinstance(backend, SealedBackend)
-        scopes = backend.namespaces(("ada",))
+        namespaces = backend.namespaces(("ada",))
 
         def told() -> Any:
-            rows = backend.page(PageRequest(scopes, limit=99))
-            texts = {(scope, one.key): one.document for scope in scopes for one in backend.changes(scope, 0)}
+            rows = backend.page(PageRequest(namespaces, limit=99))
+            texts = {
+                (namespace, one.key): one.document for namespace in namespaces for one in backend.changes(namespace, 0)
+            }
             keys = [(row.namespace, row.key) for row in rows]
             return [replace(row, seq=0) for row in rows], texts, backend.tokens(keys)
 

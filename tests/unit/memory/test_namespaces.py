@@ -72,11 +72,11 @@ def test_different_ids_have_different_labels():
 
 def test_no_namespace_of_one_user_is_a_prefix_of_another_users():
     owners = list(_labels())
-    scopes = {owner: _all_scopes(owner, owner) for owner in owners}
+    namespaces = {owner: _all_scopes(owner, owner) for owner in owners}
     clashes = [
         (one, other)
         for one, other in combinations(owners, 2)
-        for mine, yours in product(scopes[one], scopes[other])
+        for mine, yours in product(namespaces[one], namespaces[other])
         if mine[: len(yours)] == yours[: len(mine)]
     ]
     assert clashes == []

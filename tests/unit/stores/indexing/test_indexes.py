@@ -32,9 +32,9 @@ LARGE: Namespace = ("large", "semantic")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def put(key: str, text: str = "tea", scope: Namespace = USER, **value: Any) -> Put:
+def put(key: str, text: str = "tea", namespace: Namespace = USER, **value: Any) -> Put:
     return Put(
-        namespace=scope,
+        namespace=namespace,
         key=key,
         value=encode_json({"content": text, **value}, what="value"),
         document=Document.of(text),
@@ -54,8 +54,8 @@ class Failing(InMemoryBackend):
         super().__init__()
         self.gives: int | None = None
 
-    def changes(self, scope: Namespace, since: int) -> Iterator[Change]:
-        for given, change in enumerate(super().changes(scope, since)):
+    def changes(self, namespace: Namespace, since: int) -> Iterator[Change]:
+        for given, change in enumerate(super().changes(namespace, since)):
             if given == self.gives:
                 raise StoreUnavailable("Away")
             yield change
@@ -133,7 +133,7 @@ def test_many_read_while_one_writes():
 def test_the_least_recently_used_users_go_first():
     backend = InMemoryBackend()
     scopes = [(f"u{at}", "semantic") for at in range(4)]
-    backend.apply([[put(f"k{at}", scope=scope) for at in range(20)] for scope in scopes])
+    backend.apply([[put(f"k{at}", namespace=scope) for at in range(20)] for scope in scopes])
     cache = cache_of(backend)
     (first,) = cache.views(scopes[:1])
     room = 3 * first.nbytes + first.nbytes // 2
@@ -153,7 +153,7 @@ def test_indexes_follow_what_was_written_where_they_are_there_or_soon_needed(mon
     backend, woken = InMemoryBackend(), list[float]()
     cache = cache_of(backend, woken=woken)
     others: list[Namespace] = [(f"u{at}", "semantic") for at in range(6)]
-    backend.apply([[put("a"), *(put("a", scope=scope) for scope in others)]])
+    backend.apply([[put("a"), *(put("a", namespace=namespace) for namespace in others)]])
     assert not cache.follow()
     cache.views([USER])
     backend.apply([[put("b")]])
@@ -173,17 +173,17 @@ def test_indexes_follow_what_was_written_where_they_are_there_or_soon_needed(mon
 
 def test_a_pool_is_kept_while_its_views_are_the_same():
     backend = InMemoryBackend()
-    scopes = [USER, ("ada", "procedural")]
-    backend.apply([[put("a"), put("b", scope=scopes[1])]])
+    namespaces = [USER, ("ada", "procedural")]
+    backend.apply([[put("a"), put("b", namespace=namespaces[1])]])
     cache = cache_of(backend)
-    views = cache.views(scopes)
-    pool = cache.pool(scopes, views)
-    assert cache.pool(scopes, cache.views(scopes)) is pool
+    views = cache.views(namespaces)
+    pool = cache.pool(namespaces, views)
+    assert cache.pool(namespaces, cache.views(namespaces)) is pool
     backend.apply([[put("c")]])
-    later = cache.pool(scopes, cache.views(scopes))
+    later = cache.pool(namespaces, cache.views(namespaces))
     assert (len(pool), len(later)) == (2, 3)
     for _ in range(indexes._POOLS):
-        for chosen in (scopes[:1], scopes[1:], scopes[::-1], scopes, [USER, USER]):
+        for chosen in (namespaces[:1], namespaces[1:], namespaces[::-1], namespaces, [USER, USER]):
             cache.pool(chosen, cache.views(chosen))
     assert len(cache._shards["ada"].pools) == indexes._POOLS
 
@@ -191,7 +191,7 @@ def test_a_pool_is_kept_while_its_views_are_the_same():
 def test_the_pool_of_a_user_whose_index_has_no_place_is_not_kept():
     """It lived on, though the index was dropped, and nobody counted it."""
     backend = InMemoryBackend()
-    backend.apply([[put("a"), put("a", scope=LARGE)]])
+    backend.apply([[put("a"), put("a", namespace=LARGE)]])
     cache = cache_of(backend, 1)
     (first,) = cache.views([LARGE])
     views = cache.views([USER])
@@ -206,9 +206,9 @@ class Counting(InMemoryBackend):
         super().__init__()
         self.built: Counter[str] = Counter()
 
-    def changes(self, scope: Namespace, since: int) -> Iterable[Change]:
-        self.built[scope[0]] += not since
-        return super().changes(scope, since)
+    def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
+        self.built[namespace[0]] += not since
+        return super().changes(namespace, since)
 
 
 def with_users(sizes: Mapping[str, int]) -> Counting:
@@ -290,7 +290,7 @@ def test_an_index_that_has_shrunk_has_a_place_among_the_others():
         numbers = range(start, min(start + 1_000, 1_995))
         backend.apply([[Remove(namespace=LARGE, key=f"k{at}") for at in numbers]])
     cache.views([LARGE])  # most of its slots are dead now
-    backend.apply([[put("k0", scope=LARGE)]])
+    backend.apply([[put("k0", namespace=LARGE)]])
     cache.views([LARGE])
     assert (cache._large, cache._oversized, list(cache._shards)) == (None, set(), ["large"])
     assert cache.nbytes <= cache._max_bytes
@@ -310,8 +310,8 @@ class Scanned(InMemoryBackend):
     def monotonic(self) -> float:
         return self.now
 
-    def holding(self, scope: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
-        (head,) = self.heads([scope])
+    def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
+        (head,) = self.heads([namespace])
         self.looked.append(head - since)
         self.now += (head - since) * self.pace
         if head - since > self.most:
@@ -319,7 +319,7 @@ class Scanned(InMemoryBackend):
         if len(self.looked) > 1:
             self.is_wide.set()
             assert self.may_go.wait(60)
-        return super().holding(scope, words, limit, since)
+        return super().holding(namespace, words, limit, since)
 
 
 def scanned(backend: Scanned, until: float = 1.0, cache: IndexCache | None = None) -> tuple[list[str], bool]:
