@@ -353,7 +353,8 @@ async def update(  # noqa: D417 - callers of the service pass no scope
     scope.spend(user_id)
     memory_id = canonical_id(memory_id)
     key = b"" if source is None or checked_source(source).trust is Trust.STATED else await scope.engine.content_key()
-    for attempt in range(1, ATTEMPTS + 1):
+    attempt = 1
+    while True:
         step = await scope.engine.ask(partial(_step, scope, user_id, memory_id, change, expected_version, key))
         if step is None:
             return False
@@ -368,9 +369,9 @@ async def update(  # noqa: D417 - callers of the service pass no scope
         except VersionConflict:
             if attempt == ATTEMPTS:
                 raise
+            attempt += 1
         else:
-            break
-    return True
+            return True
 
 
 def _step(
