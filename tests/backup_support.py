@@ -18,7 +18,7 @@ from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.services.operations.tuning import tune
 from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, Put, Remove
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.journal import Sealer
+from inference_core.stores.rules.audit_log import Sealer
 
 NOW = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 WRITERS = 4

@@ -19,8 +19,8 @@ from inference_core.lifecycle.repairs import find_damage, find_secrets, key_stat
 from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
 from inference_core.memory.namespaces import Owner, Space
 from inference_core.memory.redaction import Guard
+from inference_core.stores.encryption.encrypted import SealedBackend
 from inference_core.stores.encryption.keyring import StoredKeyRing
-from inference_core.stores.encryption.sealed import SealedBackend
 from inference_core.stores.factory import open_backend
 from inference_core.transfer.copying import reembed as embed_anew
 

@@ -20,7 +20,7 @@ from inference_core.ingestion.formats.chat_exports import json_values
 from inference_core.ingestion.formats.transcripts import format_of
 from inference_core.memory.text import harmless
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.rules.write_rules import rules_of
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.copying import ConflictPolicy, copy_store
 from inference_core.transfer.json_lines import FORMAT, export_store, import_store

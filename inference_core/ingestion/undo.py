@@ -49,7 +49,7 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.versions import State, is_versioned, place_of, states_in, versions_key
+from inference_core.stores.rules.versions import State, is_versioned, place_of, states_in, versions_key
 
 JOBS: Final = "jobs"
 """Second label of the namespace, below the user, that holds the notes."""

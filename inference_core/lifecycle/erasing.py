@@ -36,11 +36,11 @@ from inference_core.lifecycle.ledger import (
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.outbox import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
-from inference_core.stores.encryption.sealed import SealedBackend
-from inference_core.stores.governance.fence import Fences, fences_of
-from inference_core.stores.governance.journal import Journal, end_key
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.encryption.encrypted import SealedBackend
 from inference_core.stores.locks import private_file, read_at, sync_folder
+from inference_core.stores.rules.audit_log import Journal, end_key
+from inference_core.stores.rules.erasure_epoch import Fences, fences_of
+from inference_core.stores.rules.write_rules import rules_of
 
 NOT_OURS: Final = (
     "backups, exports, replicas and write-ahead log archives, until you delete them",

@@ -29,11 +29,11 @@ from inference_core.memory.redaction import Guard
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Put, Remove, Row, Unreadable, Write
-from inference_core.stores.encryption.sealed import GRACE_S, OF_STORE, SealedBackend
-from inference_core.stores.governance.fence import Fence, fences_of
-from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.redacting import redacted
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.encryption.encrypted import GRACE_S, OF_STORE, SealedBackend
+from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.erasure_epoch import Fence, fences_of
+from inference_core.stores.rules.redacting import redacted
+from inference_core.stores.rules.write_rules import rules_of
 
 
 def replay(

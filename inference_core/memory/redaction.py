@@ -1,7 +1,7 @@
 """Guard: whether a store redacts secrets in texts, rejects the texts, or stores them as they are.
 
 Every write, and every text whose hash becomes an id, passes a guard before a model or the embedder sees it. What is
-found is reported by kind alone, never by value. `stores/governance/redacting.py` applies the guard a last time, to what
+found is reported by kind alone, never by value. `stores/rules/redacting.py` applies the guard a last time, to what
 is about to be written.
 """
 

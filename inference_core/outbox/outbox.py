@@ -35,7 +35,7 @@ from inference_core.outbox.messages import (
 )
 from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.fence import AllFences
+from inference_core.stores.rules.erasure_epoch import AllFences
 from inference_core.telemetry import traceparent
 
 OUTBOX: Final = "outbox"

@@ -41,11 +41,6 @@ from inference_core.stores.backend import (
     Write,
     WriteRule,
 )
-from inference_core.stores.governance.fence import AllFences, FenceRule, fences_of, roots_of
-from inference_core.stores.governance.journal import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
-from inference_core.stores.governance.redacting import without_secrets
-from inference_core.stores.governance.rules import rules_of
-from inference_core.stores.governance.time_to_live import MemoryLifetimes
 from inference_core.stores.indexing.embedding import Backfill
 from inference_core.stores.indexing.reader import VECTORS, StoreReader
 from inference_core.stores.indexing.search import Reranker
@@ -58,6 +53,11 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_sidecars,
 )
+from inference_core.stores.rules.audit_log import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
+from inference_core.stores.rules.erasure_epoch import AllFences, FenceRule, fences_of, roots_of
+from inference_core.stores.rules.lifetimes import MemoryLifetimes
+from inference_core.stores.rules.redacting import without_secrets
+from inference_core.stores.rules.write_rules import rules_of
 from inference_core.stores.writer import MAX_BATCHES, Breaker, GroupWriter
 from inference_core.telemetry import step
 

@@ -31,10 +31,10 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
+from inference_core.stores.encryption.encrypted import SEALED_META, SealedBackend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
-from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
 from inference_core.stores.engine import EngineParts, StoreEngine
-from inference_core.stores.governance.time_to_live import MemoryLifetimes, MemoryTTLConfig, parse_ttl
+from inference_core.stores.rules.lifetimes import MemoryLifetimes, MemoryTTLConfig, parse_ttl
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url
 

@@ -28,9 +28,9 @@ from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.stores.backend import Backend, Check, Expire, Key, Put, Remove, Row, States, Touch, Write, WriteRule
-from inference_core.stores.governance.fence import Fences, fences_of, roots_of
-from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.versions import is_audited
+from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.erasure_epoch import Fences, fences_of, roots_of
+from inference_core.stores.rules.versions import is_audited
 from inference_core.stores.writer import GroupWriter
 
 _LOG = logging.getLogger(__name__)

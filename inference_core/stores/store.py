@@ -50,9 +50,9 @@ from inference_core.stores.backend import (
     unpack_value,
 )
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.redacting import redacted
-from inference_core.stores.governance.time_to_live import FRESH, MemoryTTLConfig, expiry_in
 from inference_core.stores.indexing.search import COLD_SECONDS, Search
+from inference_core.stores.rules.lifetimes import FRESH, MemoryTTLConfig, expiry_in
+from inference_core.stores.rules.redacting import redacted
 
 if TYPE_CHECKING:
     from inference_core.services.agent_memory_service import UserMemory

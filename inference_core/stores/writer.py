@@ -33,7 +33,7 @@ from typing import Final
 from inference_core.effects import HANG_S, Process, awake_s, start_thread
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable
 from inference_core.stores.backend import Backend, Batch, Outcome, keys_of
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.rules.write_rules import rules_of
 
 PATIENCE: Final = 5
 _FIRST_PAUSE_S: Final = 0.1

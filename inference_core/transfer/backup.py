@@ -45,13 +45,13 @@ from inference_core.stores.backend import (
 )
 from inference_core.stores.backends.file import FileBackend, entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.encryption.sealed import SEALED_META, SealedBackend
+from inference_core.stores.encryption.encrypted import SEALED_META, SealedBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.journal import AUDIT_META, KEY_META
 from inference_core.stores.indexing.embedding import DIMENSIONS_META
 from inference_core.stores.indexing.search import Search
 from inference_core.stores.locks import private_file
+from inference_core.stores.rules.audit_log import AUDIT_META, KEY_META
 from inference_core.stores.urls import parse_url, url_of
 
 FORMAT: Final = "inference-core-backup"

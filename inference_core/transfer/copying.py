@@ -54,12 +54,12 @@ from inference_core.stores.backend import (
     unpack_value,
 )
 from inference_core.stores.factory import KeySource, open_backend
-from inference_core.stores.governance.fence import fences_of, roots_of
-from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.redacting import redacted
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.indexing.reader import content_key_of
+from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.erasure_epoch import fences_of, roots_of
+from inference_core.stores.rules.redacting import redacted
 
 PORTION: Final = 200
 _TRIES: Final = 5

@@ -38,10 +38,10 @@ from inference_core.stores.backend import EXTRA, Backend, Batch, Check, Key, Out
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import KeySource, has_store, open_backend
-from inference_core.stores.governance.fence import fences_of
-from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.rules import rules_of
 from inference_core.stores.indexing.reader import content_key_of
+from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.erasure_epoch import fences_of
+from inference_core.stores.rules.write_rules import rules_of
 from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import parse_url, shown_url
 from inference_core.transfer.legacy import (

@@ -26,8 +26,8 @@ from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import EXTRA, Backend, Batch, Outcome, PageRequest, Put, Remove, Row
-from inference_core.stores.governance import journal as trails
-from inference_core.stores.governance.journal import EVENT_KIND, Sealer, check_trail
+from inference_core.stores.rules import journal as trails
+from inference_core.stores.rules.audit_log import EVENT_KIND, Sealer, check_trail
 
 USER = "zoe"
 """No hexadecimal number, which might be part of a pseudonym."""

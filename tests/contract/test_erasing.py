@@ -42,7 +42,7 @@ from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import MappingBackend
 from inference_core.stores.backends.sql.base import SqlBackend
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.fence import fences_of
+from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import export_store

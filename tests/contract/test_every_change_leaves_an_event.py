@@ -42,7 +42,7 @@ from inference_core.memory.namespaces import GRANTS, USAGE
 from inference_core.services import user_memories
 from inference_core.stores.backend import Batch, Expire, Put, Remove, RowState, SetVector, Write
 from inference_core.stores.backends.rows import WriteSet, is_event
-from inference_core.stores.governance.versions import is_audited
+from inference_core.stores.rules.versions import is_audited
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import copy_store, reembed
 from inference_core.transfer.json_lines import export_store, import_store

@@ -37,8 +37,8 @@ from inference_core.short_term.agent_memory import remove_session
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.stores.backend import EXTRA, Expiry, Put, Row, Unreadable
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.holds import MARKER
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.rules.holds import MARKER
+from inference_core.stores.rules.write_rules import rules_of
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import ConflictPolicy
@@ -385,15 +385,15 @@ GUARDED = {
     "lifecycle/erasing.py": {"store.erase"},  # behind a look at the holds and the fence
     "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
     "stores/engine.py": {"self.journal.discard"},
-    "stores/governance/journal.py": {"backend.apply"},  # seals alone
-    "stores/governance/rules.py": {"self._backend.apply", "self._backend.discard"},
+    "stores/rules/audit_log.py": {"backend.apply"},  # seals alone
+    "stores/rules/write_rules.py": {"self._backend.apply", "self._backend.discard"},
     "transfer/copying.py": {"journal.apply", "self._journal.apply"},
 }
 """Who hands removals to a backend behind a look at the holds, or to a journal, which hands them to the `Rules`."""
 NEEDS_NONE = {
-    "stores/governance/fence.py": {"self._backend.apply"},  # fences alone
-    "stores/governance/quotas.py": {"self._backend.apply"},  # counts alone
-    "stores/encryption/sealed.py": {
+    "stores/rules/erasure_epoch.py": {"self._backend.apply"},  # fences alone
+    "stores/rules/quotas.py": {"self._backend.apply"},  # counts alone
+    "stores/encryption/encrypted.py": {
         "self.inner.apply",
         "self.inner.erase",
         "self.inner.discard",

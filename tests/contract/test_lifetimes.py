@@ -12,8 +12,8 @@ from inference_core.errors import ConfigurationError
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.settings import MemorySettings
 from inference_core.stores.factory import open_configured_store
-from inference_core.stores.governance import time_to_live
-from inference_core.stores.governance.time_to_live import MemoryTTLConfig
+from inference_core.stores.rules import time_to_live
+from inference_core.stores.rules.lifetimes import MemoryTTLConfig
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 

@@ -25,8 +25,8 @@ from inference_core.memory.quota import counts_of, counts_place
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import Put
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance import quotas
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.rules import quotas
+from inference_core.stores.rules.write_rules import rules_of
 from inference_core.testing import FrozenClock
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store, import_store

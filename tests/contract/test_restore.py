@@ -26,7 +26,7 @@ from inference_core.stores.backend import EMBEDDING_META, Backend, Row
 from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.encryption.keyring import open_keys
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.fence import Fences, fences_of
+from inference_core.stores.rules.erasure_epoch import Fences, fences_of
 from inference_core.transfer.backup import back_up, drill, restore, verify
 
 KINDS = ("sqlite", "postgres", "redis", "file", "mongodb")

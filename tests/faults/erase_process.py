@@ -168,8 +168,8 @@ def read(place: Place, signs: Signs, say: Say) -> None:
 def erase_and_die(url: str, ledger: Path, step: int, say: Say) -> None:
     """Erases, and is killed before line number ``step`` of what makes an erasure; says how many lines there are."""
     from inference_core.lifecycle import erasing
-    from inference_core.stores.governance.fence import Fences
     from inference_core.stores.locks import private_file
+    from inference_core.stores.rules.erasure_epoch import Fences
 
     writes: Any = private_file
     functions: list[Any] = [

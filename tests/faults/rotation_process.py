@@ -6,7 +6,7 @@ import os
 from contextlib import closing
 
 from inference_core.lifecycle.repairs import rotate
-from inference_core.stores.encryption.sealed import SealedBackend
+from inference_core.stores.encryption.encrypted import SealedBackend
 from inference_core.stores.factory import open_backend
 
 MASTER = bytes(range(32))

@@ -18,9 +18,9 @@ from inference_core.memory.namespaces import AUDIT, HOLDS, SALT
 from inference_core.memory.quota import Quota
 from inference_core.stores.backend import Backend, Outcome, Put, Remove, Write
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.holds import marker_of
-from inference_core.stores.governance.journal import Journal
-from inference_core.stores.governance.rules import rules_of
+from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.holds import marker_of
+from inference_core.stores.rules.write_rules import rules_of
 
 NOW = datetime(2026, 1, 15, tzinfo=UTC)
 CAUSE = Cause(at=NOW, operation="save")

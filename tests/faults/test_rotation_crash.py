@@ -18,7 +18,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.lifecycle.repairs import Rotation, key_status, rotate
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import PageRequest, Put
-from inference_core.stores.encryption.sealed import SealedBackend
+from inference_core.stores.encryption.encrypted import SealedBackend
 from inference_core.transfer.copying import copy_store
 
 USERS = ("ada", "bob")

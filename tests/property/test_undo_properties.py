@@ -25,7 +25,7 @@ from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import encode_label
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.stores.backend import Row
-from inference_core.stores.governance.versions import is_versioned
+from inference_core.stores.rules.versions import is_versioned
 from inference_core.testing import FrozenClock
 
 IDS = [f"m{at}" for at in range(4)]

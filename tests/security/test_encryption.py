@@ -28,10 +28,10 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, mend, rotate
 from inference_core.stores.backend import Expiry, PageRequest, Put, Rewrite, Row, Unreadable
+from inference_core.stores.encryption.encrypted import GRACE_S, SealedBackend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
-from inference_core.stores.encryption.sealed import GRACE_S, SealedBackend
 from inference_core.stores.factory import open_backend
-from inference_core.stores.governance.journal import Sealer
+from inference_core.stores.rules.audit_log import Sealer
 from inference_core.testing import ScriptedChatModel
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store
@@ -423,7 +423,7 @@ def raw_put(at: int) -> Put:
 
 def test_a_save_that_outlasts_its_key_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that hung until a rotation had ended was reported as saved, and nobody could ever read it."""
-    monkeypatch.setattr("inference_core.stores.encryption.sealed.GRACE_S", 0.0)
+    monkeypatch.setattr("inference_core.stores.encryption.encrypted.GRACE_S", 0.0)
     with closing(sealed_backend("memory://", tmp_path)) as backend:
         two_rows(backend)
         apply = backend.inner.apply

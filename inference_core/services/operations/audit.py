@@ -14,7 +14,7 @@ from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment
 from inference_core.stores.backend import Cursor, Row
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.journal import TrailCheck, check_trail
+from inference_core.stores.rules.audit_log import TrailCheck, check_trail
 
 
 @operation("audit")

@@ -2,7 +2,7 @@
 
 The archive is a namespace beside the memories' own. Its rows are the memories' rows, each with a note of when and why
 it went. What somebody deleted has an expiry, at which the store removes it. Earlier states are in rows of their own
-(`inference_core.stores.governance.versions`).
+(`inference_core.stores.rules.versions`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.stores.backend import Check, Cursor, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.versions import last_end, states_in, versions_key
 from inference_core.stores.maintenance import Usage, usage_put
+from inference_core.stores.rules.versions import last_end, states_in, versions_key
 
 PORTION: Final = 500
 DELETED: Final = "deleted"

@@ -1,4 +1,4 @@
-"""Places, lists and releases legal holds on a user, a memory or a session; `stores.governance.holds` enforces them."""
+"""Places, lists and releases legal holds on a user, a memory or a session; `stores.rules.holds` enforces them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inference_core.services.operations.delete import empty
 from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import MemoryScope, UserId, checked_moment, retried
 from inference_core.stores.backend import Expiry, Put, Remove
-from inference_core.stores.governance.holds import Hold, marker_of
+from inference_core.stores.rules.holds import Hold, marker_of
 
 _MAX_REASON: Final = 2_000
 

@@ -45,8 +45,8 @@ from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_at, record_of
 from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
-from inference_core.stores.governance.versions import states_in, versions_key
 from inference_core.stores.indexing.search import SHOWN, LeftOutRow, RecallMode, RowFilter, Search, SearchResult
+from inference_core.stores.rules.versions import states_in, versions_key
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
     from inference_core.stores.indexing.indexes import Snapshot

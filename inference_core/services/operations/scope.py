@@ -45,9 +45,9 @@ from inference_core.memory.types import MemoryCategory, MemoryType, get_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import Expiry, Put, Row, Write
 from inference_core.stores.engine import StoreEngine
-from inference_core.stores.governance.fence import AllFences
-from inference_core.stores.governance.versions import State
 from inference_core.stores.indexing.search import COLD_SECONDS
+from inference_core.stores.rules.erasure_epoch import AllFences
+from inference_core.stores.rules.versions import State
 
 T = TypeVar("T")
 UserId = Owner

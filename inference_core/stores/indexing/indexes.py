@@ -45,7 +45,6 @@ from inference_core.retrieval.ranking import (
     shared_marks,
 )
 from inference_core.stores.backend import Backend, Cursor, Head, Key, PageRequest, Row
-from inference_core.stores.governance.fence import fences_of
 from inference_core.stores.indexing.embedding import LateQuestion, Visit
 from inference_core.stores.indexing.search import (
     FoundRow,
@@ -60,6 +59,7 @@ from inference_core.stores.indexing.search import (
     joined,
     reordered,
 )
+from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.writer import Breaker
 from inference_core.telemetry import brief_step, record, step
 

@@ -15,8 +15,8 @@ from typing import Final
 from inference_core.errors import StoreError, StoreUnavailable
 from inference_core.memory.quota import Quota, Quotas
 from inference_core.stores.backend import Backend, Batch, Outcome, Unreadable, WriteRule, answered
-from inference_core.stores.governance.holds import NOBODYS, Holds
-from inference_core.stores.governance.quotas import QuotaCounts
+from inference_core.stores.rules.holds import NOBODYS, Holds
+from inference_core.stores.rules.quotas import QuotaCounts
 
 _TRIES: Final = 16
 

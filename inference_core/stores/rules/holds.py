@@ -58,7 +58,7 @@ from inference_core.stores.backend import (
     Write,
     WriteRule,
 )
-from inference_core.stores.governance.versions import is_versioned, versions_key
+from inference_core.stores.rules.versions import is_versioned, versions_key
 
 MARKER: Final = "~marker"
 _MOST_HOLDS: Final = 1_000

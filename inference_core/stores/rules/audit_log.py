@@ -50,9 +50,9 @@ from inference_core.stores.backend import (
     Write,
     WriteRule,
 )
-from inference_core.stores.governance.fence import fences_of
-from inference_core.stores.governance.rules import rules_of
-from inference_core.stores.governance.versions import is_audited, versions_touched, versions_writes
+from inference_core.stores.rules.erasure_epoch import fences_of
+from inference_core.stores.rules.versions import is_audited, versions_touched, versions_writes
+from inference_core.stores.rules.write_rules import rules_of
 
 _MOST_EVENTS: Final = 1_000
 _PAGE: Final = 500
