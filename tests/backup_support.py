@@ -66,7 +66,7 @@ def live(place: Any, user: str) -> None:
         service.add_messages(user, [f"{user} said something"], session_id="s")
         assert store.wait_ready(10)
         store.engine.flush()
-        Sealer(store.engine.journal).seal(user)
+        Sealer(store.engine.audit_log).seal(user)
         run(tune(store.engine, {"batch_messages": 7}))
 
 

@@ -19,7 +19,7 @@ from inference_core.lifecycle.repairs import find_damage, find_secrets, key_stat
 from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
 from inference_core.memory.namespaces import Owner, Space
 from inference_core.memory.redaction import Guard
-from inference_core.stores.encryption.encrypted import SealedBackend
+from inference_core.stores.encryption.encrypted import EncryptedBackend
 from inference_core.stores.encryption.keyring import StoredKeyRing
 from inference_core.stores.factory import open_backend
 from inference_core.transfer.copying import reembed as embed_anew
@@ -290,10 +290,10 @@ def encryption(
     """
     settings = target.settings()
     with ExitStack() as opened:
-        stores: list[SealedBackend] = []
+        stores: list[EncryptedBackend] = []
         for url in (settings.store_url, *(outbox or ())):
             found = opened.enter_context(closing(open_backend(url, **target.encryption_of(url))))
-            if not isinstance(found, SealedBackend):
+            if not isinstance(found, EncryptedBackend):
                 raise ConfigurationError("The store is not encrypted with a key for each user: set AGENT_MEMORY_KEYS")
             stores.append(found)
         backend, *beside = stores

@@ -36,9 +36,9 @@ from inference_core.lifecycle.ledger import (
 from inference_core.memory.namespaces import ITEMS, LISTED, PLACES, ROOTS, Owner, Space, agent_in, encode_label
 from inference_core.outbox.outbox import INSIGHTS, SESSIONS, Partition
 from inference_core.stores.backend import Backend, Key, Row
-from inference_core.stores.encryption.encrypted import SealedBackend
+from inference_core.stores.encryption.encrypted import EncryptedBackend
 from inference_core.stores.locks import private_file, read_at, sync_folder
-from inference_core.stores.rules.audit_log import Journal, end_key
+from inference_core.stores.rules.audit_log import AuditLog, end_key
 from inference_core.stores.rules.erasure_epoch import Fences, fences_of
 from inference_core.stores.rules.write_rules import rules_of
 
@@ -153,7 +153,7 @@ def erase(
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
     known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
     # Texts cannot be found in the files of an encrypted store, and a plan would hold them in clear: so it has none.
-    open_stores = [not isinstance(store, SealedBackend) for store in stores]
+    open_stores = [not isinstance(store, EncryptedBackend) for store in stores]
     fresh = (trace for match, is_open in zip(found, open_stores, strict=True) if is_open for trace in match.traces)
     known["traces"] = [*known.get("traces", ()), *fresh][: 2 * _MOST_TRACES]
     # The user's id is searched for in any case, so a plan need not contain it.
@@ -237,16 +237,16 @@ def _fenced(stores: Sequence[Backend], label: str, ledger: Ledger, *, dry_run: b
     return fences
 
 
-def _end_trail(journal: Journal, label: str) -> None:
+def _end_trail(audit_log: AuditLog, label: str) -> None:
     """Seals the end of the key of the user's audit events. The fence keeps out seals that would follow it."""
     for _ in range(_TRIES):
-        (outcome,) = journal.rules.apply([end_key(journal, label)])
+        (outcome,) = audit_log.rules.apply([end_key(audit_log, label)])
         if not isinstance(outcome, VersionConflict):  # else a sealer that began before was faster
             if isinstance(outcome, Exception):
                 raise outcome
             return
     raise StoreError(
-        f"{journal.backend.name}: another process keeps sealing this user's audit trail; stop it and try again"
+        f"{audit_log.backend.name}: another process keeps sealing this user's audit trail; stop it and try again"
     )
 
 
@@ -255,7 +255,7 @@ def _remove_all(
 ) -> None:
     label = encode_label(user_id)
     for store in stores:  # before keys are destroyed, which may be those of several stores
-        _end_trail(Journal(store, secret=audit_key), label)
+        _end_trail(AuditLog(store, secret=audit_key), label)
     for store, match in zip(stores, found, strict=True):
         _remove(store, label, match.also, replay_of)
         forget_in_copies(store, user_id)
@@ -263,7 +263,7 @@ def _remove_all(
 
 def _remove(store: Backend, label: str, also: Sequence[Key], replay_of: str) -> None:
     rules_of(store).holds.check(label)
-    if replay_of and isinstance(store, SealedBackend):
+    if replay_of and isinstance(store, EncryptedBackend):
         # A user who came back has a new key, which seals what another store with these keys has of the user.
         store.destroy_keys_of_rows(label)
         store = store.inner

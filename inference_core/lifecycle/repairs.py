@@ -29,8 +29,8 @@ from inference_core.memory.redaction import Guard
 from inference_core.memory.text import encode_json
 from inference_core.services.operations.scope import is_known, put_of, record_of
 from inference_core.stores.backend import Backend, Put, Remove, Row, Unreadable, Write
-from inference_core.stores.encryption.encrypted import GRACE_S, OF_STORE, SealedBackend
-from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.encryption.encrypted import GRACE_S, OF_STORE, EncryptedBackend
+from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import Fence, fences_of
 from inference_core.stores.rules.redacting import redacted
 from inference_core.stores.rules.write_rules import rules_of
@@ -211,8 +211,8 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
 
     Rows that have changed since stay; returns how many had not. Raises Held for a user with a legal hold, StoreError.
     """
-    journal, cause = Journal(backend), Cause(at=datetime.now(UTC), operation="repair")
-    mended, backend = 0, journal.backend
+    audit_log, cause = AuditLog(backend), Cause(at=datetime.now(UTC), operation="repair")
+    mended, backend = 0, audit_log.backend
     for damage in damages:
         found = damage.found
         if isinstance(found, Row):
@@ -220,9 +220,9 @@ def mend(backend: Backend, damages: Iterable[Damage]) -> int:
         elif found.only_index and found.namespace and (row := backend.get([(found.namespace, found.key)])[0]):
             write = reindexed(backend, row)
         else:
-            mended += journal.discard([found], cause)
+            mended += audit_log.discard([found], cause)
             continue
-        (outcome,) = journal.apply([[write]], cause)
+        (outcome,) = audit_log.apply([[write]], cause)
         mended += isinstance(outcome, list)
     return mended
 
@@ -303,7 +303,7 @@ def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
 
     Texts that change lose their vectors until the store is next opened with its embedding model. Raises StoreError.
     """
-    done, journal = 0, Journal(backend)
+    done, audit_log = 0, AuditLog(backend)
     for tool in exposed:
         if tool.is_item:
             continue
@@ -313,7 +313,7 @@ def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
             put = replace(put, value=encode_json(row.value, what="value"), expiry=row.expiry)
         else:
             put = reindexed(backend, row)
-        (outcome,) = journal.apply([[redacted(guard, put)]], Cause(at=datetime.now(UTC), operation="redact"))
+        (outcome,) = audit_log.apply([[redacted(guard, put)]], Cause(at=datetime.now(UTC), operation="redact"))
         done += isinstance(outcome, list)
     return done
 
@@ -350,19 +350,19 @@ class Rotation:
     is_resumed: bool
 
 
-def key_status(backend: SealedBackend, user_ids: Sequence[str] = ()) -> KeyStatus:
+def key_status(backend: EncryptedBackend, user_ids: Sequence[str] = ()) -> KeyStatus:
     """The keys of these users or of all. Raises InvalidId, StoreError."""
     live = [_live(backend, label) for label in _labels(backend, user_ids) if label not in ROOTS]
     return KeyStatus(len(live), live.count(0), sum(count > 1 for count in live))
 
 
 def rotate(
-    backend: SealedBackend,
+    backend: EncryptedBackend,
     user_ids: Sequence[str] = (),
     progress: Progress | None = None,
     wait: Callable[[float], None] = time.sleep,
     *,
-    beside: Sequence[SealedBackend] = (),
+    beside: Sequence[EncryptedBackend] = (),
 ) -> Rotation:
     """Encrypts all rows of these users, or of all, with new keys, then destroys the old ones.
 
@@ -400,11 +400,11 @@ def rotate(
     return Rotation(len(labels), rows, bool(begun))
 
 
-def _labels(backend: SealedBackend, user_ids: Sequence[str]) -> list[str]:
+def _labels(backend: EncryptedBackend, user_ids: Sequence[str]) -> list[str]:
     return [encode_label(user) for user in user_ids] or sorted(
         {namespace[0] for namespace in backend.inner.namespaces()}
     )
 
 
-def _live(backend: SealedBackend, label: str) -> int:
+def _live(backend: EncryptedBackend, label: str) -> int:
     return sum(key.secret is not None for key in backend.keyring.get(label))

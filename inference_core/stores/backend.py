@@ -33,7 +33,7 @@ MAX_SECONDS: Final = MAX_MICROS / 1e6
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What unpacking damaged data raises. The message may quote the data: see `fault_of`."""
 SEALED: Final = b"\x00ics1"
-"""The prefix of every field that SealedBackend has sealed; packed vectors begin with a number of passages, not 0."""
+"""The prefix of every field that EncryptedBackend has sealed; packed vectors begin with a number of passages, not 0."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -688,7 +688,7 @@ class _BeforeAllTime:
 def with_ended(backend: Backend) -> Backend:
     """The same database, read as if no row had expired: a legal hold may keep expired rows.
 
-    For the backend of a database, not for a wrapper such as SealedBackend.
+    For the backend of a database, not for a wrapper such as EncryptedBackend.
     """
     found = copy.copy(backend)
     vars(found)["_clock"] = _BeforeAllTime()

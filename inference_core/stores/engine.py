@@ -53,7 +53,7 @@ from inference_core.stores.maintenance import (
     remove_expired,
     with_sidecars,
 )
-from inference_core.stores.rules.audit_log import DEFAULT_AUDIT_DAYS, Journal, Sealer, end_trail
+from inference_core.stores.rules.audit_log import DEFAULT_AUDIT_DAYS, AuditLog, Sealer, end_trail
 from inference_core.stores.rules.erasure_epoch import AllFences, FenceRule, fences_of, roots_of
 from inference_core.stores.rules.lifetimes import MemoryLifetimes
 from inference_core.stores.rules.redacting import without_secrets
@@ -141,7 +141,7 @@ class StoreEngine(StoreReader):
     ) -> None:
         self.quotas = Quotas(quota)
         self.rules = rules_of(backend, self.quotas)
-        self.journal = Journal(backend, audit=audit, days=audit_days, secret=audit_key)
+        self.audit_log = AuditLog(backend, audit=audit, days=audit_days, secret=audit_key)
         super().__init__(
             backend,
             embedder,
@@ -165,9 +165,9 @@ class StoreEngine(StoreReader):
         chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
         if backend.capabilities.writable:
-            chores.add(_EXPIRED, partial(remove_expired, self._writer, self.journal), sweep_interval_s)
-            chores.add(_SEALS, Sealer(self.journal).seal_portion, is_flushed=True)
-            self.journal.wake = partial(chores.wake, _SEALS, SEAL_INTERVAL_S)
+            chores.add(_EXPIRED, partial(remove_expired, self._writer, self.audit_log), sweep_interval_s)
+            chores.add(_SEALS, Sealer(self.audit_log).seal_portion, is_flushed=True)
+            self.audit_log.wake = partial(chores.wake, _SEALS, SEAL_INTERVAL_S)
         if embedder and backend.capabilities.writable:
             wake = partial(chores.wake, VECTORS)
             self.backfill = Backfill(backend, self._writer, embedder, with_tokens=late_interaction, wake=wake)
@@ -238,9 +238,9 @@ class StoreEngine(StoreReader):
                 self.embed_later()
 
         rules: list[WriteRule] = [FenceRule(self.fences, roots, fence, began)] if fence else []
-        if self.journal.audit and not self.journal.has_key:
-            await self._read(self.journal.chain_key)
-        written = await self._written(landed, [*self.journal.recorded(writes, why), *rules])
+        if self.audit_log.audit and not self.audit_log.has_key:
+            await self._read(self.audit_log.chain_key)
+        written = await self._written(landed, [*self.audit_log.recorded(writes, why), *rules])
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:
@@ -285,7 +285,7 @@ class StoreEngine(StoreReader):
         """Removes all expired rows now, rather than with the next sweep."""
 
         def remove() -> None:
-            while remove_expired(self._writer, self.journal):
+            while remove_expired(self._writer, self.audit_log):
                 pass
 
         return self._read(remove)
@@ -300,13 +300,13 @@ class StoreEngine(StoreReader):
         def discarded() -> int:
             unreadable = (damaged for damaged in self.backend.inspect(root) if isinstance(damaged, Unreadable))
             found = [damaged for damaged in unreadable if not damaged.only_index and is_chosen(damaged)]
-            return self.journal.discard(found, cause) if found else 0
+            return self.audit_log.discard(found, cause) if found else 0
 
         return self._read(discarded)
 
     def end_trail(self, root: str) -> Operation[None]:
         """Removes the audit events of the user with the label ``root``, with their key. Raises Held, StoreError."""
-        return self._read(end_trail, self.journal, root)
+        return self._read(end_trail, self.audit_log, root)
 
     def flush(self) -> None:
         """Writes deferred writes and access counts now, as `close` does.

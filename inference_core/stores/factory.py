@@ -31,7 +31,7 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
-from inference_core.stores.encryption.encrypted import SEALED_META, SealedBackend
+from inference_core.stores.encryption.encrypted import SEALED_META, EncryptedBackend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.engine import EngineParts, StoreEngine
 from inference_core.stores.rules.lifetimes import MemoryLifetimes, MemoryTTLConfig, parse_ttl
@@ -80,7 +80,7 @@ def open_backend(
             ring = open_keys(keys, encryption_key, url) if isinstance(keys, str) else keys
             if isinstance(keys, str):
                 opened.callback(ring.close)
-            backend = SealedBackend(backend, ring, closes_keys=isinstance(keys, str))
+            backend = EncryptedBackend(backend, ring, closes_keys=isinstance(keys, str))
         opened.pop_all()
     return backend
 
@@ -276,7 +276,7 @@ def open_store(
     opened = () if isinstance(url, str) else _given.items()
     if known := next((engine for engine, given in opened if given is url and not engine.is_closed), None):
         is_other = embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings))
-        is_sealed = isinstance(known.backend, SealedBackend)
+        is_sealed = isinstance(known.backend, EncryptedBackend)
         if is_other or (keys and not is_sealed):
             found = "with other embeddings" if is_other else "without keys"
             raise ConfigurationError(f"This {type(url).__name__} is open already, {found}")
@@ -320,7 +320,7 @@ def _point_at_unmigrated(backend: Backend) -> None:
     """Warns once per process if LangGraph's store has memories in the same database, which this store does not read."""
     from inference_core.stores.backends.sql.base import SqlBackend  # noqa: PLC0415 - on first use
 
-    backend = backend.inner if isinstance(backend, SealedBackend) else backend
+    backend = backend.inner if isinstance(backend, EncryptedBackend) else backend
     if not isinstance(backend, SqlBackend) or backend.name in _pointed_at:
         return
     with suppress(StoreError):  # a table of that name may be anything, and may not be ours to read

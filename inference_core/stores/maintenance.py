@@ -28,7 +28,7 @@ from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
 from inference_core.stores.backend import Backend, Check, Expire, Key, Put, Remove, Row, States, Touch, Write, WriteRule
-from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import Fences, fences_of, roots_of
 from inference_core.stores.rules.versions import is_audited
 from inference_core.stores.writer import GroupWriter
@@ -160,16 +160,16 @@ class Maintenance:
         return False
 
 
-def remove_expired(writer: GroupWriter, journal: Journal) -> bool:
+def remove_expired(writer: GroupWriter, audit_log: AuditLog) -> bool:
     """Chore: removes expired rows, so that they take no room. Returns whether there may be more."""
     cause = Cause(at=datetime.now(UTC), operation="expire", actor=Actor(kind="worker"))
     removals: list[Future[list[int]]] = []
-    for namespace, key in journal.rules.holds.expired(_EXPIRED_AT_ONCE):
+    for namespace, key in audit_log.rules.holds.expired(_EXPIRED_AT_ONCE):
         # A row that was extended, or removed by another sweeper, in this moment leaves no event.
         batch: list[Write] = [Expire(namespace=namespace, key=key, is_strict=is_audited(namespace))]
         if holds_memories(namespace):
             batch.append(Remove(namespace=sidecar_namespace(namespace, USAGE), key=key))
-        removals.append(writer.submit(journal.recorded(batch, cause)))
+        removals.append(writer.submit(audit_log.recorded(batch, cause)))
     for removal in removals:
         with suppress(VersionConflict):
             removal.result()

@@ -45,7 +45,7 @@ from inference_core.stores.backend import (
 )
 from inference_core.stores.backends.file import FileBackend, entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.encryption.encrypted import SEALED_META, SealedBackend
+from inference_core.stores.encryption.encrypted import SEALED_META, EncryptedBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.embedding import DIMENSIONS_META
@@ -363,7 +363,7 @@ def _beginnings(store: Backend) -> Iterator[tuple[Key, str]]:
 
 def _database(store: Backend) -> Backend:
     """The database of ``store``, without the wrappers for holds, limits and encryption."""
-    return store.inner if isinstance(store, SealedBackend) else store
+    return store.inner if isinstance(store, EncryptedBackend) else store
 
 
 def _stored(store: Backend, progress: Progress | None = None) -> Iterator[Stored]:

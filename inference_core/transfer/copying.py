@@ -57,7 +57,7 @@ from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
 from inference_core.stores.indexing.reader import content_key_of
-from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import fences_of, roots_of
 from inference_core.stores.rules.redacting import redacted
 
@@ -118,7 +118,7 @@ class Writer:
         self._guard = Guard.of(secrets)
         self._policy = policy
         self._report = report
-        self._journal, self._operation = Journal(backend), operation
+        self._audit_log, self._operation = AuditLog(backend), operation
         self._model = backend.get_meta(EMBEDDING_META)
         self._fences = fences_of(backend)
         self._began = self._fences.all()
@@ -147,7 +147,7 @@ class Writer:
             fences = {root: self._fences.checks_since(self._began, [root]) for root in roots_of(chosen)}
             batches = [[put, *fences.get(put.namespace[0], ())] for put in chosen]
             cause = Cause(at=datetime.now(UTC), operation=self._operation)
-            outcomes = self._journal.apply(batches, cause) if chosen else []
+            outcomes = self._audit_log.apply(batches, cause) if chosen else []
             failed = [(put, error) for put, error in zip(chosen, outcomes, strict=True) if isinstance(error, Exception)]
             self._report.written += len(chosen) - len(failed)
             self._report.full += sum(isinstance(error, QuotaExceeded) for _, error in failed)
@@ -185,7 +185,7 @@ class Writer:
                 self._report.already_there += decision is not Decision.NO
                 return
             fence = self._fences.checks_since(self._began, [root])
-            (outcome,) = self._journal.apply([[*writes, *fence]], Cause(at=now, operation=self._operation))
+            (outcome,) = self._audit_log.apply([[*writes, *fence]], Cause(at=now, operation=self._operation))
             if not isinstance(outcome, Exception):
                 self._report.waiting += 1
                 return
@@ -323,11 +323,11 @@ def reembed(
     if embedder is None:
         raise ConfigurationError("Name the embedding model, for example 'local' or 'openai:text-embedding-3-small'")
     backend = open_backend(url, encryption_key=encryption_key, keys=keys)
-    journal = Journal(backend)
+    audit_log = AuditLog(backend)
 
     def write(batch: Sequence[Write]) -> None:
         cause = Cause(at=datetime.now(UTC), operation="reembed", actor=Actor(kind="admin"), is_told=True)
-        (outcome,) = journal.apply([batch], cause)
+        (outcome,) = audit_log.apply([batch], cause)
         if isinstance(outcome, Exception):
             raise outcome
 

@@ -39,7 +39,7 @@ from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import KeySource, has_store, open_backend
 from inference_core.stores.indexing.reader import content_key_of
-from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.rules.write_rules import rules_of
 from inference_core.stores.store import MemoryStore
@@ -226,7 +226,7 @@ class Migration:
         self._apply = partial(_apply, engine) if engine else rules_of(backend).apply
         self._fences = engine.fences if engine else fences_of(backend)
         self._began = self._fences.all()
-        self._journal = Journal(backend)
+        self._audit_log = AuditLog(backend)
         self._namespaces = namespaces
         self._report = report
         self._max_content_bytes = max_content_bytes
@@ -352,7 +352,7 @@ class Migration:
                 tried.append(one)
                 batches.append([*writes, *check])
         cause = Cause(at=datetime.now(UTC), operation="migrate")
-        outcomes = self._apply([self._journal.recorded(batch, cause) for batch in batches])
+        outcomes = self._apply([self._audit_log.recorded(batch, cause) for batch in batches])
         taken: list[_Sourced] = []
         again: list[_Waiting] = []
         for one, outcome in zip(tried, outcomes, strict=True):

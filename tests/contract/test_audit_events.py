@@ -120,7 +120,7 @@ def test_it_can_be_switched_off(kind: str) -> None:
     memory.update_memory("ada", "tea", "Likes coffee")
     assert memory.audit("ada") == []
     assert [one.content for one in memory.get_memory_history("ada", "tea")] == ["Likes tea", "Likes coffee"]
-    assert engine_of(InMemoryStore()).journal.audit
+    assert engine_of(InMemoryStore()).audit_log.audit
 
 
 def test_stores_of_others_keep_events_as_well(clock: FrozenClock) -> None:
@@ -136,7 +136,7 @@ def test_regression_two_sweepers_tell_of_an_expiry_once(
 ) -> None:
     """The second one took a row that the first had removed for an expired one, and told of it again."""
     with open_store(database_url, embeddings=None, clock=clock) as store:
-        backend, journal = store.engine.backend, store.engine.journal
+        backend, audit_log = store.engine.backend, store.engine.audit_log
         store.put(("ada", "semantic"), "tea", {"content": "Likes tea"}, ttl=1)
         clock.advance(timedelta(minutes=1))
         found = backend.expired(9)
@@ -146,7 +146,7 @@ def test_regression_two_sweepers_tell_of_an_expiry_once(
 
         monkeypatch.setattr(backend, "expired", expired)
         for _ in range(2):
-            assert remove_expired(GroupWriter(backend), journal)
+            assert remove_expired(GroupWriter(backend), audit_log)
         assert [name for name, _ in told(AgentMemoryStoreService(store).sync.audit("ada"))] == ["write", "expire"]
 
 
@@ -163,11 +163,11 @@ def test_another_process_purges_the_user(sqlite_url: str) -> None:
     with open_store(sqlite_url, embeddings=None) as store, open_store(sqlite_url, embeddings=None) as other:
         memory = AgentMemoryStoreService(store).sync
         memory.save_memory("ada", "Likes tea")
-        old = store.engine.journal.key_of("ada")
+        old = store.engine.audit_log.key_of("ada")
         purge_user_memories(other, "ada")
-        assert store.engine.journal.key_of("ada") is None
+        assert store.engine.audit_log.key_of("ada") is None
         memory.save_memory("ada", "Likes coffee")
-        assert store.engine.journal.key_of("ada") not in (None, old)
+        assert store.engine.audit_log.key_of("ada") not in (None, old)
 
 
 def test_regression_every_expiry_after_a_purge_by_another_process_is_told(sqlite_url: str, clock: FrozenClock) -> None:

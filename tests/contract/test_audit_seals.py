@@ -26,7 +26,7 @@ from inference_core.memory.namespaces import AUDIT, SALT, SEALS
 from inference_core.memory.text import encode_json
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.backend import EXTRA, Backend, Batch, Outcome, PageRequest, Put, Remove, Row
-from inference_core.stores.rules import journal as trails
+from inference_core.stores.rules import audit_log as trails
 from inference_core.stores.rules.audit_log import EVENT_KIND, Sealer, check_trail
 
 USER = "zoe"
@@ -56,14 +56,14 @@ def history(service: Any, count: int = 12) -> None:
 
 
 def seal(service: Any) -> None:
-    made = Sealer(service.scope.engine.journal)
+    made = Sealer(service.scope.engine.audit_log)
     while made.seal_portion():
         pass
 
 
 def rows_of(service: Any) -> list[Row]:
     backend: Backend = service.scope.engine.backend
-    seals = trails._place(service.scope.engine.journal, USER)
+    seals = trails._place(service.scope.engine.audit_log, USER)
     rows = backend.page(PageRequest([(USER, AUDIT), seals], limit=1_000))
     return [row for row in rows if row.key != SALT]
 
@@ -153,16 +153,16 @@ def test_each_tamper_is_named(service: Any, full: bool) -> None:
     history(service)
     service.sync.save_memory("eve", "Lives in Rome")
     seal(service)
-    journal, rng = service.scope.engine.journal, random.Random(11)
-    head = check_trail(journal, USER).head
+    audit_log, rng = service.scope.engine.audit_log, random.Random(11)
+    head = check_trail(audit_log, USER).head
     for number in range(1_000 if full else 60):
         writes, repairs, named = tampered(rng, service)
         written(service, *writes)
-        found = check_trail(journal, USER, head).problems
+        found = check_trail(audit_log, USER, head).problems
         unnamed = {name for name in named if not any(problem.startswith(name) for problem in found)}
         assert not unnamed, f"tamper {number} was not noticed: {writes}"
         written(service, *repairs)
-    assert check_trail(journal, USER, head).problems == ()
+    assert check_trail(audit_log, USER, head).problems == ()
 
 
 def test_a_seal_that_is_no_seal_and_a_chain_that_was_cut_are_named(service: Any) -> None:
@@ -242,26 +242,26 @@ def test_a_purge_that_was_killed_between_two_portions_took_no_event(
     service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history(service)
-    journal = service.scope.engine.journal
+    audit_log = service.scope.engine.audit_log
     monkeypatch.setattr(trails, "_PAGE", 5)
     with monkeypatch.context() as patched:
-        apply, left = journal.backend.apply, iter([True])
+        apply, left = audit_log.backend.apply, iter([True])
 
         def killed(batches: Any) -> Any:
             if next(left, False):
                 return apply(batches)
             raise KeyboardInterrupt
 
-        patched.setattr(journal.backend, "apply", killed)
+        patched.setattr(audit_log.backend, "apply", killed)
         with pytest.raises(KeyboardInterrupt):
-            trails.end_trail(journal, USER)
-    half = check_trail(journal, USER)
+            trails.end_trail(audit_log, USER)
+    half = check_trail(audit_log, USER)
     assert (half.problems, half.erased, half.events) == ((), 5, 14)
     service.sync.save_memory(USER, "goes on")
     seal(service)
-    assert check_trail(journal, USER).problems == ()
-    trails.end_trail(journal, USER)
-    assert (check_trail(journal, USER).problems, check_trail(journal, USER).erased) == ((), 20)
+    assert check_trail(audit_log, USER).problems == ()
+    trails.end_trail(audit_log, USER)
+    assert (check_trail(audit_log, USER).problems, check_trail(audit_log, USER).erased) == ((), 20)
 
 
 def test_a_purge_with_auditing_off_is_no_theft(tmp_path: Path) -> None:
@@ -307,12 +307,12 @@ def test_an_event_of_which_no_end_is_known_lives_as_long_as_the_setting_says() -
     """Earlier versions of the package sealed no ends, and stores of LangGraph have none."""
     service = AgentMemoryStoreService(InMemoryStore(), timeout=None)
     history(service, 4)
-    journal = service.scope.engine.journal
+    audit_log = service.scope.engine.audit_log
     event = next(row for row in rows_of(service) if row.namespace[1:] == (AUDIT,))
     written(service, Remove(namespace=event.namespace, key=event.key))
-    assert check_trail(journal, USER).problems == (f"event {event.key} was removed",)
-    journal.life = timedelta(0)
-    assert (check_trail(journal, USER).problems, check_trail(journal, USER).expired) == ((), 1)
+    assert check_trail(audit_log, USER).problems == (f"event {event.key} was removed",)
+    audit_log.life = timedelta(0)
+    assert (check_trail(audit_log, USER).problems, check_trail(audit_log, USER).expired) == ((), 1)
 
 
 @pytest.mark.parametrize("service", ["memory", "sqlite"], indirect=True)
@@ -321,12 +321,12 @@ def test_regression_an_event_lives_as_long_as_the_setting_said_when_it_was_writt
 
     With a shorter one, what somebody had removed counted as expired.
     """
-    journal = service.scope.engine.journal
-    journal.life = timedelta(seconds=2)
+    audit_log = service.scope.engine.audit_log
+    audit_log.life = timedelta(seconds=2)
     service.sync.save_memory(USER, "short")
     seal(service)
     ended = next(row.expiry.at for row in rows_of(service) if row.expiry)
-    journal.life = timedelta(days=365)
+    audit_log.life = timedelta(days=365)
     service.sync.save_memory(USER, "long")
     seal(service)
     event = max((row for row in rows_of(service) if row.namespace[1:] == (AUDIT,)), key=lambda row: row.seq)
@@ -335,7 +335,7 @@ def test_regression_an_event_lives_as_long_as_the_setting_said_when_it_was_writt
     found = service.sync.verify_audit(USER)
     assert (found.problems, found.expired, found.events) == ((), 1, 1)
     written(service, Remove(namespace=event.namespace, key=event.key))
-    journal.life = timedelta(0)
+    audit_log.life = timedelta(0)
     assert service.sync.verify_audit(USER).problems == (f"event {event.key} was removed",)
 
 
@@ -399,7 +399,7 @@ def test_a_seal_that_cannot_be_read_does_not_keep_the_sealer_busy(tmp_path: Path
         with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
             connection.execute("UPDATE memory_rows SET value = '[' WHERE key = '0000000001'")
         service.sync.save_memory(USER, "two")
-        made = Sealer(store.engine.journal)
+        made = Sealer(store.engine.audit_log)
         assert made.seal_portion()
         with pytest.raises(StoreBusy):
             made.seal_portion()
@@ -439,8 +439,8 @@ def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: st
     with open_store(sqlite_url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         ids = [service.save_memory("ada", f"likes {drink}") for drink in ("tea", "mate")]
-        journal, backend = store.engine.journal, store.engine.backend
-        while Sealer(journal).seal_portion():
+        audit_log, backend = store.engine.audit_log, store.engine.backend
+        while Sealer(audit_log).seal_portion():
             pass
 
         apply = backend.apply
@@ -453,5 +453,5 @@ def test_regression_events_of_a_portion_that_broke_off_are_sealed(sqlite_url: st
         with monkeypatch.context() as patched:
             patched.setattr(backend, "apply", breaks_off)
             with pytest.raises(StoreUnavailable):
-                journal.apply(removals, Cause(at=datetime.now(UTC), operation="expire"))
-        assert list(journal.unsealed) == ["ada"]
+                audit_log.apply(removals, Cause(at=datetime.now(UTC), operation="expire"))
+        assert list(audit_log.unsealed) == ["ada"]

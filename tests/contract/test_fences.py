@@ -33,7 +33,7 @@ from inference_core.outbox.messages import Transcript
 from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put
-from inference_core.stores.rules import fence
+from inference_core.stores.rules import erasure_epoch as fence
 from inference_core.stores.rules.erasure_epoch import Fences
 from inference_core.stores.store import MemoryStore
 from inference_core.transfer import json_lines, migrate

@@ -383,11 +383,11 @@ def test_damage_of_a_held_user_is_not_removed(tmp_path: Path) -> None:
 
 GUARDED = {
     "lifecycle/erasing.py": {"store.erase"},  # behind a look at the holds and the fence
-    "lifecycle/repairs.py": {"journal.discard", "journal.apply"},
-    "stores/engine.py": {"self.journal.discard"},
+    "lifecycle/repairs.py": {"audit_log.discard", "audit_log.apply"},
+    "stores/engine.py": {"self.audit_log.discard"},
     "stores/rules/audit_log.py": {"backend.apply"},  # seals alone
     "stores/rules/write_rules.py": {"self._backend.apply", "self._backend.discard"},
-    "transfer/copying.py": {"journal.apply", "self._journal.apply"},
+    "transfer/copying.py": {"audit_log.apply", "self._journal.apply"},
 }
 """Who hands removals to a backend behind a look at the holds, or to a journal, which hands them to the `Rules`."""
 NEEDS_NONE = {
@@ -414,7 +414,7 @@ def test_whoever_removes_anything_consults_the_holds() -> None:
                 for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             }
-            owners = ("backend", "store", "inner", "_backend", "journal", "_journal")
+            owners = ("backend", "store", "inner", "_backend", "audit_log", "_audit_log")
             own = {one for one in calls if one.rpartition(".")[2] in ("apply", "erase", "discard")}
             if chosen := {one for one in own if one.rpartition(".")[0].split(".")[-1] in owners}:
                 found[name] = chosen
@@ -423,5 +423,5 @@ def test_whoever_removes_anything_consults_the_holds() -> None:
 
 def test_every_writer_of_an_engine_passes_the_holds(world: World) -> None:
     engine: Any = world.engine
-    writers = engine.rules, engine.journal.rules, engine._writer._rules, engine.later._writer._rules
+    writers = engine.rules, engine.audit_log.rules, engine._writer._rules, engine.later._writer._rules
     assert all(one is rules_of(engine.backend) for one in writers)

@@ -12,7 +12,7 @@ from inference_core.errors import ConfigurationError
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.settings import MemorySettings
 from inference_core.stores.factory import open_configured_store
-from inference_core.stores.rules import time_to_live
+from inference_core.stores.rules import lifetimes
 from inference_core.stores.rules.lifetimes import MemoryTTLConfig
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
@@ -119,7 +119,7 @@ def test_a_wrong_time_is_refused(sqlite_url: str, ttl: Any):
 
 def test_what_has_ended_leaves_nothing(database_url: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch):
     """A purge left the text of rows whose time had come, until the next sweep; counts of recalls stayed for ever."""
-    monkeypatch.setattr(time_to_live, "_MOST_NOTED", 1)
+    monkeypatch.setattr(lifetimes, "_MOST_NOTED", 1)
     with open_store(database_url, embeddings=None, clock=clock, ttl=DAY) as store:
         service = AgentMemoryStoreService(store, clock=clock)
         for key in ("green", "black", "white"):

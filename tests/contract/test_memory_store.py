@@ -595,7 +595,7 @@ def test_a_write_that_is_not_confirmed_in_time_is_unknown(tmp_path: Path):
     path = tmp_path / "memory.db"
     with open_store(f"sqlite:///{path}", embeddings=None) as store:
         batch = [store._write(PutOp(NS, "a", {"n": 1}))]
-        store.engine.journal.chain_key()  # which the first write of a process reads before it is handed over
+        store.engine.audit_log.chain_key()  # which the first write of a process reads before it is handed over
         blocker = sqlite3.connect(path, isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
         with pytest.raises(WriteUnknown, match="retry it under the same id"):

@@ -536,7 +536,7 @@ async def test_a_save_whose_caller_has_left_gets_its_vector_and_its_seal() -> No
             await saving
         model.broken = False
         noted: list[str] = []
-        patched.setattr(store.engine.journal, "wake", lambda: noted.append("an event"))
+        patched.setattr(store.engine.audit_log, "wake", lambda: noted.append("an event"))
         gate.set()
         assert await asyncio.to_thread(eventually, lambda: noted == ["an event"])
         assert await asyncio.to_thread(eventually, lambda: not pending(store))

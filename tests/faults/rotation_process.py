@@ -6,15 +6,15 @@ import os
 from contextlib import closing
 
 from inference_core.lifecycle.repairs import rotate
-from inference_core.stores.encryption.encrypted import SealedBackend
+from inference_core.stores.encryption.encrypted import EncryptedBackend
 from inference_core.stores.factory import open_backend
 
 MASTER = bytes(range(32))
 
 
-def opened(url: str, keys: str) -> SealedBackend:
+def opened(url: str, keys: str) -> EncryptedBackend:
     backend = open_backend(url, keys=keys, encryption_key=MASTER)
-    assert isinstance(backend, SealedBackend)
+    assert isinstance(backend, EncryptedBackend)
     return backend
 
 

@@ -161,7 +161,7 @@ def _work(url: str, clock: FrozenClock, steps: Steps, _: int) -> bool:
         partitions = run(pipeline.outbox.partitions())
         for one in partitions:
             run(pipeline.process(one))
-        store.engine.journal.unsealed.clear()  # what a store does when it is closed is no step of the work
+        store.engine.audit_log.unsealed.clear()  # what a store does when it is closed is no step of the work
     return bool(partitions)
 
 
@@ -182,5 +182,5 @@ def _talk(url: str, checkpoints: str, turn: int, clock: FrozenClock, steps: Step
         is_begun = resumes and (agent.get_state(thread).next or name in everything_said(checkpoints))
         given = None if is_begun else {"messages": [("user", name)]}
         agent.invoke(given, thread, context={"user_id": "ada"}, durability="sync")
-        store.engine.journal.unsealed.clear()
+        store.engine.audit_log.unsealed.clear()
     return False

@@ -220,6 +220,6 @@ def test_regression_a_write_that_the_database_did_not_confirm_gets_its_vector_an
             patched.setattr(backend, "apply", unconfirmed)
             with pytest.raises(WriteUnknown):
                 service.save_memory("ada", "likes tea", "facts")
-        assert list(store.engine.journal.unsealed) == ["ada"]
+        assert list(store.engine.audit_log.unsealed) == ["ada"]
         model.broken = False
         assert until(lambda: pending(store) == 0)

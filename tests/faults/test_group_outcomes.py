@@ -18,7 +18,7 @@ from inference_core.memory.namespaces import AUDIT, HOLDS, SALT
 from inference_core.memory.quota import Quota
 from inference_core.stores.backend import Backend, Outcome, Put, Remove, Write
 from inference_core.stores.factory import open_backend
-from inference_core.stores.rules.audit_log import Journal
+from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.holds import marker_of
 from inference_core.stores.rules.write_rules import rules_of
 
@@ -85,22 +85,22 @@ def plain(backend: Any, turn: int) -> tuple[Any, list[list[Write]]]:
 class Journaled:
     """Applies batches through ``journal``."""
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+    def __init__(self, audit_log: AuditLog) -> None:
+        self.audit_log = audit_log
 
     def apply(self, batches: Sequence[Sequence[Write]]) -> list[Outcome]:
-        return self.journal.apply(batches, CAUSE)
+        return self.audit_log.apply(batches, CAUSE)
 
 
 def recorded(backend: Any, turn: int) -> tuple[Any, list[list[Write]]]:
     """With an audit trail: the keys of Ada and Kim have ended elsewhere, those of Bob and Eve have not."""
-    journal = Journal(backend, audit=True)
+    audit_log = AuditLog(backend, audit=True)
     for user in ("ada", "bob", "kim", "eve"):
-        journal.apply([[memory(f"{user}{turn}", "old")]], CAUSE)
-        journal.apply([[memory(f"{user}{turn}", "older")]], CAUSE)  # which reads the version of the key
+        audit_log.apply([[memory(f"{user}{turn}", "old")]], CAUSE)
+        audit_log.apply([[memory(f"{user}{turn}", "older")]], CAUSE)  # which reads the version of the key
     for user in ("ada", "kim"):
         backend.backend.apply([[Remove(namespace=(f"{user}{turn}", AUDIT), key=SALT)]])
-    return Journaled(journal), [[memory(f"{user}{turn}", "new")] for user in ("bob", "ada", "kim", "eve")]
+    return Journaled(audit_log), [[memory(f"{user}{turn}", "new")] for user in ("bob", "ada", "kim", "eve")]
 
 
 def there(backend: Backend, batch: Sequence[Write]) -> bool:

@@ -242,6 +242,6 @@ def test_regression_a_key_of_a_user_that_was_lost_is_not_used_again() -> None:
         other = opened.enter_context(open_store(url, embeddings=None))
         retried(partial(save, other, "ada", "new", 2))
         retried(partial(save, one, "ada", "later", 1))
-        stored = other.engine.journal.key_of("ada")
+        stored = other.engine.audit_log.key_of("ada")
         assert stored is not None
-        assert one.engine.journal._keys["ada"].secret == stored
+        assert one.engine.audit_log._keys["ada"].secret == stored

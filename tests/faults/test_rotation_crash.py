@@ -18,14 +18,14 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.lifecycle.repairs import Rotation, key_status, rotate
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import PageRequest, Put
-from inference_core.stores.encryption.encrypted import SealedBackend
+from inference_core.stores.encryption.encrypted import EncryptedBackend
 from inference_core.transfer.copying import copy_store
 
 USERS = ("ada", "bob")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def told(backend: SealedBackend) -> Any:
+def told(backend: EncryptedBackend) -> Any:
     """All rows and texts, without their numbers, which a rotation changes."""
     namespaces = backend.namespaces()
     rows = {
@@ -74,7 +74,7 @@ def test_a_rotation_that_is_killed_is_finished_by_the_next(kind: str, tmp_path: 
             assert (key_status(backend).users, key_status(backend).rotating) == (2, 0)
 
 
-def fill(backend: SealedBackend, size: int, document: Any) -> None:
+def fill(backend: EncryptedBackend, size: int, document: Any) -> None:
     puts = [
         Put(namespace=("ada", "semantic"), key=f"k{one}", value=f'{{"n":{one}}}', document=document, updated_at=NOW)
         for one in range(size)

@@ -28,7 +28,7 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.lifecycle.repairs import find_damage, mend, rotate
 from inference_core.stores.backend import Expiry, PageRequest, Put, Rewrite, Row, Unreadable
-from inference_core.stores.encryption.encrypted import GRACE_S, SealedBackend
+from inference_core.stores.encryption.encrypted import GRACE_S, EncryptedBackend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.factory import open_backend
 from inference_core.stores.rules.audit_log import Sealer
@@ -47,9 +47,9 @@ def keyed(url: Any, folder: Path, **options: Any) -> MemoryStore:
     return open_store(url, **options)
 
 
-def sealed_backend(url: str, folder: Path) -> SealedBackend:
+def sealed_backend(url: str, folder: Path) -> EncryptedBackend:
     backend = open_backend(url, keys=f"sqlite:///{folder / 'keys.db'}", encryption_key=MASTER)
-    assert isinstance(backend, SealedBackend)
+    assert isinstance(backend, EncryptedBackend)
     return backend
 
 
@@ -159,7 +159,7 @@ def test_errors_and_logs_name_no_user_and_no_text(tmp_path: Path, caplog: pytest
 # No seal opens for another place.
 
 
-def two_rows(backend: SealedBackend) -> tuple[tuple[tuple[str, ...], str], tuple[tuple[str, ...], str]]:
+def two_rows(backend: EncryptedBackend) -> tuple[tuple[tuple[str, ...], str], tuple[tuple[str, ...], str]]:
     with open_store("memory://", embeddings=HashingEmbeddings()) as plain:
         service = AgentMemoryStoreService(plain).sync
         service.save_memory("ada", "Drinks tea", memory_id="one")
@@ -169,7 +169,7 @@ def two_rows(backend: SealedBackend) -> tuple[tuple[tuple[str, ...], str], tuple
     return (("ada", "semantic"), "one"), (("ada", "semantic"), "two")
 
 
-def raw(backend: SealedBackend, key: tuple[tuple[str, ...], str]) -> Put:
+def raw(backend: EncryptedBackend, key: tuple[tuple[str, ...], str]) -> Put:
     """The row of ``key`` as a put of what lies in the database."""
     (row,), (tokens,) = backend.inner.get([key]), backend.inner.tokens([key])
     (change,) = [one for one in backend.inner.changes(key[0], 0) if one.key == key[1]]
@@ -447,7 +447,7 @@ def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) 
     with database(kind, tmp_path) as url, keyed(url, tmp_path, embeddings=HashingEmbeddings()) as store:
         fill(store)
         backend: Any = store.engine.backend
-        assert isinstance(backend, SealedBackend)
+        assert isinstance(backend, EncryptedBackend)
         namespaces = backend.namespaces(("ada",))
 
         def told() -> Any:
@@ -505,7 +505,7 @@ def test_regression_an_erasure_ends_the_trails_of_all_stores_with_these_keys(tmp
         with keyed(url, tmp_path) as store:
             AgentMemoryStoreService(store).sync.save_memory("ada", "Drinks tea")
             store.engine.flush()
-            Sealer(store.engine.journal).seal("ada")
+            Sealer(store.engine.audit_log).seal("ada")
     stores = [sealed_backend(url, tmp_path) for url in urls]
     erase(stores, "ada", Ledger(tmp_path / "ledger.jsonl"))
     for store in stores:

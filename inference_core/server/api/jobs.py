@@ -432,7 +432,7 @@ class Jobs:
     def _erase(self, scope: MemoryScope, user: str, job: StoredJob) -> dict[str, Any]:
         assert self.ledger is not None  # noqa: S101 - such jobs are not taken in without one
         by, stores = scope.actor.id or "", [self._engine.backend]
-        audit_key = self._engine.journal.given_key
+        audit_key = self._engine.audit_log.given_key
         return erase(stores, user, Ledger(self.ledger), by=by, audit_key=audit_key, **job.arguments).to_json()
 
 

@@ -90,7 +90,7 @@ async def verify_audit(scope: MemoryScope, user_id: UserId, head: str | None = N
     Whoever has the database and its key can forge the whole trail. To detect that, keep the returned ``head`` elsewhere
     and pass it to a later call. Raises InvalidInput, StoreUnavailable.
     """
-    return await scope.engine.pool.call(check_trail, scope.engine.journal, encode_label(user_id), head)
+    return await scope.engine.pool.call(check_trail, scope.engine.audit_log, encode_label(user_id), head)
 
 
 async def events_of(

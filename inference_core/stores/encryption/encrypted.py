@@ -1,4 +1,4 @@
-"""SealedBackend: any of our databases with its rows encrypted, with a key for each user.
+"""EncryptedBackend: any of our databases with its rows encrypted, with a key for each user.
 
 Values, texts with their terms and metadata, vectors and token vectors are sealed, each for its namespace, key and
 field. What the database needs to find rows stays readable: namespaces, keys, kinds, times, versions, sizes, and the
@@ -188,7 +188,7 @@ OF_STORE: Final = "#store"
 _PORTION: Final = 200
 
 
-class SealedBackend:
+class EncryptedBackend:
     """A Backend on ``inner`` whose rows are sealed with the keys of ``keyring``.
 
     A row whose key was destroyed is left out like one that cannot be read. If a row was moved, swapped, cut or changed,
@@ -224,7 +224,7 @@ class SealedBackend:
         What is written while its key is being destroyed counts as written before that. A write that took so long that a
         rotation may have ended meanwhile is a StoreError if its key is gone.
         """
-        sealing = _Sealing(self._sealer)
+        sealing = _Encrypting(self._sealer)
         sealers = sealing.writing
         started = time.monotonic()
         refused: dict[int, StoreError] = {}
@@ -232,7 +232,10 @@ class SealedBackend:
         for at, batch in enumerate(batches):
             try:
                 sound.append(
-                    [_SealedRule(one, sealing) if isinstance(one, WriteRule) else sealing.sealed(one) for one in batch]
+                    [
+                        _EncryptedRule(one, sealing) if isinstance(one, WriteRule) else sealing.sealed(one)
+                        for one in batch
+                    ]
                 )
             except UnicodeError as error:
                 refused[at] = StoreError(f"{self.name} cannot hold this: {in_one_line(error)}")
@@ -392,7 +395,7 @@ class SealedBackend:
         if self._closes_keys:
             self.keyring.close()
 
-    def with_ended(self) -> SealedBackend:
+    def with_ended(self) -> EncryptedBackend:
         """The same rows, read as if none had expired."""
         found = copy.copy(self)
         found.inner = with_ended(self.inner)
@@ -465,7 +468,7 @@ class SealedBackend:
         self.inner.set_meta(name, sealer.seal_text(value.encode(), ((OF_STORE,), name), "setting"), is_first=is_first)
 
 
-class _Sealing:
+class _Encrypting:
     """The ciphers of the users in a transaction, fetched as they are needed, and the values that were opened in it."""
 
     def __init__(self, cipher: Callable[..., RowCipher]) -> None:
@@ -501,7 +504,7 @@ class _Sealing:
 class _OpenStates(Mapping[Key, RowState]):
     """Rows as they are stored, whose values are opened when they are looked at."""
 
-    def __init__(self, stored: States, sealing: _Sealing) -> None:
+    def __init__(self, stored: States, sealing: _Encrypting) -> None:
         self._stored = stored
         self._sealing = sealing
 
@@ -517,10 +520,10 @@ class _OpenStates(Mapping[Key, RowState]):
         return len(self._stored)
 
 
-class _SealedRule(WriteRule):
+class _EncryptedRule(WriteRule):
     """Shows ``rule`` the rows opened, and seals what it adds."""
 
-    def __init__(self, rule: WriteRule, sealing: _Sealing) -> None:
+    def __init__(self, rule: WriteRule, sealing: _Encrypting) -> None:
         self.reads, self.makes = rule.reads, rule.makes
         self._rule = rule
         self._sealing = sealing

@@ -1,4 +1,4 @@
-"""Journal: records in the batch of each change what it replaces and who made it.
+"""AuditLog: records in the batch of each change what it replaces and who made it.
 
 Whatever operation writes, its batch passes here on the way to the database. So an event is there if and only if the
 change is, on every database whose batches are atomic. Events hold versions and commitments, never content.
@@ -70,7 +70,7 @@ _TRIES: Final = 100
 class Seal(NamedTuple):
     """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
 
-    Each MAC is ``<mac>`` or ``<mac> <expires_at>``; without ``expires_at``, its event expires as the journal says.
+    Each MAC is ``<mac>`` or ``<mac> <expires_at>``; without ``expires_at``, its event expires as the audit log says.
     ``seq`` is the number of the last write that it covers. A seal without events says that the key ends: what was
     sealed before it with this key is removed from then on. Its ``seq`` is 0, as an erasure has writes numbered anew.
     """
@@ -104,36 +104,36 @@ class TrailCheck:
 
 
 class Sealer:
-    """Seals what ``journal`` notes as unsealed. Its methods block."""
+    """Seals what ``audit_log`` notes as unsealed. Its methods block."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, audit_log: AuditLog) -> None:
+        self._audit_log = audit_log
         self._lock = threading.Lock()
         # Of a backend that does not number writes all seals are read: only they tell which events are sealed.
-        self._reads_all = not journal.backend.capabilities.change_feed
+        self._reads_all = not audit_log.backend.capabilities.change_feed
 
     def seal_portion(self) -> bool:
         """Chore: seals the new events of one user. Returns whether there may be more to do. Raises StoreError."""
-        user = next(iter(self._journal.unsealed), None)
+        user = next(iter(self._audit_log.unsealed), None)
         if user is None:
             return False
-        self._journal.unsealed.pop(user, None)
+        self._audit_log.unsealed.pop(user, None)
         is_left = True  # also if `seal` raises: what is not sealed yet is sealed later
         try:
             is_left = self.seal(user)
         finally:
             if is_left:
-                self._journal.unsealed[user] = None
-        return bool(self._journal.unsealed)
+                self._audit_log.unsealed[user] = None
+        return bool(self._audit_log.unsealed)
 
     def seal(self, user: str) -> bool:
         """Seals the new events of the user with this label. Returns whether to call it again. Raises StoreError."""
-        backend, journal = self._journal.backend, self._journal
+        backend, audit_log = self._audit_log.backend, self._audit_log
         with self._lock:
             # An erasure does not wait for sealers. So the fence refuses a seal behind the one that ends the key.
             fence = fences_of(backend).read([user])
-            chain = _Chain(journal, user, reads_all=self._reads_all)
-            mark, fresh = _key_mark(journal, user), _unsealed(backend, user, chain.seals)
+            chain = _Chain(audit_log, user, reads_all=self._reads_all)
+            mark, fresh = _key_mark(audit_log, user), _unsealed(backend, user, chain.seals)
             if not mark:  # events without a key are being removed
                 return False
             for start in range(0, len(fresh), _MOST_EVENTS):
@@ -153,47 +153,47 @@ class Sealer:
         return False
 
 
-def end_key(journal: Journal, user: str) -> list[Check | Put]:
+def end_key(audit_log: AuditLog, user: str) -> list[Check | Put]:
     """The writes that seal the end of the key of the user with this label: none if there is none. Blocks.
 
     They belong in the transaction that removes the events, or before it if nothing is sealed in between. Raises
     StoreError.
     """
-    mark = _key_mark(journal, user)
+    mark = _key_mark(audit_log, user)
     if not mark:
         return []
-    chain = _Chain(journal, user, reads_all=True)
+    chain = _Chain(audit_log, user, reads_all=True)
     last = chain.seals[-1] if chain.seals else None
     if last and not last.events and last.key == mark:
         return [Check(namespace=chain.place, key=chain.next, expected=0)]
     return [chain.put([], mark, 0)]
 
 
-def end_trail(journal: Journal, user: str) -> None:
+def end_trail(audit_log: AuditLog, user: str) -> None:
     """Removes the events and the key of the user with this label, and seals that the key ended. Blocks.
 
     Safe to repeat. Raises StoreError.
     """
-    backend, place, tries = journal.backend, (user, AUDIT), 0
+    backend, place, tries = audit_log.backend, (user, AUDIT), 0
     while rows := backend.page(PageRequest([place], limit=_PAGE)):
         # The key goes with the last events: without it, nobody could tell whether they are genuine.
         gone = rows if len(rows) < _PAGE else [row for row in rows if row.key != SALT]
         removals = [Remove(namespace=row.namespace, key=row.key) for row in gone]
-        (outcome,) = journal.rules.apply([[*end_key(journal, user), *removals]])
+        (outcome,) = audit_log.rules.apply([[*end_key(audit_log, user), *removals]])
         if isinstance(outcome, Exception):
             tries += 1
             if tries == _TRIES or not isinstance(outcome, VersionConflict):  # else a sealer was faster
                 raise outcome
 
 
-def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCheck:
+def check_trail(audit_log: AuditLog, user: str, head: str | None = None) -> TrailCheck:
     """Whether the audit trail of the user with this label is whole, and still has the seal ``head``. Blocks.
 
     Raises StoreError.
     """
-    heads, sealed, ended, problems = _checked(journal, user)
-    rows = {row.key: row for row in _events(journal.backend, user)}
-    mark, secret = _key_mark(journal, user), journal.key_of(user) or b""
+    heads, sealed, ended, problems = _checked(audit_log, user)
+    rows = {row.key: row for row in _events(audit_log.backend, user)}
+    mark, secret = _key_mark(audit_log, user), audit_log.key_of(user) or b""
     # A sealed end covers all seals before it. Earlier versions of the package sealed no ends, so a key of theirs may
     # have ended without one.
     told = {key[:_OLD_MARK] for _, key, _ in sealed.values() if len(key) > _OLD_MARK} | {mark[:_OLD_MARK], *ended}
@@ -204,7 +204,7 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
             problems += [f"event {event} was changed"] if rows[event].value.get("mac") != mac else []
         elif number < ended.get(key[:_OLD_MARK], 0) or (len(key) == _OLD_MARK and key not in told):
             erased += 1
-        elif _is_over(event, end, journal):
+        elif _is_over(event, end, audit_log):
             expired += 1
         else:
             problems.append(f"event {event} was removed")
@@ -220,9 +220,9 @@ def check_trail(journal: Journal, user: str, head: str | None = None) -> TrailCh
 class _Chain:
     """The last seals of the user with this label, or all, and the place of the next one."""
 
-    def __init__(self, journal: Journal, user: str, *, reads_all: bool) -> None:
-        self.place, self._key = _place(journal, user), journal.chain_key()
-        backend = journal.backend
+    def __init__(self, audit_log: AuditLog, user: str, *, reads_all: bool) -> None:
+        self.place, self._key = _place(audit_log, user), audit_log.chain_key()
+        backend = audit_log.backend
         rows = _rows(backend, self.place) if reads_all else backend.page(PageRequest([self.place], limit=_NEWEST_SEALS))
         rows = sorted(rows, key=lambda row: row.key)
         self.seals = list(filter(None, map(_seal_of, rows)))
@@ -249,7 +249,7 @@ class _Chain:
 
 
 def _checked(
-    journal: Journal, user: str
+    audit_log: AuditLog, user: str
 ) -> tuple[list[str], dict[str, tuple[str, str, int]], dict[str, int], list[str]]:
     """The heads of the user's seals; of each event in them its MAC, the mark of its key and the number of its seal.
 
@@ -257,7 +257,7 @@ def _checked(
     """
     heads, problems, number = [_FIRST], list[str](), 0
     sealed, ended = dict[str, tuple[str, str, int]](), dict[str, int]()
-    for row in sorted(_rows(journal.backend, _place(journal, user)), key=lambda row: row.key):
+    for row in sorted(_rows(audit_log.backend, _place(audit_log, user)), key=lambda row: row.key):
         number, seal = number + 1, _seal_of(row)
         if row.key != f"{number:010d}":
             problems.append(f"seal {number} is missing")
@@ -265,7 +265,7 @@ def _checked(
         if seal is None or seal.number != number:
             problems.append(f"seal {number} was changed")
             continue
-        head = seal.head(journal.chain_key())
+        head = seal.head(audit_log.chain_key())
         is_genuine = row.value.get("head") == head
         if seal.previous != heads[-1] or not is_genuine:
             problems.append(f"seal {number} was changed")
@@ -276,13 +276,13 @@ def _checked(
     return heads, sealed, ended, problems
 
 
-def _place(journal: Journal, user: str) -> Namespace:
-    return (SEALS, _hmac(f"seals\0{user}", journal.chain_key())[:32])
+def _place(audit_log: AuditLog, user: str) -> Namespace:
+    return (SEALS, _hmac(f"seals\0{user}", audit_log.chain_key())[:32])
 
 
-def _key_mark(journal: Journal, user: str) -> str:
+def _key_mark(audit_log: AuditLog, user: str) -> str:
     """A mark of the key of the user's commitments, which differs from that of the next key, after an erasure."""
-    key = journal.key_of(user)
+    key = audit_log.key_of(user)
     return "" if key is None else _hmac("key", key)[:_MARK]
 
 
@@ -317,11 +317,11 @@ def _unsealed(backend: Backend, user: str, seals: list[Seal]) -> list[tuple[int,
     return sorted(fresh)
 
 
-def _is_over(event: str, end: str, journal: Journal) -> bool:
+def _is_over(event: str, end: str, audit_log: AuditLog) -> bool:
     """Whether ``event`` has expired. ``end`` is its sealed expiry; "" in seals written before these held one."""
     made = event.partition("-")[0]
     with suppress(ValueError):  # no id or seal of ours, which is a problem of its own
-        at = float(end) if end else int(made) / _MICROSECONDS + journal.life.total_seconds()
+        at = float(end) if end else int(made) / _MICROSECONDS + audit_log.life.total_seconds()
         return at <= datetime.now(UTC).timestamp()
     return False
 
@@ -376,7 +376,7 @@ class UserKey(NamedTuple):
     version: int
 
 
-class Journal:
+class AuditLog:
     """Records the earlier versions and the audit events of the changes in ``backend``.
 
     ``audit``: True records both, False only versions, None what the store was last opened with.
@@ -496,10 +496,10 @@ class RecordRule(WriteRule):
     The events of a batch that only adds memories follow from it alone, so they are made before the transaction.
     """
 
-    def __init__(self, journal: Journal, batch: Sequence[Write], cause: Cause) -> None:
-        self._journal, self._cause = journal, cause
+    def __init__(self, audit_log: AuditLog, batch: Sequence[Write], cause: Cause) -> None:
+        self._audit_log, self._cause = audit_log, cause
         self._changing = [write for write in batch if isinstance(write, _CHANGES) and is_audited(write.namespace)]
-        self._users = journal.users(batch, self._changing, cause)
+        self._users = audit_log.users(batch, self._changing, cause)
         versions = versions_touched(self._changing, cause.keep_until)
         places = [(user, AUDIT) for user in self._users]
         self._rows = [*((write.namespace, write.key) for write in self._changing), *versions]
@@ -507,7 +507,7 @@ class RecordRule(WriteRule):
         self.makes = [*places, *(place for place, _ in versions if cause.keep_until)]
         self._told: list[str] = []
         is_addition = all(isinstance(write, Put) and (write.is_new or write.expected == 0) for write in self._changing)
-        known = [journal.known_key(user) for user in self._users] if is_addition else []
+        known = [audit_log.known_key(user) for user in self._users] if is_addition else []
         self._made = {key: self._event(user, key, {}) for user, key in zip(self._users, known, strict=False) if key}
 
     def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
@@ -522,10 +522,10 @@ class RecordRule(WriteRule):
             stored = _alive(salt, state, now) if state else None
             if stored is None:  # a purge has ended the last key, or it cannot be read
                 text = token_hex(16)
-                key = UserKey(self._journal.derived(user, text), text, 0)
+                key = UserKey(self._audit_log.derived(user, text), text, 0)
                 made = self._event(user, key, rows)
             else:
-                key = self._journal.stored_key(user, stored)
+                key = self._audit_log.stored_key(user, stored)
                 made = self._made[key] if key in self._made else self._event(user, key, rows)
             if made:
                 records += [made] if stored else [salt_put(user, key.salt, self._cause), made]
@@ -535,7 +535,7 @@ class RecordRule(WriteRule):
     def landed(self, *, is_sure: bool) -> None:
         """Has the events sealed, if they are there."""
         del is_sure
-        self._journal.note_unsealed(self._told)
+        self._audit_log.note_unsealed(self._told)
 
     def _event(self, user: str, key: UserKey, before: Mapping[Key, Row]) -> Put | None:
         """The write of the user's event; None if nothing that events tell of has changed."""
@@ -549,7 +549,7 @@ class RecordRule(WriteRule):
             counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
             names = commitment(encode_json({"removed": sorted(cause.removed)}, what="keys"), key.secret)
             cause = replace(cause, reason=f"{counts}; {names[:32]}")
-        return event_put(cause, changes, user, key.secret, self._journal.life)
+        return event_put(cause, changes, user, key.secret, self._audit_log.life)
 
 
 def _alive(key: Key, state: RowState, now: datetime) -> Row | None:
