@@ -9,8 +9,8 @@ the first two cases, a call that is still queued is dropped and one that runs go
 database. A call counts as hung once it has been *running* for `HANG_S`, whether or not anyone still waits for it. Only
 time in which this process could run counts (`awake_s`): a stopped process has not heard from the database either.
 
-Nor is a queue a database that does not answer: many callers at once wait for their turn, each with its whole `Patience`
-still before it, for as long as the others are answered.
+A queue is none of these: if many callers come at once, each waits for its turn as long as the others are answered, and
+the wait takes nothing off its `Patience`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def any_thread() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Effect(Generic[T]):
-    """Work to wait for, for at most ``timeout`` seconds. ``start`` starts it and returns its future.
+    """Work to wait for, for at most ``timeout`` seconds. ``start`` starts the work and returns its future.
 
-    ``inline`` does the same in the thread of a sync caller without a deadline; ``native`` does it for an async caller.
-    ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain. ``patience`` is
-    the caller's, if it has one.
+    ``inline`` does the same work in the thread of a sync caller without a deadline; ``native`` does it for an async
+    caller. ``may_block`` is called before a sync caller's thread waits, and raises if it would wait in vain.
+    ``patience`` is the caller's, if it has one.
     """
 
     start: Callable[[], Future[T]]
@@ -64,7 +64,7 @@ class Effect(Generic[T]):
     patience: Patience | None = None
 
     def __await__(self) -> Generator[Effect[T], T, T]:
-        """Hands itself to the driver of the operation that awaits it, and returns what it was waited for."""
+        """Hands itself to the driver of the operation that awaits it; returns the result of the work."""
         return (yield self)
 
 
@@ -92,7 +92,7 @@ class Deadline:
 
 
 class Turn(Future[T]):
-    """A call on ``pool``, and between which points of the monotonic clock, in seconds, it ran."""
+    """A call on ``pool``. ``began`` and ``ended`` say when it ran, in seconds of the monotonic clock."""
 
     def __init__(self, pool: WorkerPool) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Patience:
         return max(0.0, future.began + (self._seconds if is_beside else self._left) - time.monotonic())
 
     def charge(self, future: Future[Any] | None, waited: float) -> None:
-        """Takes off how long ``future`` ran; ``waited`` seconds if nobody knows."""
+        """Subtracts the seconds for which ``future`` ran; ``waited`` if that is unknown."""
         if isinstance(future, Turn) and future.began is not None and future.ended is not None:
             waited = future.ended - future.began
         self._left -= waited
@@ -166,7 +166,7 @@ class _Heart:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Makes it beat in this process, which may be a fork: threads stay behind in the first one."""
+        """Makes it beat in this process. A fork has no threads of its parent, so it needs a thread of its own."""
         if self._process == os.getpid() or not self._lock.acquire(blocking=False):
             return
         try:
@@ -209,8 +209,7 @@ class WorkerPool:
     """At most ``workers`` daemon threads that run blocking calls in the order of their arrival.
 
     It refuses further calls while every worker hangs, that is, has been busy with one call for ``hang_s`` seconds in
-    which this process could run.
-    ``may_block`` is called before a sync caller's thread waits for a worker.
+    which this process could run. ``may_block`` is called before a sync caller's thread waits for a worker.
     """
 
     def __init__(

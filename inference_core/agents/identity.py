@@ -57,15 +57,16 @@ class MemoryContext:
 def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner: str | None = None) -> str:
     """The user of this run.
 
-    The first of: the authenticated user of LangGraph Server, ``source``, ``context.user_id`` and
-    ``config["configurable"]["user_id"]``. If one contradicts the authenticated user, neither is taken: the middleware
-    then runs without memory, or raises with ``require_user``, and the tools answer that memory is off.
+    The first of these that is given counts: the authenticated user of LangGraph Server, ``source``,
+    ``context.user_id`` and ``config["configurable"]["user_id"]``. If one of the others contradicts the authenticated
+    user, neither counts: the middleware then runs without memory, or raises with ``require_user``, and the tools answer
+    that memory is off.
 
     Args:
         runtime: LangGraph's, of the run.
         source: A user, or a function that takes the runtime and returns one.
-        owner: The user of a run that is resumed, or the user's `owner_mark`; "" if it began without one. None: a new
-            run. Only the user who started a run may resume it, and must be named again.
+        owner: The user of a run that is resumed, or the user's `owner_mark`; "" if the run began without a user. None:
+            a new run. Only the user who started a run may resume it, and must be given again.
 
     Raises:
         IdentityError: No user is given; another source contradicts the authenticated user; the user is not the
@@ -101,7 +102,7 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
 
 
 def field_of(holder: Any, name: str) -> Any:
-    """A field of a context that may be a mapping or an object; None if it has none."""
+    """The field ``name`` of a context, which may be a mapping or an object; None if the context lacks it."""
     return cast("Mapping[str, Any]", holder).get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
@@ -160,14 +161,14 @@ class BindingOptions(PolicyOptions, total=False):
     """Scopes episodic and procedural memories to this agent. By default the name that `create_agent` was given; without
     one, or if it is None here, they are shared."""
     is_trusted: Callable[[BaseMessage], bool | None] | None
-    """Judges the messages of a run: True, nothing in it is from outside; False, something is; None, decide as usual."""
+    """Judges a message. True: nothing in it is from outside; False: something is; None: decide as usual."""
 
 
 class MemoryBinding:
     """The memory of ``service``, or of the store that the agent was compiled with, for ``user_id`` or the run's user.
 
-    Raises ConfigurationError if ``service`` is not a memory service, or when used if there is neither service nor
-    store; TypeError for unknown options.
+    Raises ConfigurationError if ``service`` is not a memory service, TypeError for unknown options. Its methods raise
+    ConfigurationError if there is neither a service nor a store.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The options that most commands share, and the store that these name; checks of values; Ctrl-C between batches.
+"""The options that most commands share, and the store that they name; checks of values; Ctrl-C between batches.
 
 A command's first parameter is a `Target`; `on_store` adds the options that it is made of.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 LOADING_S: Final = 30.0
 STARTING_S: Final = 60.0
-"""So long a service waits for its database as it starts: both may be started together, or the database again."""
+"""Seconds that a service waits for its database at the start: both may start together, or the database restarts."""
 _AGAIN_S: Final = 1.0
 _INTERRUPTED: Final = (
     b"\nEnding after this batch. Ctrl-C again ends at once; this batch may then be written and not counted\n"
@@ -54,7 +54,7 @@ CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
 
 
 def option(names: str, text: str, **more: Any) -> Any:
-    """The `typer.Option` with the help ``text`` and these ``names``, as in "--limit -k N": the last is its value's."""
+    """The `typer.Option` with the help ``text`` and these ``names``. In "--limit -k N", N is the name of the value."""
     flags = names.split()
     if not flags[-1].startswith("-"):
         more["metavar"] = flags.pop()

@@ -36,7 +36,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def draw(thing: Any) -> None:
-    """Prints what Rich can draw to standard output; where output is plain, without the trailing spaces of tables."""
+    """Prints ``thing``, which Rich can draw, to standard output; if output is plain, without trailing spaces."""
     printer = console()
     if not is_plain():
         printer.print(thing)
@@ -77,7 +77,7 @@ def working(what: str) -> Generator[None]:
 
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
-    """A progress bar on standard error; yields a function to call with how many are done, and of how many."""
+    """A progress bar on standard error. Yields a function that takes how many are done and how many there are."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - slow
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -99,7 +99,7 @@ def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None
 
 
 def word_diff(old: str, new: str) -> str:
-    """``new`` with the words of ``old`` that it lacks as [-old-], and those that it adds as {+new+}."""
+    """``new`` with the differences from ``old`` marked: removed words as [-old-], added words as {+new+}."""
     marks = {SAME: "{}", REMOVED: "[-{}-]", ADDED: "{{+{}+}}"}
     return " ".join(marks[kind].format(words) for kind, words in word_changes(old, new))
 

@@ -1,7 +1,7 @@
 """MemoryClient: the memory of ``inference-core serve``, with the verbs, results and errors of the service.
 
-A verb has the parameters of the service's operation, and is an `Operation` itself, whose requests run on threads of the
-client. So each is written once for sync and async code, and a client can be shared between threads and event loops.
+A verb has the parameters of the service's operation, and is an `Operation` itself; its requests run on threads of the
+client. So each verb is written once for sync and async code, and threads and event loops can share a client.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class RequestSender:
     ) -> Any:
         """The JSON of the answer; None for an answer without a body.
 
-        GET, requests of another method that ``reads`` says change nothing, and those that ``repeats`` marks as safe to
-        send twice are retried if the server did not answer or is not available. Raises the server's error,
+        If the server does not answer or is not available, these requests are sent again: GET, requests that change
+        nothing (``reads``), and requests that are safe to send twice (``repeats``). Raises the server's error,
         StoreUnavailable, and WriteUnknown if a change was sent and not answered.
         """
         if self.http.is_closed:

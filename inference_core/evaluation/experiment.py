@@ -40,10 +40,10 @@ _BINS: Final = 10
 class QuestionOutcome:
     """The results of one question; ``scores`` is empty if it has no usable evidence.
 
-    ``session_any`` is None where there are no sessions, ``relevance`` (of the best hit) without a hit or if the system
-    gives none. ``judged``: the relevance of the first ten hits, and whether they are evidence. ``latency_ms`` is that
-    of the recall call alone. ``noise`` pairs, for each kind of `NOISE`, the place of each such memory (from 1; None:
-    not found) with that of the first evidence.
+    ``session_any`` is None if there are no sessions. ``relevance``, that of the best hit, is None if there is no hit or
+    the system gives no relevance. ``judged`` has, for each of the first ten hits, its relevance and whether it is
+    evidence. ``latency_ms`` is the time of the recall call alone, in milliseconds. For each kind of `NOISE`, ``noise``
+    pairs the place of each such memory (from 1; None: not found) with the place of the first evidence.
     """
 
     conversation: str
@@ -58,7 +58,7 @@ class QuestionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFigures:
-    """Of ``memories`` of one kind, the shares among the first five and ten hits, and above the first right one."""
+    """Of ``memories`` of one kind, the shares in the first five and ten hits and above the first right hit."""
 
     memories: int
     top_5: float
@@ -67,7 +67,7 @@ class NoiseFigures:
 
     @classmethod
     def of(cls, places: Sequence[tuple[int | None, int | None]]) -> NoiseFigures:
-        """The shares of ``places``, each paired with that of the first right hit (None: not found, so it is below)."""
+        """The figures of ``places``: a memory's place with that of the first right hit (None: not found, so below)."""
         found = [(place, right or place + 1) for place, right in places if place is not None]
         return cls(
             len(places),
@@ -103,9 +103,10 @@ class Figures:
 class RetrievalSummary:
     """What an experiment found. Fractions are from 0 to 1, latencies in milliseconds; None where nothing was counted.
 
-    ``questions`` have usable evidence, ``dropped`` have none; ``unanswerable`` of these have no answer in the data.
-    ``calibration_error`` is that of a hit's relevance as the probability that it is evidence. ``first`` is the share of
-    questions whose first hit is evidence; ``noise`` is by the kinds of `NOISE` that the data name.
+    ``questions`` counts those with usable evidence, ``dropped`` those without; of the dropped ones, ``unanswerable``
+    have no answer in the data. ``calibration_error`` takes a hit's relevance as the probability that the hit is
+    evidence. ``first`` is the share of questions whose first hit is evidence. ``noise`` has an entry for each kind of
+    `NOISE` in the data.
     """
 
     overall: Figures
@@ -128,9 +129,8 @@ async def run_experiment(
 ) -> list[QuestionOutcome]:
     """Ingests each conversation and asks its questions, one after the other, then closes the system.
 
-    Raises what the system raises.
-
-    The first question about a conversation may have to build its index; its latency counts like all others.
+    The first question about a conversation may have to build the index; its latency counts like all others. Raises
+    what the system raises.
     """
     outcomes: list[QuestionOutcome] = []
     with closing(system):

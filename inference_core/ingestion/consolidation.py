@@ -49,9 +49,10 @@ _TAG_CHARACTERS: Final = 32
 
 @dataclass(slots=True)
 class MemoryChanges:
-    """What a job does: the new state of each changed memory by scope and id, and the problems of refused candidates.
+    """What a job changes: the new state of each changed memory by scope and id, and the problems of refused candidates.
 
-    ``before``: the earlier counts of the memories that it reinforced. ``pending``: the writes for memories that wait.
+    ``before``: the earlier counts of the memories that the job reinforced. ``pending``: the writes for memories that
+    wait for the user.
     """
 
     job_id: str
@@ -77,7 +78,7 @@ class MemoryChanges:
         self.added.append(record.id)
 
     def reinforce(self, record: MemoryRecord, repetition: MemoryRecord) -> None:
-        """Counts a ``repetition`` of ``record``; several in one batch count once, and less trusted ones never."""
+        """Counts a ``repetition`` of ``record``. Several in one batch count once; less trusted ones do not count."""
         if record.id in self.added or record.id in self.reinforced or _is_lower(repetition, record):
             return
         self.reinforced.append(record.id)
@@ -93,11 +94,11 @@ class MemoryChanges:
         self.set(replace(record, extra_metadata={**without_block(record.extra_metadata), **seen}))
 
     def supersede(self, target: MemoryRecord, successor: MemoryRecord, record: MemoryRecord) -> None:
-        """Ends ``target`` in favour of ``successor``, from when ``record``, its new statement, holds.
+        """Ends ``target`` in favour of ``successor``, at the time from which the new statement ``record`` holds.
 
-        ``target`` stays as it is if it is (1) ``successor`` itself, (2) pinned, (3) already ended, (4) said later than
-        ``record``, or (5) not external while ``record`` is. If ``record`` has ended because ``target`` was said later,
-        the two are only linked.
+        ``target`` stays as it is if it (1) is ``successor`` itself, (2) is pinned, (3) has ended already, (4) was said
+        later than ``record``, or (5) is not external while ``record`` is. If ``record`` has ended because ``target``
+        was said later, the two are only linked.
         """
         now = record.created_at
         if target.id == successor.id:
@@ -120,7 +121,7 @@ class MemoryChanges:
             self.superseded.append(target.id)
 
     async def propose(self, scope: MemoryScope, record: MemoryRecord, ends: Sequence[MemoryRecord]) -> None:
-        """Has ``record`` wait for the user, unless it waits already or was decided before. Raises StoreError."""
+        """Makes ``record`` wait for the user, unless it waits already or the user has decided. Raises StoreError."""
         if record.superseded_by is not None:
             return  # it has ended already: there is no point in confirming it
         decision, _, writes = await proposal(scope, record, ends)
@@ -217,8 +218,9 @@ def _read(
 def judged(candidate: Candidate, said: Said) -> Candidate:
     """``candidate`` with the origin that it earns by what the user ``said`` in its sources.
 
-    No other place decides that. If text from outside was there, a candidate is a whole sentence of the user, stored as
-    the user said it, or confirmed by the user; or it counts as a tool's.
+    No other place decides that. If text from outside was in the conversation, a candidate keeps its origin only if it
+    is one or more whole sentences of the user (it is then stored as the user said it) or the user confirmed it. Any
+    other candidate counts as a tool's.
     """
     if not said.has_outside:
         return candidate
@@ -232,7 +234,7 @@ def _sources(candidate: Candidate, messages: Sequence[ConversationMessage]) -> S
 
 
 def _is_lower(record: MemoryRecord, other: MemoryRecord) -> bool:
-    """Whether only ``record`` is external."""
+    """Whether ``record`` is external and ``other`` is not."""
     return record.trust < min(other.trust, Trust.INFERRED)
 
 
@@ -276,8 +278,8 @@ def _placed(
 ) -> tuple[MemoryRecord, bool, dict[str, MemoryRecord]]:
     """The memory that says what ``record`` does, and True; else ``record`` under a free id, and False.
 
-    Memories that say the same but that ``record`` ``outranks`` do not count: the third value has them by id. A memory
-    that was superseded, has ended or was given another text stays as it is, and ``record`` gets another id.
+    Memories of the same words that ``record`` ``outranks`` do not count; the third value has these by id. A memory that
+    was superseded, has ended or was given another text stays as it is, and ``record`` gets another id.
     """
     record = replace(record, id=place.memory_id)
     same = [changes.get(record) for record in place.same]

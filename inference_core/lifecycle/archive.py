@@ -54,7 +54,7 @@ async def forgotten(scope: MemoryScope, user_id: UserId) -> list[ForgottenMemory
 async def forgotten_page(
     scope: MemoryScope, user_id: UserId, *, limit: int = 50, after: str | None = None
 ) -> MemoryPage[ForgottenMemory]:
-    """A page of what `forgotten` gives, by when the memories were first stored, the newest first.
+    """A page of the memories that `forgotten` gives, sorted by when they were first stored, the newest first.
 
     Raises InvalidInput, StoreError.
     """
@@ -84,7 +84,7 @@ async def restore_archived(
         return is_archived(row, now) and (deleted or forgotten_of(row).reason != DELETED)
 
     async def put_back(portion: Sequence[Row], known: dict[Key, Document]) -> list[Key]:
-        """Puts back those that are still archived and whose ids are free; returns their keys in the archive."""
+        """Restores those rows that are still archived and whose ids are free; returns their keys in the archive."""
         keys = [(row.namespace, row.key) for row in portion]
         found = await engine.get(keys)
         places = await engine.get([(memory_namespace(namespace), key) for namespace, key in keys])

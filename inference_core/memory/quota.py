@@ -31,7 +31,7 @@ Changed = tuple[str | None, str | None]
 Used = tuple[int, int]
 """How many memories there are, and the bytes of their stored values: JSON with text, tags and metadata, no vectors."""
 Counts = dict[str, Used]
-"""What a user has, by the agent that saved it, and in total under ""."""
+"""What a user has: for each agent, what it saved; under "", the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Quota:
                     raise QuotaExceeded(kind, was, most, agent=agent or None)
 
     def shares(self, counts: Counts, owners: Iterable[str]) -> Iterator[tuple[float, str]]:
-        """How much of each limit the agents ``owners`` (and for "" the user) have used: as a fraction, and in words."""
+        """How much of each limit the agents ``owners`` ("": the user) have used: as a share, and in words."""
         for owner in owners:
             for kind, limit, used in zip(_KINDS, self.sizes, counts.get(owner, (0, 0)), strict=True):
                 if most := limit.for_owner(owner):
@@ -165,9 +165,9 @@ class Quotas:
                 _LOG.warning("The memory of a user is nearly full: %s", near)
 
     def warning(self, root: str, agent: str | None) -> str | None:
-        """The limit of which the user or ``agent`` has used most, in words, as of this process's last write.
+        """The limit of which the user or ``agent`` has used most, in words; None if less than 85 % of it is used.
 
-        None below 85 %.
+        Knows the counts after this process's last write for the user.
         """
         return self._nearest(self._known.get(root, {}), {"", agent or ""})
 

@@ -19,7 +19,7 @@ _ID: Final = 2
 
 
 class ReceiptPlace(str, Enum):
-    """Where a memory stood in the prompt: in the profile, in the news newer than it, or recalled for the turn."""
+    """Where a memory was in the prompt: in the profile, newer than the profile, or recalled for the turn."""
 
     PROFILE = "profile"
     NEWS = "news"
@@ -36,8 +36,8 @@ class ReceiptLine:
 
     ``score``, ``relevance`` and ``signals`` (the shares of the score) are those of the search that found it. ``old`` is
     the version of the profile line that it replaces. ``cut`` is how many characters of the text were given, None for
-    all. Lines with the same ``group`` contradict each other and were given together. ``doubts`` are what spoke against
-    it ("from the web", "hypothetical", "perhaps outdated", "somebody else").
+    all. Lines with the same ``group`` contradict each other and were given together. ``doubts`` are the doubts
+    about the memory ("from the web", "hypothetical", "perhaps outdated", "somebody else").
     """
 
     id: str

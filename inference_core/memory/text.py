@@ -100,12 +100,15 @@ def canonical_text(text: object, *, what: str = "content", max_bytes: int = MAX_
 
 
 def plain_words(text: str) -> str:
-    """``text`` as it is compared with others: in lower case, without white space that means nothing and a final dot."""
+    """``text`` as it is compared with others: in lower case, words separated by one space, without final "." and "!".
+
+    Ids of memories are derived from it: see `services.operations.admission` before you change it.
+    """
     return " ".join(text.casefold().rstrip(".!").split())
 
 
 def same_text(one: str, other: str) -> bool:
-    """Whether two texts say the same in the same words. Nothing else decides this for memories."""
+    """Whether two texts have the same `plain_words`. Nothing else decides whether two memories have the same words."""
     return one == other or plain_words(one) == plain_words(other)
 
 

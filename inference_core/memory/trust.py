@@ -96,7 +96,7 @@ class MemorySource:
 
 
 def origin_shown(source: MemorySource, trust: int) -> str:
-    """The origin that readers are shown for a memory of this ``trust``; "" unless it is external."""
+    """The origin that is shown to readers for a memory of this ``trust``; "" unless the memory is external."""
     if trust > Trust.EXTERNAL:
         return ""
     return source.origin.value if source.trust is Trust.EXTERNAL else "external"
@@ -107,14 +107,13 @@ def decide(
 ) -> Decision:
     """Whether text from ``source`` may be stored as ``category`` at once (YES) or has to wait (PENDING).
 
-    No other place decides this, and only `services/operations/save.py` asks.
+    No other place decides this, and only `services/operations/admission.py` asks. `outbox/said.py` decides whether a
+    text that an agent saves, or a model extracts, is the user's own: an agent that passes on a web page is not its
+    source.
 
-    `outbox/said.py` tells whether what an agent saves, or a model extracts, is the user's own: an agent that passes on
-    a web page is not the source.
-
-    What the user or the application states is stored. External text waits for the user if it is procedural or, given
-    its ``kind``, anything else that guides an agent, such as a preference. In the categories to ``confirm``, everything
-    waits that neither the user nor the application stated.
+    Text that the user or the application states is stored at once. External text waits for the user if it is procedural
+    or, given its ``kind``, guides an agent in another way, such as a preference. In the categories to ``confirm``, all
+    text waits that neither the user nor the application stated.
     """
     if checked_source(source).trust is Trust.STATED:
         return Decision.YES
@@ -131,7 +130,7 @@ def checked_source(source: MemorySource) -> MemorySource:
 
 
 def check_write(source: MemorySource, category: MemoryCategory, kind: MemoryType | None = None) -> None:
-    """Raises UntrustedWrite unless text from ``source`` may be stored at once, leaving aside categories to confirm."""
+    """Raises UntrustedWrite unless text from ``source`` may be stored at once; categories to confirm do not count."""
     if decide(source, category, kind) is not Decision.YES:
         raise UntrustedWrite(
             f"{why_it_waits(source, category)}; save it as 'facts', or let the user or the application state the rule"
@@ -169,7 +168,7 @@ def trust_of(value: Mapping[str, Any]) -> int:
 def no_higher(value: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The ``value`` of a memory with which an import replaces ``before``, trusted no more than that.
 
-    A value that claims more trust does not become pinned either, unless ``before`` was.
+    If the value claims more trust than ``before``, it stays pinned only if ``before`` was pinned.
     """
     if trust_of(value) <= trust_of(before):
         return value

@@ -1,8 +1,8 @@
 """Said: what the user said in a conversation, and whether anything in it is from outside.
 
-A model that obeys an injected text may name the user as its source, and one changed word turns the user's sentence
-into another's. So where text from outside is in the conversation, only whole sentences of the user count as the user's
-words, and texts that the user confirmed.
+A model that obeys an injected text may name the user as its source, and one changed word gives a sentence of the user
+another meaning. So if the conversation has text from outside, only whole sentences of the user, and texts that the user
+confirmed, count as the user's words.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _EDGE: Final = ".!\u3002\uff01\u06d4\u0964 \"'"
 class Said:
     """What the user said in ``messages``, in their order, and what the user confirmed.
 
-    ``has_outside``: whether text from outside is, or was, in the conversation; None: as the messages say. ``sources``:
-    only these messages of the user count; None: all.
+    ``has_outside``: whether text from outside is, or was, in the conversation; None: the messages decide. ``sources``:
+    of the user's messages, only these count; None: all.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Said:
         self._dismissed = [line for line, answer in agreed if line and answer is counted[-1]]
 
     def is_external(self, text: str) -> bool:
-        """Whether ``text`` may come from outside: something does, and the text is not `owned`."""
+        """Whether ``text`` may come from outside: the conversation has such text, and ``text`` is not `owned`."""
         return self.has_outside and self.owned(text) is None
 
     def owned(self, text: str) -> str | None:
-        """``text`` as the user said it, if it is one or more whole sentences in a row of one message; else None.
+        """``text`` as the user said it, if it is one or more consecutive whole sentences of one message.
 
-        Also, as it is, a text to which the user said yes.
+        A text that the user confirmed is returned unchanged. None for any other text.
         """
         wanted = _normal(text)
         if not wanted:
@@ -94,9 +94,10 @@ class Said:
         return text if self.has_confirmed(text) else None
 
     def is_apart(self, text: str, old: str) -> bool:
-        """Whether a page may have a sentence of the user, such as "Thanks, go on.", take the place of ``old``.
+        """Whether ``text`` must not replace ``old``: a web page may abuse a sentence of the user, such as "Go on.".
 
-        Without text from outside, nobody would; else the sentence is about the same thing, or the user confirmed it.
+        False if the conversation has no text from outside, if both texts share a content word, or if the user confirmed
+        ``text``.
         """
         return self.has_outside and not self.has_confirmed(text) and not same_subject(text, old)
 
@@ -135,11 +136,11 @@ def _agreed(asked: ConversationMessage, answer: ConversationMessage) -> str:
 
 
 def _is_about(line: str, text: str, verbs: str) -> bool:
-    """Whether the question that ends ``line`` shows the whole ``text``, besides words of asking and ``verbs`` only.
+    """Whether the question that ends ``line`` has the whole ``text``, and otherwise only words of asking and ``verbs``.
 
-    To forget, one of the verbs has to be there; to remember, "Do you want me to …?" is clear, too. The marks inside the
-    text count: "Do not ask before you pay" is not "Do not. Ask before you pay". No other question may be in the line,
-    and a text of asking words alone, such as "now", is shown by any question.
+    A question about forgetting has to contain one of the verbs; for remembering, "Do you want me to …?" is clear, too.
+    Punctuation inside the text counts: "Do not ask before you pay" is not "Do not. Ask before you pay". False if the
+    line has another question, or if ``text`` consists of words of asking, such as "now", which any question may have.
     """
     allowed = {"", *_ASKING.split(), *verbs.split()}
     wanted, raw = _words(text), _words(line)

@@ -89,7 +89,7 @@ class QueryVectors(NamedTuple):
 
 
 Epoch = int | str
-"""Tells apart the states of a database between which writes may have been lost, and their numbers given again.
+"""Changes when a database may have lost writes and given their sequence numbers again.
 
 Sequence numbers of different epochs say nothing about each other.
 """

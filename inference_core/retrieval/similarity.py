@@ -35,7 +35,7 @@ WINDOW_OF_TURNS: Final = 6
 _SHARED: Final = 0.4
 _FEW: Final = 2
 _ALIKE: Final = 0.35
-"""Cosines from which texts are compared; what is less alike hardly ever replaces another."""
+"""Texts are compared only if their cosine is above this: less similar texts hardly ever replace each other."""
 _REPLACES: Final = 0.65
 _HALF: Final = 0.5
 _MOST_LOOKED_UP: Final = 100_000_000
@@ -86,7 +86,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:
-    """The share of words that both have, from 0 to 1 (Jaccard 1901)."""
+    """The share of all words that both sets have, from 0 to 1 (Jaccard 1901)."""
     return len(first & second) / max(len(first | second), 1)
 
 
@@ -133,9 +133,10 @@ def asks_for_past(text: str) -> bool:
 
 
 class Compared(NamedTuple):
-    """What a text is compared by, beside its vector: its terms, its numbers, and those words of the query that it has.
+    """What a text is compared by, besides its vector: its ``terms`` and ``numbers``.
 
-    ``others`` are the people in it whom the query does not mention; ``is_supposed``: it is hypothetical.
+    ``held`` are the positions of those words of the query that the text has. ``others`` are words for people in it whom
+    the query does not mention, ``pets`` its words for pets. ``is_supposed``: the text is hypothetical.
     """
 
     terms: frozenset[str]
@@ -162,11 +163,11 @@ def _alone(text: str) -> Compared:
 
 
 def closeness(compared: Compared, other: Compared, alike: float = math.nan) -> float:
-    """How far ``other`` says something on the same subject as ``one``, mostly from -1 to 1.5.
+    """How far ``other`` is about the same subject as ``compared``, mostly from -1 to 1.5.
 
-    ``alike`` is the centred cosine of their vectors; if it is unknown or lower, the share of the terms of ``one`` that
-    ``other`` has stands for it. Half of that share is added, and the share of the words of the query in ``one`` that
-    ``other`` lacks is subtracted; a half if ``one`` has none of them.
+    The larger of ``alike``, the centred cosine of their vectors (NaN: unknown), and the share of the terms of
+    ``compared`` that ``other`` has; plus half of that share; minus the share of the query's words in ``compared`` that
+    ``other`` lacks, or minus a half if ``compared`` has none of them.
     """
     kept = len(compared.terms & other.terms) / max(len(compared.terms), 1)
     lacking = 1 - len(compared.held & other.held) / len(compared.held) if compared.held else _HALF
@@ -174,9 +175,9 @@ def closeness(compared: Compared, other: Compared, alike: float = math.nan) -> f
 
 
 def is_replaced(older: Compared, newer: Compared, alike: float = math.nan) -> bool:
-    """Whether ``newer`` seems to say what holds instead of ``older``.
+    """Whether ``newer`` seems to replace what ``older`` says.
 
-    Not if it is hypothetical, is about other people or another pet, or repeats all numbers of ``older``.
+    False if ``newer`` is hypothetical, is about other people or another pet, or repeats all numbers of ``older``.
     """
     is_repeat = bool(older.numbers) and older.numbers <= newer.numbers
     is_beside = newer.others != older.others or not newer.pets <= older.pets

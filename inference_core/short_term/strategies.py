@@ -1,9 +1,8 @@
 """What to do when a conversation outgrows its window: Summarize, Trim, Delete, FlushToLongTerm, or several of them.
 
 Parameters and defaults are those of the Ballerina proposals. Of several strategies, the last one decides which messages
-leave; all of them handle these first, and a message leaves only when every flush is durable. `OverflowPolicy` says how
-many tokens a conversation may take. Nothing leaves a window before it is safe, and a failure leaves everything where it
-is.
+leave the window. First, all strategies handle these messages; they leave only once every flush is durable. If a
+flush fails, or all strategies do, all messages stay. `OverflowPolicy` says how many tokens a conversation may take.
 """
 
 from __future__ import annotations
@@ -81,9 +80,9 @@ def portions(text: str, max_tokens: int) -> Iterator[str]:
 class Eviction:
     """Messages that are about to leave a window, the oldest first, and what strategies need to handle them.
 
-    ``room`` is the number of tokens that messages may take, ``previous`` the summary of what left earlier, ``model``
-    the agent's. ``conversation`` and ``scope`` say whose memory it is and where; if unknown, ``problem`` says why.
-    ``thread`` is the thread's id, also if its user is unknown.
+    ``room`` is the number of tokens that messages may take, ``previous`` the summary of messages that left earlier,
+    ``model`` the agent's model. ``conversation`` and ``scope`` say whose memory this is and where it is stored; if they
+    are unknown, ``problem`` says why. ``thread`` is the thread's id, which is known even if its user is not.
     """
 
     room: int
@@ -120,7 +119,7 @@ class OverflowStrategy(ABC):
 
     @abstractmethod
     def start(self, window: Window, room: int) -> int:
-        """The first unit that stays; more units leave if the rest does not fit."""
+        """The index of the first unit that stays; more units leave if the rest does not fit."""
 
     async def secured(self, eviction: Eviction) -> AnyMessage | None:
         """Handles messages that leave; returns what replaces them in the window. Raises InferenceCoreError."""
@@ -209,7 +208,7 @@ class Trim(OverflowStrategy):
         _check(self.max_memory_tokens, "max_memory_tokens")
 
     def start(self, window: Window, room: int) -> int:
-        """Where the newest messages start that fit."""
+        """The index of the first of the newest units that fit."""
         return window.start_for(min(self.max_memory_tokens, room))
 
 
@@ -263,7 +262,7 @@ class FlushToLongTerm(OverflowStrategy):
         return int(room * self.max_stm_token_ratio)
 
     def start(self, window: Window, room: int) -> int:
-        """Where the newest messages start that take half of what triggers a flush."""
+        """The index of the first of the newest units that take half of the tokens that trigger a flush."""
         return window.start_for(int(self.threshold(room) * _AFTER_FLUSH))
 
     async def secured(self, eviction: Eviction) -> AnyMessage | None:
@@ -408,7 +407,7 @@ class OverflowPolicy:
         return max(1, self.limit(model) - fixed)
 
     def is_full(self, window: Window, room: int) -> bool:
-        """Whether ``window`` has more tokens than the first strategy to act allows."""
+        """Whether ``window`` has more tokens than the lowest `threshold` of the strategies."""
         return window.tokens > threshold(self.strategies, room)
 
     async def handle(self, window: Window, eviction: Eviction) -> OverflowResult:

@@ -1,4 +1,4 @@
-"""The window of a conversation: its messages in units, their tokens, which of them stay, and what the model is shown.
+"""The window of a conversation: its messages in units, their tokens, which stay, and which the model gets.
 
 A unit is a message, or an assistant's tool calls with their results. The user's last message always stays, and so does
 the last unit that may be shown, which the model has to answer.
@@ -85,7 +85,7 @@ def is_summary(message: BaseMessage) -> bool:
 
 
 def is_said_by_user(message: BaseMessage) -> bool:
-    """Whether a person said it; what a framework says in the user's role, such as a summary, does not count."""
+    """Whether a person said it. A framework's messages in the user's role, such as summaries, do not count."""
     return isinstance(message, HumanMessage) and not any(map(message.additional_kwargs.get, _FRAMEWORKS))
 
 

@@ -16,7 +16,7 @@ from inference_core.slots.reading import expanded, is_plain
 from inference_core.slots.slot import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
 
 MAX_NOTE: Final = 160
-"""A text with more characters says more than one thing."""
+"""A longer text is taken to say more than one thing, and is not compared."""
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[-:][^\W_]+)*")
 _POSSESSIVE: Final = re.compile(r"'s?\b")
 _THOUSANDS: Final = re.compile(r"(?<=\d)[.,](?=\d{3}\b)")
@@ -27,11 +27,12 @@ _HAPPENED: Final = frozenset(form for form, verb in PAST_FORMS.items() if verb n
 class _Note(NamedTuple):
     """A note as sets of stems.
 
-    ``said`` holds the stems of what it is about, without values; ``values`` holds these by kind. ``ends``: it says that
-    something ended; ``changes``: that something ended or changed. ``people`` are those whom it is about besides the
-    user; ``subject`` is its first word, "" for the user. ``is_of_many``: a note that differs in a value may hold beside
-    it: of any kind if it ``is_any`` (has an indefinite article), else of the kinds in `several`. ``excludes`` and
-    ``excluded`` are what the two patterns of each pair of `[excluding]` found, by the pair's index.
+    ``said`` holds the stems of its words without its values; ``values`` has the values by kind. ``ends``: it says that
+    something ended; ``changes``: it says that something ended or changed. ``people`` are those, besides the user, whom
+    it is about; ``subject`` is its first word, "" for the user. ``is_of_many``: another note with a different value may
+    hold as well, with a value of any kind if ``is_any`` (the note has an indefinite article), or else of the kinds in
+    `several`. ``excludes`` and ``excluded`` hold the matches of the two patterns of each pair in `[excluding]`, by the
+    pair's index.
     """
 
     text: str
@@ -50,7 +51,7 @@ class _Note(NamedTuple):
 
 
 def contradict(old: str, new: str) -> bool:
-    """Whether ``new``, which was said later, and ``old`` cannot both hold. Every doubtful case is False. Never raises.
+    """Whether ``new``, which was said later, and ``old`` cannot both hold; False in case of doubt. Never raises.
 
     It understands English and some German notes of up to `MAX_NOTE` characters.
     """

@@ -42,7 +42,7 @@ def pattern(name: str) -> re.Pattern[str]:
 
 @cache
 def rows(name: str) -> list[tuple[re.Pattern[str], *tuple[Any, ...]]]:
-    """The rows of that name, each a pattern and what it stands for; none if there is no such name."""
+    """The rows of that name, each a compiled pattern and its further columns; empty if there is no such name."""
     return [(compiled(text), *columns) for text, *columns in _DATA["rows"].get(name, ())]
 
 
@@ -62,9 +62,9 @@ def _filled(text: str) -> str:
 
 
 PEOPLE: Final = words("people")
-"""Words for people of whom somebody may have several, such as brothers."""
+"""Words for people of whom one person may have several, such as brothers."""
 EVENTS: Final = words("events")
-"""Past forms of verbs that tell what holds since, such as "moved"."""
+"""Past forms of verbs for events after which something new holds, such as "moved"."""
 SPELLINGS: Final[dict[str, str]] = _DATA["spellings"]
 SYNONYMS: Final = SPELLINGS | {name: one for one, names in _DATA["synonyms"].items() for name in names.split()}
 VERBS: Final[dict[str, list[str]]] = _DATA["verbs"]

@@ -358,7 +358,7 @@ class Check:
 
 
 class Outdated(VersionConflict):
-    """What ``rule`` knew when its batch was sent is not so any more: see `WriteRule.renew`."""
+    """What ``rule`` had read when its batch was sent has changed since: see `WriteRule.renew`."""
 
     def __init__(self, rule: WriteRule, message: str) -> None:
         super().__init__(message)
@@ -366,41 +366,42 @@ class Outdated(VersionConflict):
 
 
 class WriteRule:
-    """What a batch has to meet, decided in its transaction, where it stands behind the writes that it is about.
+    """A condition that a batch has to meet, checked in its transaction. A rule follows the writes that it is about.
 
-    ``reads`` are the rows that it looks at besides those of the batch, ``makes`` the namespaces in which it may put
-    rows that are not there yet. Both are known before the transaction begins, as their scopes are locked with the
-    others. `check` runs while they are locked, so whatever takes long and follows from the batch alone is done before.
+    ``reads`` are the rows that the rule looks at besides those of the batch, ``makes`` the namespaces in which it may
+    put rows that are not there yet. Both are known before the transaction begins, as their scopes are locked with the
+    others. `check` sees no other rows, so a rule about a number of rows keeps a count in a row of its own, as quotas
+    do. `check` runs while the scopes are locked, so work that takes long and depends on the batch alone is done before.
     """
 
     reads: Sequence[Key] = ()
     makes: Sequence[Namespace] = ()
 
     def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
-        """The further writes of this batch, which changes rows from ``before`` to ``after``. Raises to refuse it.
+        """Returns further writes for this batch, which changes rows from ``before`` to ``after``; raises to refuse it.
 
-        ``before`` has all rows of the batch and of ``reads`` that are stored, expired and deleted ones too; ``after``
-        those that change. It may be called again for the same batch, if a writer of another process was faster.
+        ``before`` has all stored rows of the batch and of ``reads``, expired and deleted ones too; ``after`` has the
+        rows that change. `check` may be called again for the same batch, if a writer of another process was faster.
         """
         raise NotImplementedError
 
     def renew(self, error: Exception) -> bool:
-        """Whether to send the batch again, which was refused with ``error``. Reads what was outdated; blocks.
+        """Whether to send the batch, which was refused with ``error``, again. Reads what was outdated; blocks.
 
-        Raises StoreError if the batch is to be refused with that.
+        Raises StoreError to refuse the batch with that error instead.
         """
         del error
         return False
 
     def landed(self, *, is_sure: bool) -> None:
-        """Called once the batch is stored, or may be, unless ``is_sure``."""
+        """Called once the batch is stored; without ``is_sure``, it may be stored or not."""
 
 
 Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check
 Batch = Sequence[Write | WriteRule]
 """Writes, and behind them the rules that they have to meet."""
 Outcome = list[int] | Exception
-"""Of one batch: the version after each write (0: nothing is there), or the error because of which none was applied."""
+"""The outcome of one batch: the version after each write (0: no row), or the error that kept all from being applied."""
 
 
 def keys_of(batches: Iterable[Batch]) -> dict[Key, None]:
@@ -427,7 +428,7 @@ def scopes_made(batches: Iterable[Batch]) -> set[Namespace]:
 
 
 def answered(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """``outcomes``, whose errors are of their own batches. If the database answered none of them, raises that."""
+    """``outcomes``, whose errors each concern one batch. Raises StoreUnavailable if every batch failed with it."""
     kinds = {type(one) for one in outcomes}
     if outcomes and len(kinds) == 1 and isinstance(outcomes[0], StoreUnavailable):
         raise outcomes[0]

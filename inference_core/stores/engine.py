@@ -110,12 +110,12 @@ def _nothing() -> None: ...
 class StoreEngine(StoreReader):
     """The one way from operations to a database. Raises EmbeddingMismatch if ``embedder`` is not the store's.
 
-    ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the writes in a transaction.
-    ``late_interaction`` keeps and compares token vectors, if the model gives them. ``reranker`` has the last word on
-    the order of the best; if it fails, the order stays. Expired rows are removed every ``sweep_interval_s`` seconds,
-    recalls that were noted are written every ``access_interval_s``. ``may_block`` raises in a thread that must not
+    ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the batches in a transaction.
+    ``late_interaction``: keep and compare token vectors, if the model gives them. ``reranker`` decides the final order
+    of the best hits; if it fails, their order stays. Expired rows are removed every ``sweep_interval_s`` seconds, and
+    the counts of recalls written every ``access_interval_s`` seconds. ``may_block`` raises in a thread that must not
     wait for the database. Memories live as long as ``lifetimes`` says; None: forever. ``quota`` limits each user.
-    ``audit`` writes an event of each change of memories, which is kept for ``audit_days`` days, under ``audit_key`` or
+    ``audit``: write an event for each change of a memory, and keep it for ``audit_days`` days, under ``audit_key`` or
     a key that the store keeps.
     """
 
@@ -191,9 +191,9 @@ class StoreEngine(StoreReader):
         return {"read": self._reading.is_open, "write": self._writing.is_open}
 
     async def check_writer(self) -> None:
-        """If the last write failed, or one takes long, waits for an empty one. Raises StoreUnavailable if that fails.
+        """If the last write failed or one takes long, waits for an empty write. Raises StoreUnavailable if that fails.
 
-        Where writes have failed and none comes any more, it also lets the circuit breaker close.
+        If writes have failed and nobody writes any more, the empty write also lets the circuit breaker close.
         """
         if self._writing.has_failed or self._writer.is_slow:
             await self._written(_nothing, [])
@@ -210,14 +210,14 @@ class StoreEngine(StoreReader):
     ) -> list[int]:
         """Applies ``batch`` as a whole, durably, and returns the version after each of its writes.
 
-        The same transaction stores the earlier states of the memories that change, as ``cause`` says, and an event of
-        who changed them. Secrets are redacted as the store's ``guard`` says, unless ``is_clean``: the caller has done
-        so.
+        The same transaction stores the earlier states of the memories that change, as ``cause`` says, and an event that
+        says who changed them. Secrets are redacted as the store's ``guard`` says, unless ``is_clean``: the caller has
+        redacted them.
 
         ``embeds``: the texts get their vectors first, if the model answers in time. Pass False to embed them yourself;
         a text without a vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
-        memories get the store's time to live. ``since``: the fences when the work began that this write is part of, if
-        that was before this call.
+        memories get the store's time to live. ``since``: if the work that this write is part of began before this call,
+        the fences at that time.
 
         Raises VersionConflict, UserErased, Held, QuotaExceeded, StoreUnavailable; DeadlineExceeded if the database did
         not get the batch in time; WriteUnknown if it did, and did not confirm.
@@ -327,7 +327,7 @@ class StoreEngine(StoreReader):
         self.parts.close()
 
     async def _fence_at(self, began: float, roots: Sequence[str], since: AllFences | None) -> list[Check]:
-        """The checks of a write that began at ``began``: now, by the monotonic clock, or with ``since``."""
+        """The checks of a write that began at ``began`` (`time.monotonic`), or, if given, at the time of ``since``."""
         if since is not None:
             return self.fences.checks_since(since, roots)
         known = self.fences.checks(roots)
@@ -339,7 +339,7 @@ class StoreEngine(StoreReader):
             return known  # which may refuse the write needlessly, and lets nothing back in
 
     async def _written(self, landed: Callable[[], None], batch: Batch) -> list[int]:
-        """Writes ``batch`` and returns its versions. Calls ``landed`` once it is there, caller or not."""
+        """Writes ``batch``, returns its versions. Calls ``landed`` once it is stored, even if the caller has gone."""
         self._writing.check()
 
         def apply_alone() -> list[int]:

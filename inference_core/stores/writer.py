@@ -1,19 +1,20 @@
 """Group commit: one thread joins the writes that wait into one durable transaction of the database.
 
-Users take turns, so that one who writes thousands does not hold up the others. A write whose caller has gone is dropped
-while it is queued and finished once it is in a transaction. Only a transaction that has been running for `HANG_S` makes
-the writer refuse.
+Users take turns, so that a user with thousands of writes does not hold up the others. If a write's caller has gone, the
+write is dropped while it is queued, and finished once it is in a transaction. The writer refuses further writes only if
+a transaction has been running for `HANG_S` seconds.
 
 A save never waits for a reader on SQLite, whose WAL lets both go on at once (`backends/sql/sqlite.py`), nor in the file
-store, whose readers need no lock. In ``memory://`` readers and writers share one lock, so a save waits for a read that
+store, whose readers need no lock. In ``memory://``, readers and writers share one lock, so a save waits for a read that
 is under way.
 
 Source: Gray and Reuter, Transaction Processing, 1993, section 9.4 (group commit).
 
 Circuit breaker: a database that keeps failing is left alone for a while, so that nobody waits for it in vain.
 
-It counts what calls of the database raise, in the thread that makes them. A caller's timeout does not count, as it says
-nothing about the database. If the database does not answer at all, the pool and the writer refuse calls (`HANG_S`).
+The breaker counts the errors that calls of the database raise, in the thread that makes them. A caller's timeout does
+not count, as it says nothing about the database.
+If the database does not answer at all, the pool and the writer refuse calls (`HANG_S`).
 
 Source: Nygard, Release It!, 2nd edition 2018, section 5.2.
 """
@@ -98,7 +99,7 @@ class Breaker:
 _LOG = logging.getLogger(__name__)
 MAX_BATCHES: Final = 512
 SHARE: Final = 64
-"""The most writes of one user in a transaction, so that one who writes thousands holds up nobody else for long."""
+"""The most writes of one user in a transaction, so that a user with thousands of writes holds nobody up for long."""
 GATHER_S: Final = 0.002
 """The longest wait for more writes to join a transaction, in seconds: about what a commit takes."""
 _LOOK_S: Final = 0.0003
@@ -140,7 +141,7 @@ class GroupWriter:
         return self._backend.capabilities.writable
 
     def submit(self, batch: Batch) -> Future[list[int]]:
-        """Queues ``batch``, which is applied as a whole or not at all; the future gives the versions after it.
+        """Queues ``batch``, which is applied as a whole or not at all; the future gives the version after each write.
 
         Raises StoreUnavailable if the writer is closed, hangs in an earlier write, or this process is a fork.
         """

@@ -84,7 +84,7 @@ class TransferReport:
 
     ``already_there`` were equal, ``kept`` were not written because the target's row stays, ``unreadable`` were skipped,
     ``waiting`` wait for the user's confirmation, and ``full`` exceed the user's quota. ``has_other_key``: the target's
-    own key differs, so what depends on the source's has no effect there: rejections, roles in spaces, API keys.
+    content key differs, so rejections, roles in spaces and API keys of the source have no effect there.
     """
 
     read: int = 0
@@ -103,7 +103,7 @@ class TransferReport:
 
 
 class Writer:
-    """Writes portions of rows into ``backend``; with their vectors, if these are of the store's model."""
+    """Writes portions of rows into ``backend``, with their vectors if the store's model made them."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Writer:
             self._model = model
 
     def write(self, puts: Sequence[Put]) -> None:
-        """Writes what the policy lets in, without secrets.
+        """Writes the rows that the policy admits, without secrets.
 
         Raises InvalidInput for a conflict if the policy is ``FAIL``, SecretFound if secrets are rejected, UserErased
         if a user of ``puts`` was erased since this writer was made, VersionConflict if a row there is damaged or keeps
@@ -165,7 +165,7 @@ class Writer:
             )
 
     def propose(self, put: Put) -> None:
-        """Makes the memory in ``put`` pending, unless it is already or the user has decided. Raises as `write`."""
+        """Makes the memory in ``put`` pending, unless it is or the user has decided. Raises what `write` raises."""
         self._report.read += 1
         clean, now = self._clean(put), datetime.now(UTC)
         record = MemoryRecord.from_value(

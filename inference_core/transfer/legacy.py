@@ -71,8 +71,8 @@ UNCLEAR_USER: Final = "its namespace has a dot, so whose it is is not clear: giv
 class LegacyItem:
     """An item as its store holds it. ``fault`` says why it cannot be migrated, if that is known.
 
-    ``category`` and ``agent_name`` are those that its namespace names. ``origin`` tells apart a user's items that have
-    the same key in different namespaces; one without it counts as the same item as any other with its key.
+    ``category`` and ``agent_name`` come from its namespace. ``origin`` distinguishes a user's items that have the same
+    key in different namespaces. An item without an ``origin`` counts as the same as any other item with its key.
     """
 
     user_id: str = ""
@@ -231,7 +231,7 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
 
 
 def _source(item: LegacyItem) -> MemorySource:
-    """Who stated it: the least trusted origin that the item names, else the other application's agent."""
+    """The item's source: the least trusted origin that it names, or else the other application's agent."""
     given: Any = item.value.get("source")
     inner: Any = cast("Mapping[str, Any]", given).get("origin") if isinstance(given, Mapping) else given
     told: list[Any] = [inner, item.value.get("origin"), item.value.get("role")]
@@ -319,11 +319,11 @@ class Layouts:
         return self._users is None
 
     def place_of(self, labels: Sequence[str], source: Joined) -> LegacyPlace | None:
-        """What a namespace of ``source`` holds; None if it is in no layout, or another user's.
+        """What a namespace of ``source`` holds; None if it fits no layout, or is another user's.
 
-        If they ``were_joined``, the labels come from a text in which dots join them, as LangGraph's tables have it. So
-        ``a.b.memories`` may be the flat namespace of a user ``a.b`` or something else of ``a``; it is taken for
-        memories of ``a.b`` only if that user is named.
+        If the labels ``were_joined``, they come from a text in which dots join them, as in LangGraph's tables. So
+        ``a.b.memories`` may be the flat namespace of a user ``a.b`` or something else of ``a``; it counts as memories
+        of ``a.b`` only if that user is among the ``user_ids``.
         """
         for name, pattern in self._labels:
             if len(labels) == len(pattern) and (found := self._read(name, pattern, labels)):

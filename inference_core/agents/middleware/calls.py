@@ -53,10 +53,10 @@ _Reported = OmitFromSchema(input=True, output=False)
 
 
 def time_to_wait(seconds: float, usual: float) -> float:
-    """Of the ``seconds`` that a recall may take, those in which it waits for the model, its vectors, or an index.
+    """How many of the ``seconds`` that a recall may take it waits for the model, its vectors, or an index.
 
-    If that takes longer, recall goes on by words only. The rest, never more than the ``usual`` limit, is for ranking
-    and rendering: without it, a slow server would use up the whole time, and the run would have no memory at all.
+    After that, recall goes on by words only. The remaining seconds, at most the ``usual`` limit, are for ranking and
+    rendering: without them, a slow server would use up the whole time, and the run would have no memory at all.
     """
     return max(_WAIT_SHARE * seconds, seconds - usual)
 
@@ -97,7 +97,7 @@ class MemoryReport(TypedDict):
 
 
 class PromptMemory(TypedDict):
-    """The texts that a run's prompts are told: the ``block`` of its turn and the ``profile``, "" without one.
+    """The texts about memory in a run's prompts: the ``block`` of the turn and the ``profile``, "" if there is none.
 
     ``evidence`` is the part of their receipt that `evidence_of` makes.
     """
@@ -110,9 +110,9 @@ class PromptMemory(TypedDict):
 class MemoryState(OutsideState):
     """What the middleware adds to the agent's state.
 
-    Private to the run: what the prompt is told. Private to the thread, without texts and user ids: marks of the user of
-    the last run, and of the profile with its owner. In the result: the status and its reason, how many memories were
-    recalled, their types and categories, and how long that took in milliseconds; ``memory`` has all of these.
+    Private to the run: the texts in its prompts. Private to the thread, without texts and user ids: marks of the user
+    of the last run, and of the profile with its owner. In the result: the status and its reason, how many memories were
+    recalled, their types and categories, and how many milliseconds that took; ``memory`` has all of these.
     """
 
     memory_context: NotRequired[Annotated[PromptMemory | None, UntrackedValue, PrivateStateAttr]]
@@ -148,7 +148,7 @@ class OperationMiddleware(AgentMiddleware[Any, Any, Any], ABC):
         """The request to send, and changes to the state that are made together with the model's answer."""
 
     async def after_call(self, request: ModelRequest[Any], said: Sequence[BaseMessage]) -> Update:
-        """What to do after a call of the model, which ``said`` these messages; returns changes to the state."""
+        """What to do after a call of the model; ``said`` is its answer. Returns changes to the state."""
         del request, said
         return {}
 
@@ -276,7 +276,7 @@ def note_receipt(
     *,
     has_profile: bool,
 ) -> None:
-    """Keeps a receipt of this call for ``days`` (None: keeps none), off the reply path; annotates the traced run.
+    """Keeps a receipt of this call for ``days`` (None: none), without delaying the reply; annotates the traced run.
 
     Never raises. ``has_profile``: whether the run has a profile, even an empty one.
     """

@@ -50,13 +50,14 @@ _LOG = logging.getLogger(__name__)
 class Access:
     """Whom a server lets in.
 
-    ``is_platform``: those whom the surrounding application has authenticated, and nobody else; for routes in LangGraph
-    Server. ``checks`` are asked in turn about a bearer token. ``anonymous`` is who sends a request from this machine
-    without one; None: nobody may. ``has_issuer``: MCP clients without a token are told where to read who issues tokens.
+    ``is_platform``: only users whom the surrounding application has authenticated; for routes in LangGraph Server.
+    ``checks`` are asked in turn about a bearer token. ``anonymous`` is the principal of requests from this machine
+    without a token; None: such requests are refused. ``has_issuer``: the answer to an MCP client without a token says
+    where to read who issues tokens.
 
     ``hosts`` are the names that the server answers to (None: any), ``origins`` the other sites whose pages may send
-    requests, as ``https://app.example.com``. ``rate`` and ``burst`` bound the requests for one user with one key, a
-    second and at once, ``failures`` the wrong keys from one address in a minute. ``max_body`` is the largest body, in
+    requests, such as ``https://app.example.com``. ``rate`` (per second) and ``burst`` (at once) bound the requests for
+    one user with one key, ``failures`` the wrong keys from one address per minute. ``max_body`` is the largest body, in
     bytes; ``max_bodies`` are other limits by path.
     """
 
@@ -126,7 +127,7 @@ class Gate:
                 await answer(scope, problem_of(500, "internal-error"))(scope, receive, send_safely)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> Receive:
-        """Puts the sender and the user into the request's state; returns what then receives the body.
+        """Puts the sender and the user into the request's state; returns the function from which the app gets the body.
 
         Raises Refusal, StoreUnavailable.
         """
@@ -183,9 +184,9 @@ class Gate:
         )
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """Reads the body; returns what then receives it once more.
+        """Reads the body; returns a function that gives it to the app.
 
-        Raises Refusal if it is too large, or takes longer than `BODY_S` seconds.
+        Raises Refusal if the body is too large, or takes longer than `BODY_S` seconds.
         """
         limit = self._access.max_bodies.get(path_of(scope), self._access.max_body)
         told = headers.get("content-length", "0")
@@ -237,7 +238,7 @@ def _name_in(headers: Headers) -> str:
 
 
 def _is_near(scope: Scope, headers: Headers) -> bool:
-    """Whether a request comes from this machine and has no proxy's header; not every proxy adds one."""
+    """Whether a request comes from this machine and has no header of a proxy; not every proxy adds one."""
     address = (scope.get("client") or ("",))[0]
     is_direct = _name_in(headers) in LOOPBACK and not any(name in headers for name in _OF_PROXIES)
     return address in LOOPBACK and is_direct

@@ -1,13 +1,16 @@
 """The one way in: whether what somebody adds is there already, is stored at once, waits for the user, or is refused.
 
-All that adds or changes memories asks here, in this order: without secrets (`Guard`), the same words (`place_on`),
-trusted (`has_to_wait`, `changed`), and then a free id, a proposal (`proposed_on`), or a merger. Nothing else asks
-`decide`.
+All code that adds or changes memories takes these steps: it removes secrets (`Guard`), looks for memories of the same
+words (`place_on`), and checks trust (`has_to_wait`, `changed`). Then the memory gets a free id, becomes a proposal
+(`proposed_on`), or is merged. Nothing else asks `decide`.
 
-The same words have few possible ids, so that they are found without an index, in one read, and on every database: a
-save derives its id from them under a key of the store, what is said in conversations has a hash of them, and what was
-approved has the id of its proposal. Each is a chain: the next id is used once a memory has ended or was changed.
-What comes with an id of its own, as from an import, is not compared.
+Memories of the same words have few possible ids, so one read finds them without an index, on every database. A saved
+memory has an id derived from its words under a key of the store, a memory from a conversation a hash of its words, and
+an approved memory the id of its proposal. Each of these ids starts a chain: the next id is used once a memory has ended
+or was changed. A memory that comes with an id of its own, as from an import, is not compared.
+
+If `plain_words` changes, these ids change: `_ids_of` then has to give the earlier ids too, as it does for those of
+earlier versions.
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ _AT_ONCE: Final = 2
 class Place:
     """Where a memory can be stored: under ``memory_id``, which is free.
 
-    ``same`` are the memories that say the same as the same type, whether they hold or not. ``checks`` make a write fail
-    if another memory of these words was written or changed since.
+    ``same`` are the memories that have the same words and type, whether they still hold or not. ``checks`` make a write
+    fail if another memory of these words was written or changed since.
     """
 
     memory_id: str
@@ -74,10 +77,11 @@ class Place:
 
 
 def place_of(record: MemoryRecord, key: bytes, others: Sequence[Namespace] = (), *, is_saved: bool = False) -> Place:
-    """The place of ``record`` if none of its words are there yet: a write under these checks tells, without a read.
+    """The place of ``record`` if no memory of its words is there yet. Reads nothing: the checks fail if one is there.
 
-    ``key`` is the store's content key. ``is_saved``: somebody saves it, and the moments that it names distinguish it
-    from other memories of its words; a conversation dates all that is said in it. Its id is free in ``others``, too.
+    ``key`` is the store's content key. ``is_saved``: somebody saves the memory, so its moments distinguish it from
+    other memories of its words. In a conversation they do not, as it dates everything that is said in it. The checks
+    also make sure that the id is free in the namespaces ``others``.
     """
     return _placed(record, _ids_of(record, key, _AT_ONCE, is_saved=is_saved), others, {})
 
@@ -117,7 +121,7 @@ def _placed(
 
 
 def _ids_of(record: MemoryRecord, key: bytes, count: int, *, is_saved: bool) -> list[list[str]]:
-    """The first ``count`` ids of each chain that memories of the record's words have, first of its own."""
+    """The first ``count`` ids of each chain of ids for the record's words; the chain for this record comes first."""
     words, category = plain_words(record.content), record.category
     session = record.session_id if category is MemoryCategory.EPISODIC else None  # else the same fact
     moments = [moment and moment.isoformat() for moment in (record.valid_from, record.expires_at)]
@@ -146,7 +150,7 @@ def _hashed(first: str, count: int) -> list[str]:
 
 
 def _keyed(key: bytes, told: Sequence[Any], count: int) -> list[str]:
-    """Ids that follow from ``told`` and the number of an attempt, and without the ``key`` say nothing about either."""
+    """Ids derived from ``told`` and the number of an attempt. Without the ``key``, they reveal neither."""
     common = hmac.new(key, encode_json(told, what="memory").encode()[:-1], "sha256")  # of "[…, 0]", "[…, 1]" and so on
     ids: list[str] = []
     for attempt in range(count):
@@ -157,9 +161,9 @@ def _keyed(key: bytes, told: Sequence[Any], count: int) -> list[str]:
 
 
 def says_already(old: MemoryRecord, new: MemoryRecord, now: datetime) -> bool:
-    """Whether ``old``, which has the same words, makes ``new`` needless: it holds, and not for a shorter time.
+    """Whether ``old``, which has the same words, makes ``new`` needless: ``old`` holds, and both end at the same time.
 
-    Events are the same only within a session.
+    Two events are the same only within a session.
     """
     is_event = old.category is MemoryCategory.EPISODIC and old.session_id != new.session_id
     return holds_at(old, now) and not is_event and (old.valid_to, old.expires_at) == (new.valid_to, new.expires_at)
@@ -177,10 +181,10 @@ def has_to_wait(record: MemoryRecord, confirm: Collection[str] = ()) -> bool:
 def changed(
     old: MemoryRecord, new: MemoryRecord, source: MemorySource | None, confirm: Collection[str] = ()
 ) -> tuple[MemoryRecord, bool]:
-    """``new``, which takes the place of ``old``, with the source that answers for it, and whether it has to wait.
+    """``new``, which replaces ``old``, with the source that answers for it; and whether the change has to wait.
 
-    ``source`` is who words it anew; None: its text and type stay, or nobody says who. Raises UntrustedWrite if the
-    source of ``old`` may not become a memory of ``new``'s category.
+    ``source`` is who gave the new text or type; None: neither changes, or nobody says who gave it. Raises
+    UntrustedWrite if a memory from the source of ``old`` may not be of ``new``'s category.
     """
     kind = None if new.memory_type is old.memory_type else new.memory_type
     if source is None:
@@ -248,12 +252,13 @@ def proposed_on(
     key: bytes,
     backend: Backend,
 ) -> tuple[Decision, str, list[Write]]:
-    """What to do with the proposal ``record``: a decision, the id, and the writes that store it.
+    """What to do with the proposal ``record``: a decision, the proposal's id, and the writes that store it.
 
-    PENDING: it waits for the user; without writes, the same words wait already. YES: a memory says this already, or was
-    approved before in one of ``homes`` and still holds. NO: the user has rejected these words, too many memories wait,
-    or they were approved and ended too often. The writes fail if another proposal takes the place first. Approval ends
-    the memories ``ends``. ``key`` is the store's content key. Raises StoreError.
+    PENDING: the proposal waits for the user; if there are no writes, these words wait already. YES: a memory says this
+    already, or a proposal of these words was approved in one of ``homes`` and still holds. NO: the user has rejected
+    these words, too many memories wait, or these words were approved and ended too often. The writes fail if another
+    proposal takes the place first. Approval ends the memories ``ends``. ``key`` is the store's content key. Raises
+    StoreError.
     """
     owner, ending = owner_in(record.namespace), {record.id for record in ends}
     for old in place_on(record, key, (), backend).same:

@@ -43,8 +43,8 @@ class Face(Protocol):
 class MemoryOperation(Generic[P, T]):
     """An operation on what a user, or a `Space`, remembers: its first argument after the scope, named ``subject``.
 
-    Other operations call it as the function that it is. For callers from outside, `checked` holds the members of a
-    space to their roles; `sync` and `aio` are `checked` as methods of a `Face`.
+    Other operations call it like a function. For callers from outside, `checked` holds the members of a space to their
+    roles; `sync` and `aio` are `checked` as methods of a `Face`.
 
     Attributes:
         span: Telemetry's name for it, if possible one of OpenTelemetry's conventions.
@@ -78,10 +78,10 @@ class MemoryOperation(Generic[P, T]):
         return self.body(scope, *args, **kwargs)
 
     async def checked(self, scope: MemoryScope, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs it in a span of telemetry; for a `Space` with a member, only as far as that member's role allows.
+        """Runs it in a span of telemetry; for a `Space` with a member, only as far as the member's role allows.
 
         Raises SpaceNotFound if the role does not allow it, and UntrustedWrite if a member who is not an admin would
-        change or delete a memory that guides agents; one that such a member would add waits for an admin.
+        change or delete a memory that guides agents. If such a member adds one, it waits for an admin.
         """
         running = partial(self.body, scope, *args, **kwargs)
         subject = args[0] if args else kwargs.get(self.subject)
@@ -97,7 +97,7 @@ class MemoryOperation(Generic[P, T]):
         return self.checked(face.scope, *args, **kwargs)
 
     async def _in_space(self, space: Space, scope: MemoryScope, given: BoundArguments) -> BoundArguments:
-        """The arguments ``given``, as they are for the member of ``space``. Raises SpaceNotFound, UntrustedWrite."""
+        """``given``, changed for the member of ``space`` who runs it. Raises SpaceNotFound, UntrustedWrite."""
         if self.needs is None:
             raise InvalidInput("Conversations belong to a user, not to a space; save what the space should know")
         if space.member is None:

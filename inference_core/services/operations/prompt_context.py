@@ -55,28 +55,31 @@ DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
 _RECOUNTS: Final = 3
 PLACES: Final = 5
-"""For memories of each category, where the options set no limit; those that one does not use, others may."""
+"""Memories of each category, if the options set no limit; other categories may use the places that one leaves free."""
 _MOST_PLACES: Final = 2 * PLACES
-"""So many memories of a category may be told then."""
+"""The most memories of a category that uses free places of others."""
 _AS_RELEVANT: Final = 0.5
-"""A memory takes another category's place if it is this share as relevant as the best, if there are several."""
+"""With several categories, a memory takes a free place of another one if its relevance is this share of the best."""
 _SPARE: Final = 3
 """Spare results of each category, which may replace results that look outdated."""
 _MOST_ASKED: Final = 8_000
-"""Characters of a query that are searched for. What ranking takes grows with them, and the profile waits for it too."""
+"""A longer query is cut to this many characters, half from its start and half from its end: ranking takes longer for
+longer queries, and the profile waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOptions:
     """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
-    ``per_category`` bounds each category in profile and block together; None: `PLACES` each, of which those that one
-    category does not use go to what is most relevant of others. ``max_memories`` (None: unbounded) bounds all of them,
-    and ``max_tokens`` both texts with the elements around them, by the engineer's counter. With ``has_profile``, what
-    holds in every turn stands in a profile of at most ``profile_tokens``, rewritten when more than the share
-    ``profile_change`` of its lines have changed; without, in the block. ``engineer`` None shows all that was found,
-    filled up with the newest. Both texts are in ``form``, unless the engineer has its own. ``explains`` asks for the
-    shares of scores. ``wait_seconds`` and ``cold_seconds`` are those of a `Search`.
+    ``per_category`` bounds the memories of each category in profile and block together. None: `PLACES` each; places
+    that a category leaves free go to the most relevant memories of others. ``max_memories`` (None: unbounded) bounds
+    all memories, ``max_tokens`` both texts with the elements around them, by the engineer's counter.
+
+    ``has_profile``: memories that hold in every turn are in a profile of at most ``profile_tokens`` tokens, which is
+    rewritten when more than the share ``profile_change`` of its lines have changed; otherwise, they are in the block.
+    ``engineer`` None: the block shows all memories that were found, and then the newest. Both texts are in ``form``,
+    unless the engineer has its own form. ``explains``: also return the shares of scores. ``wait_seconds`` and
+    ``cold_seconds`` are those of a `Search`.
     """
 
     types: Sequence[str] | None = None
@@ -95,17 +98,17 @@ class TurnOptions:
 
     @property
     def places(self) -> int:
-        """How many of a category are told if there are as many."""
+        """How many memories of a category are shown, if there are that many."""
         return PLACES if self.per_category is None else self.per_category
 
     @property
     def max_places(self) -> int:
-        """How many of a category may be told at most."""
+        """How many memories of a category may be shown at most."""
         return _MOST_PLACES if self.per_category is None else self.per_category
 
     @property
     def max_standing(self) -> int:
-        """How many of a category a profile may hold: not all, so that there is room for what answers."""
+        """How many memories of a category the profile may hold: not all, so that there is room for relevant ones."""
         return self.places - max(1, 2 * self.places // 5)
 
 

@@ -55,7 +55,7 @@ from inference_core.stores.backend import Backend, Check, Remove, Write
 
 
 class SavedId(str):
-    """The id of a saved memory. ``was_stored``: it had been saved before in the same words.
+    """The id of a saved memory. ``was_stored``: the memory had been saved before in the same words.
 
     ``redacted`` are the kinds of secrets that were left out, such as ``github_token``.
     """
@@ -230,10 +230,10 @@ def _check_expected(memory_id: str, old: MemoryRecord | None, expected: int | No
 
 
 async def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequence[Namespace]) -> SavedId:
-    """Stores ``record`` under an id that follows from what it says, or adds what it knows to the memory that says so.
+    """Stores ``record`` under an id derived from its words, or merges it into the memory that has these words already.
 
-    The write itself detects a repetition, without a read before it, even if two callers save at once: it fails if one
-    of the ids that these words can have is taken, or if its own id has moved to one of the ``others``.
+    The write itself detects a repetition, without a read before it, even if two callers save at once: the write fails
+    if one of the ids that these words can have is taken, or if the record's own id exists in one of the ``others``.
     """
     key = await scope.engine.content_key()
 
@@ -248,7 +248,10 @@ async def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequenc
 
 
 async def _stored_at(scope: MemoryScope, record: MemoryRecord, place: Place) -> SavedId:
-    """Stores ``record`` at its ``place``, or merges it. Raises VersionConflict if its words are elsewhere by now."""
+    """Stores ``record`` at its ``place``, or merges it into the memory that is there.
+
+    Raises VersionConflict if somebody has written or changed a memory of these words since ``place`` was found.
+    """
     known = next((one for one in place.same if _is_repeated(one, record)), None)
     if known is None:
         named = replace(record, id=place.memory_id)
@@ -261,19 +264,19 @@ async def _stored_at(scope: MemoryScope, record: MemoryRecord, place: Place) -> 
 
 
 def _is_repeated(old: MemoryRecord, new: MemoryRecord) -> bool:
-    """Whether ``new``, which somebody saves, is ``old`` again, a memory of the same words."""
+    """Whether saving ``new`` only repeats ``old``, a memory of the same words."""
     if old.trust <= Trust.EXTERNAL and new.trust is Trust.INFERRED:
         return False  # an agent's repetition does not vouch for what a web page said
     return new.valid_from in (None, old.valid_from) and says_already(old, new, new.created_at)
 
 
 def _merged(scope: MemoryScope, old: MemoryRecord, new: MemoryRecord) -> MemoryRecord:
-    """``old`` with what ``new`` knows of it; itself if that is nothing, or if ``new`` may not label it."""
+    """``old`` with what ``new`` adds; ``old`` itself if ``new`` adds nothing, or may not change its labels."""
     if new.trust <= Trust.EXTERNAL < old.trust or (new.source.author and new.trust < old.trust):
         return old  # what a web page or another member repeats does not label what the user or the application said
     if old.pinned and scope.spares_pins:
-        return old  # whoever may not update it does not label it by a repetition either
-    # What a conversation left is the user's or the application's own from now on: undoing that spares it.
+        return old  # whoever may not update a memory does not change its labels by a repetition either
+    # A memory that a job extracted becomes the user's or the application's own: undoing that job then spares it.
     is_own = new.trust is Trust.STATED and JOB in old.extra_metadata
     by = new if is_own or new.trust > old.trust else old
     left = {name: part for name, part in without_block(old.extra_metadata).items() if not is_own or name != JOB}
@@ -383,10 +386,10 @@ def _step(
     key: bytes,
     backend: Backend,
 ) -> tuple[MemoryRecord, MemoryRecord, list[Write] | None] | None:
-    """A memory, what ``change`` makes of it, and the writes for that, None if it has to wait; all in one visit.
+    """The memory now, the memory after ``change``, and the writes that store it; None for these if it has to wait.
 
-    None if the agent reads no memory with this id. Raises VersionConflict unless it is at ``expected_version``,
-    InvalidInput if the id is taken in the new category, UntrustedWrite, StoreError.
+    Returns None if the agent reads no memory with this id. Raises VersionConflict unless the memory is at
+    ``expected_version``, InvalidInput if the id is taken in the new category, UntrustedWrite, StoreError.
     """
     homes = scope.namespaces.read_scopes(user_id)
     rows = backend.get([*((home, memory_id) for home in homes), *archive_keys(homes, memory_id)])

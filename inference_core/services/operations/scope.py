@@ -57,7 +57,7 @@ DEFAULT_DELETED_DAYS: Final = 7.0
 
 
 class PolicyOptions(TypedDict, total=False):
-    """How a store that a service or an agent is given is used. `MemoryPolicy` has the defaults."""
+    """How a service or an agent uses the store that it is given. `MemoryPolicy` has the defaults."""
 
     agent_scope_enabled: bool
     """False: read and write shared memories only."""
@@ -76,7 +76,7 @@ class PolicyOptions(TypedDict, total=False):
     counts_access: bool
     """Whether to count recalls; True by default."""
     deleted_days: float
-    """How many days what is deleted or replaced can be restored or read; 7 by default."""
+    """For how many days deleted memories can be restored and replaced texts read; 7 by default."""
     confirm: Collection[str]
     """Names of categories; what agents write into them waits for the user's confirmation. Empty by default."""
     spaces: Spaces | None
@@ -123,9 +123,10 @@ class MemoryScope(MemoryPolicy):
     A store from `open_store` keeps its own embeddings, secrets, quota and audit; those of the policy do not count.
     ``zone`` is the user's time zone where nothing more precise is known. ``actor`` is who the audit trail names.
     ``spares_pins``: saving the words of a pinned memory again does not change it. ``store`` is a reference that keeps
-    the store from being collected, as an engine does not. ``beside`` is written with each batch, in its transaction.
-    ``since``: the fences when the work began that all writes are part of, such as an import. ``cold_seconds`` is how
-    long a direct recall waits for a model that is being loaded, and for an index that is not there yet.
+    the store from being garbage-collected; an engine holds none. ``beside`` are writes that each batch also makes, in
+    its transaction. ``since``: the fences at the time when the work that these writes are part of, such as an import,
+    began. ``cold_seconds`` is how many seconds a direct recall waits for a model that is being loaded, and for an index
+    that is not there yet.
     """
 
     engine: StoreEngine
@@ -140,7 +141,7 @@ class MemoryScope(MemoryPolicy):
 
     @property
     def kept_until(self) -> datetime | None:
-        """Until when what is deleted or replaced now can be restored or read; None: not at all."""
+        """Until when a memory deleted now can be restored, and a text replaced now read; None: neither is kept."""
         try:
             return self.clock.now() + timedelta(days=self.deleted_days) if self.deleted_days else None
         except OverflowError:  # at the end of the calendar
@@ -359,7 +360,7 @@ MAX_REQUEST_KEY_BYTES: Final = 255
 class Request:
     """A request. The store keeps its ``mark``; writing the mark fails if the user has used the key before.
 
-    ``id`` is derived from the key and from what the request says, ``digest`` from the latter alone.
+    ``id`` is derived from the request's key and its fields, ``digest`` from its fields alone.
     """
 
     mark: Put
@@ -368,7 +369,7 @@ class Request:
 
 
 async def request_of(scope: MemoryScope, user_id: UserId, request_key: str, told: Mapping[str, Any]) -> Request:
-    """The request with this key and the fields ``told``. Raises InvalidMemory for an invalid key."""
+    """The request with this key, whose fields are ``told``. Raises InvalidMemory for an invalid key."""
     name = canonical_text(request_key, what="idempotency key", max_bytes=MAX_REQUEST_KEY_BYTES)
     body = encode_json({field: str(value) for field, value in told.items()}, what="request")
     secret = await scope.engine.content_key()  # without it, what is kept says nothing about the memory
@@ -388,7 +389,7 @@ async def request_of(scope: MemoryScope, user_id: UserId, request_key: str, told
 
 
 async def check_same(scope: MemoryScope, request: Request) -> None:
-    """Raises InvalidInput if the key of ``request`` was used for one that says something else."""
+    """Raises InvalidInput if the key of ``request`` was used for a request with other fields."""
     (row,) = await scope.engine.get([(request.mark.namespace, request.mark.key)])
     if row and row.value.get("digest") != request.digest:
         raise InvalidInput("This idempotency key was used for another request; choose a new one")

@@ -1,8 +1,7 @@
-"""What the databases have in common: the state of a row, and what a write makes of it.
+"""What the databases have in common: the state of a row, and the state after a write.
 
-`WriteSet` decides a batch of writes for every database that does not do so in SQL.
-
-Tables of rows that answer queries in this process: `TableBackend`, for the databases memory and file.
+`WriteSet` computes what a batch changes. `TableBackend` answers queries from tables of rows in this process; the
+backends for ``memory://`` and files derive from it.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ def lost(seq: object, version: object) -> RowState:
 
 
 class WriteSet:
-    """Applies a batch in memory to the states that ``find`` and the numbers that ``head`` returns; it stores nothing.
+    """Applies a batch in memory, and stores nothing. ``find`` returns a row's state, ``head`` a scope's last number.
 
-    Afterwards ``states`` and ``heads`` hold what to store, and ``checked`` the keys that a Check or a rule has read.
-    ``has_log``: new audit events are for a log, and in ``logged``.
+    Afterwards, ``states`` and ``heads`` hold what to store, and ``checked`` the keys that a Check or a rule has read.
+    ``has_log``: the database has a log for new audit events, which are then in ``logged``.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class WriteSet:
             raise StoreError(f"An instant lies outside of the calendar: {error}") from error
 
     def _ruled(self, rule: WriteRule, batch: Batch) -> int:
-        """Applies what ``rule`` adds to ``batch``."""
+        """Checks ``rule`` on ``batch``, and applies the writes that it adds. Raises what the rule raises."""
         places = keys_of([batch])
         self.checked.update(places)
         before = {place: state for place in places if (state := self._find(place))}
@@ -134,14 +133,14 @@ class WriteSet:
 
 
 def is_event(write: Write | WriteRule) -> TypeGuard[Put]:
-    """Whether ``write`` puts a new audit event, of which nothing else in its batch depends."""
+    """Whether ``write`` puts a new audit event, on which nothing else in its batch depends."""
     return isinstance(write, Put) and write.is_new and write.namespace[1:] == (AUDIT,)
 
 
 def _changed(
     write: Put | Remove | SetVector | Rewrite | Expire, state: RowState | None, now: datetime
 ) -> RowState | None:
-    """The state after ``write``, but for its sequence number; None if nothing changes."""
+    """The state after ``write``, without its new sequence number; None if nothing changes."""
     if isinstance(write, Put):
         updated = aware(write.updated_at)
         first = state.created_at if state and state.is_alive(now) else updated
@@ -227,7 +226,7 @@ class Table:
         self._heads[namespace] = max(self.head(namespace), state.seq)
 
     def erase(self, root: str, also: Sequence[Key]) -> None:
-        """Removes all of ``root``, and the rows ``also``, as if they had never been there."""
+        """Removes the rows of all namespaces that begin with ``root``, and the rows ``also``, without tombstones."""
         for namespace in [namespace for namespace in self._heads if namespace[0] == root]:
             for of_scope in (self._scopes, self._heads, self._orders):
                 of_scope.pop(namespace, None)

@@ -48,15 +48,15 @@ PORTION: Final = 32
 _FEW: Final = 3
 _MOST_AT_ONCE: Final = 16
 _MOST_CHARACTERS: Final = 8_000
-"""A search embeds at most so many texts, of so many characters, before it ranks: about a tenth of a second's work."""
+"""Before it ranks, a search embeds at most so many texts, with so many characters together: about 0.1 s of work."""
 _FEW_WRITTEN_S: Final = 0.1
 _FEW_PAUSE_S: Final = 5.0
-"""How long a search waits until these vectors are stored, and how long none tries again after a failure."""
+"""How many seconds a search waits until these vectors are stored; for how many none tries again after a failure."""
 _PAUSE_S: Final = 0.5
 
 
 class Backfill:
-    """Embeds what is pending, portion by portion; ``wake`` has it called again after so many seconds."""
+    """Embeds pending texts, portion by portion. ``wake`` takes the seconds until the next call of `fill_portion`."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Backfill:
     def fill_few(self, count: int, keys_of: Callable[[], Sequence[Key]]) -> bool:
         """Embeds the ``count`` texts of ``keys_of`` in the caller's thread, if they are few. Returns whether all are.
 
-        A model on a server is not asked, as it may take as long as it likes. If this fails, it is not tried again for
-        some seconds: the chore goes on trying, and finds out which text the model refuses.
+        A model on a server is not asked, as its answer may take long. After a failure, searches do not try again for
+        `_FEW_PAUSE_S` seconds. The chore goes on trying, and finds out which text the model refuses.
         """
         if not 0 < count <= _MOST_AT_ONCE or not (self._embedder.runs_in_process and self._embedder.is_ready):
             return False
@@ -124,7 +124,7 @@ class Backfill:
                 raise EmbeddingError(f"The embedding model refuses {count} texts; they are tried again later")
             if filled:
                 return True
-            # It found nothing, so it did not wake the chore: whoever did has stored a text since.
+            # That portion found nothing, so it did not wake the chore: somebody who has stored a text since did.
         if not self._embedder.is_loaded:
             return None  # the chore is woken once it is loaded
         if not self._embedder.is_ready:
@@ -136,9 +136,9 @@ class Backfill:
         return None
 
     def close(self, timeout: float) -> None:
-        """Embeds what this process stored without vectors, and ends the current portion; takes ``timeout`` seconds.
+        """Embeds texts that this process stored without vectors, and ends the current portion, in ``timeout`` seconds.
 
-        Call it when nothing calls `fill_portion` any more. What is left is embedded when the store is opened again.
+        Call it when nothing calls `fill_portion` any more. Other texts get vectors when the store is opened again.
         """
         deadline = time.monotonic() + timeout
         if self._is_owed and self._embedder.wait_ready(timeout):
@@ -334,7 +334,8 @@ class VectorSpace:
 
 
 EMBED_TIMEOUT_S: Final = 1.0
-"""Half of what a save by a tool may take, so that a slow model leaves time to store the text without its vector."""
+"""Seconds to wait for vectors: half of what a save by a tool may take, so that a slow model leaves time to store the
+text without them."""
 
 
 _EMBEDDINGS: Final = "embeddings"
@@ -434,10 +435,10 @@ class LateQuestion:
 
 
 class Visit(NamedTuple):
-    """What a worker is told to take snapshots: what they are searched for, and how long to wait for an index.
+    """What a worker needs to take snapshots and search them for ``question``.
 
-    That is ``wait_seconds``, and all must be over by ``until`` (`time.monotonic`). ``backfill`` embeds a few texts that
-    have no vectors before they are searched.
+    It waits ``wait_seconds`` seconds for an index, and ends by ``until`` (`time.monotonic`). Before the search,
+    ``backfill`` embeds a few texts that have no vectors.
     """
 
     question: QuestionVectors | LateQuestion

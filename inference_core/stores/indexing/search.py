@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 COLD_SECONDS: Final = 7.0
-"""How long a direct search waits for a model that is being loaded, and for an index that is not there yet."""
+"""Seconds that a direct search waits for a model that is being loaded, and for an index that is not there yet."""
 
 
 SHOWN: Final = "shown already"
@@ -53,10 +53,10 @@ class RecallMode(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """Says why a row is left out, None if it is not: what holds at ``now`` is taken, or what held at ``as_of``.
+    """Says why a row is left out; None if it is not. Keeps what holds at ``now``, or held at ``as_of``.
 
-    Before that, it leaves out rows whose keys or ``contents`` are ``shown`` elsewhere, those that do not match, and
-    those of other types than ``kinds`` (None: all).
+    First, it leaves out rows whose keys are ``shown`` or whose contents are in ``contents``, as the prompt has them
+    already; rows that do not match; and rows of other types than ``kinds`` (None: all).
     """
 
     now: datetime
@@ -79,19 +79,22 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A ranked search: each group of scopes gives its own ``limit`` best rows, the statistics are those of all.
+    """A ranked search for ``text``. Each group of scopes gives its ``limit`` best rows; the statistics are of all.
 
-    ``kinds`` and ``reject``, such as a `RowFilter`, are applied before the cut. ``deduplicate``: of rows
-    whose contents say the same only the best is given. ``max_characters`` bounds the contents of a group together.
+    ``kinds`` and ``reject``, such as a `RowFilter`, are applied before the ``limit``. ``deduplicate``: of rows whose
+    contents say the same, only the best is given. ``max_characters`` bounds the contents of a group together.
     ``backfill``: if fewer rows match than ``limit``, the newest others follow. ``diversity`` is how much of its score a
-    content loses that repeats another one entirely. ``explains``: rows come with the shares of their scores.
-    ``ignore_session``: what a text says counts, not who said it nor what was said around it. ``links``: None lets rows
-    gain that are about somebody whom the text names; True also lets rows gain that share something with the best rows,
-    and adds some of these; False does neither. ``together``: the scopes of several owners, such as a user and the
-    user's spaces, are ranked as one. ``wait_seconds`` is how long to wait for the query's vector before doing without,
-    ``cold_seconds`` for a model that is still being loaded; the longer of both for an index that is not there yet.
-    ``prefers_newer``: of the best rows on the same subject, those of user or application, the newer comes first unless
-    the text asks for what held before. ``now`` is what "last week" is counted from, in the user's time zone.
+    content loses if it repeats another one entirely. ``explains``: rows come with the shares of their scores.
+    ``ignore_session``: only the text of a row counts, not who said it nor what was said around it.
+
+    ``links``: None raises rows about somebody whom the text names; True also raises rows that share something with the
+    best rows, and adds some of these; False does neither. ``together``: the scopes of several owners, such as a user
+    and the user's spaces, are ranked as one. ``prefers_newer``: of the best rows on the same subject that come from the
+    user or the application, the newer one comes first, unless the text asks for what held before.
+
+    ``wait_seconds`` is how many seconds to wait for the query's vector before going on without it, ``cold_seconds`` how
+    many for a model that is still being loaded; the search waits the longer of both for an index that is not there yet.
+    ``now`` is the moment from which "last week" is counted, in the user's time zone.
     """
 
     groups: Sequence[Sequence[Namespace]]

@@ -1,4 +1,4 @@
-"""AuditLog: records in the batch of each change what it replaces and who made it.
+"""AuditLog: adds to the batch of each change a record of what the change replaces and who made it.
 
 Whatever operation writes, its batch passes here on the way to the database. So an event is there if and only if the
 change is, on every database whose batches are atomic. Events hold versions and commitments, never content.
@@ -57,7 +57,7 @@ from inference_core.stores.rules.write_rules import rules_of
 _MOST_EVENTS: Final = 1_000
 _PAGE: Final = 500
 _NEWEST_SEALS: Final = 20
-"""How many are read to find the last one. If clocks were wrong and it is not among them, all are read."""
+"""How many seals are read to find the last one. If it is not among them because clocks were wrong, all are read."""
 _FIRST: Final = "0" * 64
 """What stands for the seal before the first one."""
 _MICROSECONDS: Final = 1_000_000
@@ -68,7 +68,7 @@ _TRIES: Final = 100
 
 
 class Seal(NamedTuple):
-    """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key that ``key`` is the mark of.
+    """The ``number``-th seal of a user: ids and MACs of ``events``, made with the key whose mark is ``key``.
 
     Each MAC is ``<mac>`` or ``<mac> <expires_at>``; without ``expires_at``, its event expires as the audit log says.
     ``seq`` is the number of the last write that it covers. A seal without events says that the key ends: what was

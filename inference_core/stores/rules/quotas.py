@@ -1,4 +1,4 @@
-"""Quotas of sizes: each user's memories are counted in the transaction of each write, which refuses what goes beyond.
+"""Quotas of sizes: the transaction of each write counts the user's memories, and refuses a write above a limit.
 
 On a store of another library, whose batches are not atomic, the limits are exact in one process.
 """
@@ -32,9 +32,9 @@ from inference_core.stores.backend import (
 )
 
 _VERIFIED_S: Final = 600.0
-"""How often counts are verified: processes without limits, and imports by them, do not count what they write."""
+"""Seconds between two verifications of a user's counts: processes without limits write without counting."""
 _REFUSED_S: Final = 60.0
-"""How often counts are verified while writes are refused."""
+"""Seconds between two verifications while writes are refused."""
 _MOST_KNOWN: Final = 10_000
 
 
@@ -88,7 +88,7 @@ class QuotaCounts:
 
 
 class QuotaRule(WriteRule):
-    """Updates the counts of the user with the label ``root``, and refuses what makes more of something than it may."""
+    """Updates the counts of the user with the label ``root``; refuses a batch that raises a count above its limit."""
 
     def __init__(self, counts: QuotaCounts, root: str) -> None:
         self.root = root
@@ -116,7 +116,7 @@ class QuotaRule(WriteRule):
         return [_put(self.root, self._after, now)]
 
     def renew(self, error: Exception) -> bool:
-        """Counts the user's memories if that was not done yet, or may have been done wrongly."""
+        """Counts the user's memories if there is no count yet or it may be wrong. Returns whether the count changed."""
         if isinstance(error, Outdated):
             return error.rule is self and self._counts.recount(self.root)
         return isinstance(error, QuotaExceeded) and self._counts.verify(self.root, _REFUSED_S)
@@ -128,7 +128,7 @@ class QuotaRule(WriteRule):
 
 
 def _without_extra(value: Mapping[str, Any]) -> str:
-    """The value of a row as it was put, without what is added to it in another library's store."""
+    """The value of a row as it was put, without the field that `ForeignBackend` adds to it."""
     return encode_json({name: part for name, part in value.items() if name != EXTRA}, what="memory")
 
 

@@ -1,8 +1,8 @@
 """Rules: what every write to a database has to meet, whoever makes it.
 
-Rules are checked in the transaction of the writes that they are about (`WriteRule`). What a rule knows from before it,
-it compares there; if that is outdated, the batch is refused, the rule reads it anew, and the batch is sent again.
-`Rules.apply` is the one place that does so.
+A rule (`WriteRule`) is checked in the transaction of the writes that it is about. There it compares what it has read
+before the transaction. If that is outdated, the batch is refused, the rule reads again, and the batch is sent again;
+only `Rules.apply` does so. To add a rule for all writers, add the rules that it makes of a batch to `Rules.apply`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rules:
         return [end[: len(batch)] if isinstance(end, list) else end for batch, end in zip(batches, ends, strict=True)]
 
     def discard(self, found: Sequence[Unreadable]) -> int:
-        """Like `Backend.discard`. Raises Held: what cannot be read may be what a hold keeps."""
+        """Like `Backend.discard`. Raises Held if a user of these rows has a hold, which may keep an unreadable row."""
         for root in {damaged.root for damaged in found if damaged.root is not None and damaged.root not in NOBODYS}:
             self.holds.check(root)
         return self._backend.discard(found)
@@ -68,7 +68,10 @@ def rules_in(batch: Batch) -> list[WriteRule]:
 
 
 def _is_renewed(batch: Batch, outcomes: dict[int, Outcome], at: int) -> bool:
-    """Whether a rule of the refused ``batch`` knows better now. If it cannot find out, that is the batch's outcome."""
+    """Whether a rule of the refused ``batch`` has read something new, so that the batch is sent again.
+
+    If the rule cannot read, its error becomes the batch's outcome.
+    """
     error = outcomes[at]
     try:
         return isinstance(error, Exception) and any(rule.renew(error) for rule in rules_in(batch))
@@ -82,7 +85,7 @@ _MAKING: Final = threading.Lock()
 
 
 def rules_of(backend: Backend, quotas: Quotas | Quota | None = None) -> Rules:
-    """The one Rules of this process for ``backend``, which from now on hold its users to ``quotas``, if given."""
+    """The only `Rules` of this process for ``backend``. From now on they enforce ``quotas``, if given."""
     with _MAKING:
         found = _RULES.get(backend)
         if found is None:
