@@ -410,8 +410,11 @@ class Worker:
         return run(self._pipeline.partitions())
 
     def work_on(self, partition: Partition) -> None:
-        """Works on ``partition`` alone, until it has nothing left to do now. Errors are only logged."""
-        while self._tried(partition, alone=True).has_more:
+        """Works on ``partition`` alone, until it has nothing left to do now.
+
+        Raises StoreError if the outbox cannot be read.
+        """
+        while run(self._pipeline.outbox.is_listed(partition)) and self._tried(partition, alone=True).has_more:
             pass
 
     def start(self) -> None:

@@ -348,6 +348,11 @@ class Outbox:
         found = [Partition.from_value(row.value) for row in reversed(rows) if row.value.get("due", 0.0) <= now]
         return sorted(found, key=lambda partition: partition.task is not None)
 
+    async def is_listed(self, partition: Partition) -> bool:
+        """Whether ``partition`` is on the list of those that may have something to do."""
+        (row,) = await self.engine.get([partition.place])
+        return row is not None
+
     async def next_batch(self, partition: Partition) -> Claim | None:
         """The next batch to `claim`; None if there is none, another worker has it, or its time has not come.
 
