@@ -387,7 +387,7 @@ GUARDED = {
     "stores/engine.py": {"self.audit_log.discard"},
     "stores/rules/audit_log.py": {"backend.apply"},  # seals alone
     "stores/rules/write_rules.py": {"self._backend.apply", "self._backend.discard"},
-    "transfer/copying.py": {"audit_log.apply", "self._journal.apply"},
+    "transfer/copying.py": {"audit_log.apply", "self._audit_log.apply"},
 }
 """Who hands removals to a backend behind a look at the holds, or to a journal, which hands them to the `Rules`."""
 NEEDS_NONE = {
