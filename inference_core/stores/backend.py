@@ -73,7 +73,7 @@ def pack_namespace(namespace: Namespace) -> str:
 def waits_for_disk(batches: Iterable[Batch]) -> bool:
     """Whether the transaction of ``batches`` has to survive a power loss."""
     return any(
-        write.waits_for_disk if isinstance(write, Put) else isinstance(write, Remove | Expire)
+        write.waits_for_disk if isinstance(write, Put) else not isinstance(write, Check | WriteRule)
         for batch in batches
         for write in batch
     )

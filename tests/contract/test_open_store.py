@@ -33,7 +33,19 @@ from inference_core.errors import (
 )
 from inference_core.retrieval.documents import Document
 from inference_core.stores import factory
-from inference_core.stores.backend import Put, UnembeddedRow, Write
+from inference_core.stores.backend import (
+    Check,
+    Expire,
+    Put,
+    Remove,
+    Rewrite,
+    SetVector,
+    Touch,
+    UnembeddedRow,
+    Write,
+    WriteRule,
+    waits_for_disk,
+)
 from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.backends.sql.sqlite import MAX_IDLE, SqliteBackend
 from inference_core.stores.factory import engine_of
@@ -551,3 +563,19 @@ def test_regression_a_store_that_cannot_be_opened_leaves_no_thread(sqlite_url: s
         with pytest.raises(EmbeddingMismatch):
             open_store(sqlite_url, embeddings=Embedder(HashingEmbeddings(), "model two"))
     assert [one.name for one in set(threading.enumerate()) - before if one.name == "memory-maintenance"] == []
+
+
+def test_only_what_says_so_does_not_wait_for_the_disk() -> None:
+    """A rewritten text of a rotated key that a power loss undoes could not be read again: its old key is gone."""
+    place, now = ("ada", "x"), datetime.now(UTC)
+    lease = Put(namespace=place, key="k", value="{}", updated_at=now, waits_for_disk=False)
+    waiting = [
+        replace(lease, waits_for_disk=True),
+        Rewrite(namespace=place, key="k", version=1, value="{}", document=None),
+        Touch(namespace=place, key="k", version=1, at=now),
+        SetVector(namespace=place, key="k", version=1, model="m", vector=b""),
+        Remove(namespace=place, key="k"),
+        Expire(namespace=place, key="k"),
+    ]
+    assert [waits_for_disk([[lease], [write]]) for write in waiting] == [True] * len(waiting)
+    assert not waits_for_disk([[lease, Check(namespace=place, key="k", expected=0), WriteRule()]])
