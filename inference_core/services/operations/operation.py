@@ -77,31 +77,37 @@ class MemoryOperation(Generic[P, T]):
         """The operation itself, for callers that have made sure that it is allowed."""
         return self.body(scope, *args, **kwargs)
 
-    async def checked(self, scope: MemoryScope, *args: P.args, **kwargs: P.kwargs) -> T:
+    def checked(self, scope: MemoryScope, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
         """Runs it in a span of telemetry; for a `Space` with a member, only as far as the member's role allows.
 
         Raises SpaceNotFound if the role does not allow it, and UntrustedWrite if a member who is not an admin would
         change or delete a memory that guides agents. If such a member adds one, it waits for an admin.
         """
-        running = partial(self.body, scope, *args, **kwargs)
         subject = args[0] if args else kwargs.get(self.subject)
         if isinstance(subject, Space):
-            given = await self._in_space(subject, scope, self.signature.bind(scope, *args, **kwargs))
-            running = partial(self.body, *given.args, **given.kwargs)
+            return self._in_space(subject, scope, self.signature.bind(scope, *args, **kwargs))
+        return self._observed(scope, *args, **kwargs)
+
+    def _observed(self, scope: MemoryScope, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        """The operation, in a span if telemetry is on."""
+        running = self.body(scope, *args, **kwargs)
         if not is_observed():
-            return await running()
-        named = dict(zip(self.parameters, running.args, strict=False)) | running.keywords
-        return await observed(self.span, scope.namespaces.agent_name, named, running())
+            return running
+        named = dict(zip(self.parameters[1:], args, strict=False)) | kwargs
+        return observed(self.span, scope.namespaces.agent_name, named, running)
 
     def _on(self, face: Face, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Effect[Any], Any, T]:
         return self.checked(face.scope, *args, **kwargs)
 
-    async def _in_space(self, space: Space, scope: MemoryScope, given: BoundArguments) -> BoundArguments:
-        """``given``, changed for the member of ``space`` who runs it. Raises SpaceNotFound, UntrustedWrite."""
+    async def _in_space(self, space: Space, scope: MemoryScope, given: BoundArguments) -> T:
+        """The operation, with ``given`` changed for the member of ``space`` who runs it.
+
+        Raises SpaceNotFound, UntrustedWrite.
+        """
         if self.needs is None:
             raise InvalidInput("Conversations belong to a user, not to a space; save what the space should know")
         if space.member is None:
-            return given
+            return await self._observed(*given.args, **given.kwargs)
         role = (await roles_of(scope, space.member)).get(space.name)
         if role is None or role < self.needs:
             raise SpaceNotFound(space.name, self.needs.name.lower())
@@ -120,7 +126,7 @@ class MemoryOperation(Generic[P, T]):
             if await _limit(scope, Space(space.name), member, named, role, given, creates=creates):
                 acting = replace(acting, confirm=MEMORY_CATEGORIES)
         given.arguments[self.parameters[0]] = acting
-        return given
+        return await self._observed(*given.args, **given.kwargs)
 
 
 def operation(

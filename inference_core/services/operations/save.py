@@ -405,6 +405,7 @@ def _step(
         return old, new, None
     if change.source is not None and change.content is not None:
         check_rejected_on(replace(new, source=change.source), key, backend)
+    scope.engine.fences.refresh([old.namespace[0]])  # else the write would read them, on a visit of its own
     if new.namespace != old.namespace:
         if new.namespace in there:
             raise InvalidInput(

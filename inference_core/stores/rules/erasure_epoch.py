@@ -119,6 +119,11 @@ class Fences:
         known = self._known
         return all(self._seen.get(name, _LONG_AGO) > least and not known.get(name, _DOWN).is_up for name in names)
 
+    def refresh(self, roots: Sequence[str]) -> None:
+        """Reads what `checks` needs, unless it `is_fresh`, for a write that begins soon. Raises StoreError."""
+        if not self.is_fresh(roots):
+            self._read(roots)
+
     def begun(self, known: Sequence[Check], roots: Sequence[str], began: float) -> list[Check]:
         """Like `read`, for a write that began at ``began`` by the monotonic clock, when ``known`` were the `checks`.
 
