@@ -19,7 +19,7 @@ from typing import Any, Final
 from inference_core.effects import Operation
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.ingestion.consolidation import REINFORCED, MemoryChanges
-from inference_core.lifecycle.archive import restore_archived
+from inference_core.lifecycle.forgetting import restore_archived
 from inference_core.memory.audit import AuditEvent, Cause, Changed
 from inference_core.memory.namespaces import (
     FORGOTTEN,

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from inference_core.errors import InvalidId, InvalidInput
-from inference_core.lifecycle.archive import portions
-from inference_core.lifecycle.forgetting import Rounds, usages_beside
+from inference_core.lifecycle.forgetting import Rounds, portions, usages_beside
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import (
     FORGOTTEN,

@@ -22,7 +22,7 @@ from inference_core import (
 from inference_core.effects import run
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.analytics import statistics
-from inference_core.lifecycle.archive import restore_archived
+from inference_core.lifecycle.forgetting import restore_archived
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock

@@ -17,8 +17,13 @@ from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLife
 from inference_core.effects import Operation, run
 from inference_core.errors import InvalidId, InvalidInput
 from inference_core.lifecycle import forgetting
-from inference_core.lifecycle.archive import documents
-from inference_core.lifecycle.forgetting import ForgettingReport, ForgettingRounds, SyncMemoryLifecycle, users_of
+from inference_core.lifecycle.forgetting import (
+    ForgettingReport,
+    ForgettingRounds,
+    SyncMemoryLifecycle,
+    documents,
+    users_of,
+)
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.scope import put_of, record_of
 from inference_core.services.user_memories import count_user_memories, purge_user_memories

@@ -34,7 +34,6 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Check, Outcome, Put, pack_namespace
 from inference_core.stores.backends import mongodb as mongodb_module
-from inference_core.stores.backends import mongodb_documents
 from inference_core.stores.backends.mongodb import MongoBackend, shown
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
@@ -73,7 +72,7 @@ def test_what_a_dead_writer_left_is_heard_of_with_the_next_write(backend: MongoB
 
 
 def test_a_scope_is_taken_by_one_writer_at_a_time(backend: MongoBackend, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mongodb_documents, "_WAIT_S", 0.05)
+    monkeypatch.setattr(mongodb_module, "_WAIT_S", 0.05)
     only(backend.apply([[put("a")]]))
     with backend._scopes.taken([NAME], None):
         outcomes = backend.apply([[put("b")], [put("b", ("v", "semantic"))]])

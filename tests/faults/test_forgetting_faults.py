@@ -14,8 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, ForgettingPolicy, MemoryLifecycle, open_store
 from inference_core.errors import StoreUnavailable
-from inference_core.lifecycle.archive import restore
-from inference_core.lifecycle.forgetting import forget
+from inference_core.lifecycle.forgetting import forget, restore
 from inference_core.testing import FrozenClock
 
 ALL = {"m0", "m1", "m2"}

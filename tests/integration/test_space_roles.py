@@ -19,7 +19,7 @@ from inference_core import AgentMemoryStoreService, Space, Spaces, get_memory_to
 from inference_core.cli.app import run
 from inference_core.errors import ConfirmationNeeded, InvalidInput
 from inference_core.ingestion import analytics
-from inference_core.lifecycle import archive, forgetting
+from inference_core.lifecycle import forgetting
 from inference_core.memory.spaces import SpaceRole
 from inference_core.services import operations
 from inference_core.services.operations.operation import MemoryOperation, operation
@@ -272,7 +272,7 @@ def test_each_operation_of_the_service_has_a_row() -> None:
 
 def test_below_admin_is_only_what_is_registered_so() -> None:
     modules = [import_module(f"{operations.__name__}.{one.name}") for one in iter_modules(operations.__path__)]
-    found = [one for module in (*modules, analytics, archive, forgetting) for one in vars(module).values()]
+    found = [one for module in (*modules, analytics, forgetting) for one in vars(module).values()]
     registered = {one for one in found if isinstance(one, MemoryOperation)}
     by_role = {
         role: {one.body.__name__ for one in registered if one.needs is role}

@@ -23,8 +23,7 @@ from inference_core import __version__
 from inference_core.effects import arun
 from inference_core.errors import InvalidMemory, MemoryNotFound, StoreUnavailable
 from inference_core.ingestion.analytics import statistics
-from inference_core.lifecycle.archive import forgotten, restore
-from inference_core.lifecycle.forgetting import ForgettingPolicy, forget
+from inference_core.lifecycle.forgetting import ForgettingPolicy, forget, forgotten, restore
 from inference_core.memory.text import id_as_segment, id_of_segment
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.memory.wire import Memory, memories_of

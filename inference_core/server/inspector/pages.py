@@ -20,8 +20,8 @@ from inference_core.clock import in_zone
 from inference_core.effects import arun
 from inference_core.errors import MemoryNotFound
 from inference_core.ingestion.analytics import statistics
-from inference_core.lifecycle.archive import forgotten_page, restore
 from inference_core.lifecycle.erasing import NO_CHECKPOINTS, NO_OUTBOX, NOT_OURS
+from inference_core.lifecycle.forgetting import forgotten_page, restore
 from inference_core.memory.namespaces import ITEMS, PLACES, encode_label
 from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import CITES, MemoryStoreDocument, neighbours_of, why_invalid
