@@ -13,8 +13,8 @@ from inference_core.agents.middleware import capture, memory, review, short_term
 from inference_core.services import context_builder
 from inference_core.services.operations.prompt_context import TurnOptions
 from inference_core.settings import MemorySettings
+from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing import embedding
-from inference_core.stores.indexing.reader import StoreReader
 from inference_core.stores.indexing.search import Search
 
 PATIENCE_S = 60.0
@@ -34,7 +34,7 @@ _ARGUMENTS = (
     (memory.MemoryMiddleware.__init__, "recall_timeout"),
     (Search.__init__, "wait_seconds"),
     (TurnOptions.__init__, "wait_seconds"),
-    (StoreReader.read, "wait_seconds"),
+    (StoreEngine.read, "wait_seconds"),
 )
 _SETTINGS = ("recall_timeout",)
 """Settings of `MemoryMiddleware` whose default counts as `PATIENCE_S`; any other value stays."""

@@ -30,7 +30,7 @@ from inference_core.errors import ConfigurationError, InvalidId, InvalidInput
 from inference_core.memory.namespaces import decode_label, encode_label
 from inference_core.retrieval.analysis import UNSPACED
 from inference_core.stores.backend import Backend
-from inference_core.stores.indexing.reader import content_key_of
+from inference_core.stores.engine import content_key_of
 from inference_core.stores.locks import FileLock, private_file, sync_folder
 from inference_core.stores.urls import parse_url
 

@@ -1,8 +1,8 @@
 """StoreEngine: a Backend with what every caller needs around it: reads, group commit, chores, and embeddings.
 
-Reading is in `StoreReader`. The methods are operations (see `inference_core.effects`). Texts are embedded before
-a write is handed over, never inside a lock or a transaction. A text that could not be embedded is stored all the same
-and gets its vector later.
+The methods are operations (see `inference_core.effects`). Rows, pages, snapshots and searches are read on workers and
+behind a breaker. Texts are embedded before a write is handed over, never inside a lock or a transaction. A text that
+could not be embedded is stored all the same and gets its vector later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from secrets import token_hex
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from langchain_core.documents import BaseDocumentCompressor
 
@@ -24,26 +25,29 @@ from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, StoreUnavailable, WriteUnknown
 from inference_core.memory.audit import Cause
-from inference_core.memory.namespaces import encode_label
+from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.quota import Quota, Quotas, counted, counts_of, counts_place
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.stores.backend import (
+    CONTENT_KEY_META,
     Backend,
     Batch,
     Check,
+    Cursor,
     Key,
+    PageRequest,
     Put,
     Remove,
     Row,
+    Tally,
     Unreadable,
     Write,
     WriteRule,
 )
-from inference_core.stores.indexing.embedding import Backfill
-from inference_core.stores.indexing.reader import VECTORS, StoreReader
-from inference_core.stores.indexing.search import Reranker
+from inference_core.stores.indexing.embedding import EMBED_TIMEOUT_S, Backfill, LateQuestion, Texts, Visit
+from inference_core.stores.indexing.search import QuestionVectors, Reranker, Search, SearchResult, as_reranker
 from inference_core.stores.maintenance import (
     ACCESS_INTERVAL_S,
     DEFERRED_INTERVAL_S,
@@ -61,6 +65,32 @@ from inference_core.stores.rules.write_rules import rules_of
 from inference_core.stores.writer import MAX_BATCHES, Breaker, GroupWriter
 from inference_core.telemetry import step
 
+if TYPE_CHECKING:
+    from inference_core.stores.indexing.indexes import Snapshot
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+INDEXES: Final = "indexes"
+VECTORS: Final = "pending vectors"
+"""The chores that bring indexes up to date, and embed what has no vector yet."""
+_SMALLEST_PAGE: Final = 50
+_FIRST_PAGE: Final = 500
+_LARGEST_PAGE: Final = 2_000
+_REDACTED_AT_ONCE: Final = 20_000
+"""Characters. Searching more for secrets takes milliseconds, too long for an event loop's thread."""
+_CONTENT_KEY_LOCK: Final = threading.Lock()
+"""Two threads that each made a key would derive different names."""
+
+
+def content_key_of(backend: Backend) -> bytes:
+    """The store's own key for names that are derived from contents; made on first use."""
+    with _CONTENT_KEY_LOCK:
+        if not backend.get_meta(CONTENT_KEY_META):
+            backend.set_meta(CONTENT_KEY_META, token_hex(32), is_first=True)
+        return bytes.fromhex(backend.get_meta(CONTENT_KEY_META) or "")
+
+
 _LOG = logging.getLogger(__name__)
 WORKERS: Final = 8
 DEFAULT_INDEX_BYTES: Final = 512 * 1024 * 1024
@@ -72,7 +102,7 @@ _LAST_VECTORS_S: Final = 5.0
 """How long `close` makes vectors for what was stored without any, in seconds."""
 _DEFERRED, _ACCESSES = "deferred writes", "access counts"
 _EXPIRED, _SEALS = "expired rows", "seals of the audit trail"
-"""The chores of a store, besides those of its reader."""
+"""The other chores of a store."""
 
 
 @dataclass(slots=True)
@@ -107,14 +137,15 @@ class EngineParts:
 def _nothing() -> None: ...
 
 
-class StoreEngine(StoreReader):
+class StoreEngine:
     """The one way from operations to a database. Raises EmbeddingMismatch if ``embedder`` is not the store's.
 
     ``index_bytes`` bounds the indexes of all users together, ``max_batches`` the batches in a transaction.
     ``late_interaction``: keep and compare token vectors, if the model gives them. ``reranker`` decides the final order
     of the best hits; if it fails, their order stays. Expired rows are removed every ``sweep_interval_s`` seconds, and
     the counts of recalls written every ``access_interval_s`` seconds. ``may_block`` raises in a thread that must not
-    wait for the database. Memories live as long as ``lifetimes`` says; None: forever. ``quota`` limits each user.
+    wait for the database. Memories live as long as ``lifetimes`` says; None: forever. ``secrets`` are taken out of what
+    is stored, and out of questions before a model sees them. ``quota`` limits each user.
     ``audit``: write an event for each change of a memory, and keep it for ``audit_days`` days, under ``audit_key`` or
     a key that the store keeps.
     """
@@ -139,31 +170,38 @@ class StoreEngine(StoreReader):
         audit_days: float = DEFAULT_AUDIT_DAYS,
         audit_key: bytes | None = None,
     ) -> None:
+        self.backend, self.embedder = backend, embedder
+        self.pool = WorkerPool(WORKERS, "memory-store", may_block)
+        self.maintenance = chores = Maintenance()
+        self.guard = Guard.of(secrets)
         self.quotas = Quotas(quota)
         self.rules = rules_of(backend, self.quotas)
-        self.audit_log = AuditLog(backend, audit=audit, days=audit_days, secret=audit_key)
-        super().__init__(
-            backend,
-            embedder,
-            WorkerPool(WORKERS, "memory-store", may_block),
-            Maintenance(),
-            Guard.of(secrets),
-            index_bytes=index_bytes,
-            late_interaction=late_interaction,
-            reranker=reranker,
-        )
         self.holds = self.rules.holds
+        self.fences = fences_of(backend)
+        self.audit_log = AuditLog(backend, audit=audit, days=audit_days, secret=audit_key)
         self.late_interaction = late_interaction
         self._lifetimes = lifetimes
-        self._writing = Breaker(f"Writing {backend.name}")
+        self._content_key: bytes | None = None
+        self._first_recall: float | None = None
+        self._reading, self._writing = Breaker(f"Reading {backend.name}"), Breaker(f"Writing {backend.name}")
+        self._texts = Texts(backend, embedder, self.pool, with_tokens=late_interaction)
+        # This imports numpy, which is slow, so the package is imported without it. It is imported here, before the
+        # model loads in a thread of its own: the first recall has only 0.3 s.
+        from inference_core.stores.indexing.indexes import IndexCache, Snapshots  # noqa: PLC0415
+
+        model = embedder.fingerprint if embedder else ""
+        self._indexes = IndexCache(backend, model, index_bytes, partial(chores.wake, INDEXES))
+        judge = None if reranker is None else as_reranker(reranker)
+        self._snapshots = Snapshots(backend, self._indexes, embedder, judge, self._reading)
+        chores.add(INDEXES, self._indexes.follow)
+        chores.wake(INDEXES)
         self._writer = GroupWriter(backend, max_batches or MAX_BATCHES, breaker=self._writing)
-        self.fences = fences_of(backend)
-        wake = partial(self.maintenance.wake, _DEFERRED, DEFERRED_INTERVAL_S)
-        self.later = DeferredWriter(self._writer, wake, self.fences)
-        self.accesses = AccessCounts(backend, self._writer, partial(self.maintenance.wake, _ACCESSES))
-        chores = self.maintenance
+        self.later = DeferredWriter(self._writer, partial(chores.wake, _DEFERRED, DEFERRED_INTERVAL_S), self.fences)
+        self.accesses = AccessCounts(backend, self._writer, partial(chores.wake, _ACCESSES))
         chores.add(_DEFERRED, self.later.write_portion, is_flushed=True)
         chores.add(_ACCESSES, self.accesses.write_portion, access_interval_s, is_flushed=True)
+        self.backfill: Backfill | None = None
+        """Embeds what was stored without vectors; None for a store that is not writable or has no model."""
         if backend.capabilities.writable:
             chores.add(_EXPIRED, partial(remove_expired, self._writer, self.audit_log), sweep_interval_s)
             chores.add(_SEALS, Sealer(self.audit_log).seal_portion, is_flushed=True)
@@ -174,7 +212,7 @@ class StoreEngine(StoreReader):
             chores.add(VECTORS, self.backfill.fill_portion)
             embedder.when_loaded(wake)
         own = embedder if owns_embedder else None
-        self.parts = EngineParts(self.maintenance, self._writer, self.pool, own, self.backfill, backend)
+        self.parts = EngineParts(chores, self._writer, self.pool, own, self.backfill, backend)
         if embedder is None:
             _LOG.info("%s has no embedding model: recall is lexical", backend.name)
         else:
@@ -189,6 +227,172 @@ class StoreEngine(StoreReader):
     def refuses(self) -> dict[str, bool]:
         """Whether the circuit breaker refuses calls at the moment, by ``read`` and ``write``."""
         return {"read": self._reading.is_open, "write": self._writing.is_open}
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of the indexes and rows that it holds in memory, about."""
+        return self._indexes.nbytes
+
+    def get(self, keys: Sequence[Key]) -> Operation[list[Row | None]]:
+        """The row of each key."""
+        return self._read(self.backend.get, keys)
+
+    def page(
+        self,
+        namespaces: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        limit: int,
+        offset: int = 0,
+    ) -> Operation[list[Row]]:
+        """Rows of exactly ``namespaces``, the newest first; `scan` goes on behind a cursor."""
+        return self._read(self.backend.page, PageRequest(namespaces, kinds=kinds, limit=limit, offset=offset))
+
+    async def scan(
+        self,
+        namespaces: Sequence[Namespace],
+        *,
+        kinds: frozenset[str] | None = None,
+        accepts: Callable[[Row], bool] = lambda _: True,
+        limit: int | None = None,
+        after: Cursor | None = None,
+    ) -> list[Row]:
+        """The first ``limit`` rows, or all, behind ``after`` for which ``accepts`` is true, the newest first.
+
+        They are read by pages, each behind the last row of the one before: what is not written meanwhile is found once.
+        ``accepts`` is called on the workers, as judging many rows would hold up a caller's event loop.
+        """
+
+        def accepted(size: int, after: Cursor | None) -> tuple[dict[Key, Row], Cursor | None]:
+            """The rows of the next page that are accepted, and where the one behind it begins, if there is one."""
+            rows = self.backend.page(PageRequest(namespaces, kinds=kinds, limit=size, after=after))
+            of_page = {(row.namespace, row.key): row for row in rows if accepts(row)}
+            return of_page, Cursor.of(rows[-1]) if len(rows) == size else None
+
+        found: dict[Key, Row] = {}
+        # Small at first, as many scans end early; then larger, as stores that have to sort do so for each page.
+        size = _FIRST_PAGE if limit is None else min(max(limit, _SMALLEST_PAGE), _FIRST_PAGE)
+        while limit is None or len(found) < limit:
+            of_page, after = await self._read(accepted, size, after)
+            found.update(of_page)
+            if after is None:
+                break
+            size = min(2 * size, _LARGEST_PAGE)
+        return list(found.values())[:limit]
+
+    def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> Operation[int]:
+        """How many rows exactly ``namespaces`` hold (of ``kinds``)."""
+        return self._read(self.backend.count, namespaces, kinds=kinds)
+
+    def tally(self, namespaces: Sequence[Namespace]) -> Operation[list[Tally]]:
+        """How many rows exactly ``namespaces`` hold, by namespace and kind."""
+        return self._read(self.backend.tally, namespaces)
+
+    def namespaces(self, prefix: Namespace = ()) -> Operation[list[Namespace]]:
+        """The namespaces that hold rows and start with the labels of ``prefix``."""
+        return self._read(self.backend.namespaces, prefix)
+
+    def ask(self, body: Callable[[Backend], T]) -> Operation[T]:
+        """What ``body`` returns; it is called with the backend on a worker."""
+        return self._read(body, self.backend)
+
+    async def content_key(self) -> bytes:
+        """The store's own key for names that are derived from contents; made on first use."""
+        if self._content_key is None:
+            self._content_key = await self.ask(content_key_of)
+        return self._content_key
+
+    async def redacting(self, redact: Callable[[], T], size: int = 0) -> T:
+        """What ``redact`` returns; called on a worker for many characters, and with an application's own redactor."""
+        if size > _REDACTED_AT_ONCE or self.guard.redactor:
+            return await self.pool.call(redact)
+        return redact()
+
+    async def search(self, search: Search) -> SearchResult:
+        """The best rows for a text, by words and, if the model answers in time, by meaning."""
+        return (await self.search_together([search]))[0]
+
+    async def search_together(self, searches: Sequence[Search]) -> list[SearchResult]:
+        """Like `search` for each of ``searches``. All have the same text, which is embedded and ranked once."""
+        first = searches[0]
+        namespaces = dict.fromkeys(namespace for search in searches for group in search.groups for namespace in group)
+        visit = await self._visit([*namespaces], first.text, first.wait_seconds, first.cold_seconds)
+        self._reading.check()
+        found = await self.pool.effect(self._snapshots.searched, searches, visit)
+        self._embed_what_was_read()
+        return found
+
+    async def read(
+        self,
+        namespaces: Sequence[Namespace],
+        body: Callable[[Snapshot], T],
+        *,
+        text: str = "",
+        wait_seconds: float = EMBED_TIMEOUT_S,
+        cold_seconds: float = 0.0,
+    ) -> T:
+        """What ``body`` makes of a snapshot of ``namespaces``, all of one user, on one worker.
+
+        ``text`` is the question of the body's searches; it is embedded before, within ``wait_seconds`` seconds. A model
+        that is still being loaded gets ``cold_seconds``, and so does an index that is not there yet.
+        """
+        visit = await self._visit(namespaces, text, wait_seconds, cold_seconds)
+        self._reading.check()
+        result = await self.pool.effect(self._snapshots.answered, body, namespaces, visit)
+        self._embed_what_was_read()
+        return result
+
+    def patience(self, usual: float, cold: float) -> float:
+        """How many seconds a recall may take: ``usual``, and while the store is cold what is left of ``cold``.
+
+        It is cold until its model has been loaded and a first snapshot has been read; ``cold`` seconds count from the
+        first recall.
+        """
+        if self._snapshots.are_warm:
+            return usual
+        now = time.monotonic()
+        if self._first_recall is None:
+            self._first_recall = now
+        return max(usual, self._first_recall + cold - now)
+
+    def embed_later(self) -> None:
+        """Has texts that were stored without a vector get theirs in the background, soon, or when the store closes."""
+        if self.backfill:
+            self.backfill.owe()
+
+    def _embed_what_was_read(self) -> None:
+        """Without a change feed, a backend knows only of texts it has read that they wait for a vector."""
+        if self.backfill and not self.backend.capabilities.change_feed:
+            self.maintenance.wake(VECTORS)
+
+    async def _read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._reading.check()
+        return await self.pool.effect(self._guarded, partial(function, *args, **kwargs))
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        with self._reading:
+            return call()
+
+    async def _visit(
+        self, namespaces: Sequence[Namespace], text: str, wait_seconds: float, cold_seconds: float
+    ) -> Visit:
+        """What a worker needs to know before it searches ``namespaces`` for ``text``.
+
+        A model that is being loaded gets ``cold_seconds`` to be there, while the indexes of ``namespaces`` are built.
+        One that is not in this process embeds the text now, within ``wait_seconds``.
+        """
+        patience = max(wait_seconds, cold_seconds)
+        until = time.monotonic() + patience
+        embedder = self.embedder if text.strip() else None
+        if embedder and cold_seconds > 0 and embedder.is_loading:
+            if self.backend.capabilities.change_feed:
+                self._indexes.build(namespaces)
+            await embedder.loaded(cold_seconds)
+        question: QuestionVectors | LateQuestion = LateQuestion(text, self._texts, self.guard)
+        if embedder and not embedder.runs_in_process:
+            clean = await self.redacting(partial(self.guard.text, text), len(text))
+            question = await self._texts.question(clean, wait_seconds)
+        return Visit(question, patience, until, self.backfill)
 
     async def check_writer(self) -> None:
         """If the last write failed or one takes long, waits for an empty write. Raises StoreUnavailable if that fails.

@@ -53,10 +53,10 @@ from inference_core.stores.backend import (
     change_of,
     unpack_value,
 )
+from inference_core.stores.engine import content_key_of
 from inference_core.stores.factory import KeySource, open_backend
 from inference_core.stores.indexing.embedding import DIMENSIONS_META, VectorSpace, fill
 from inference_core.stores.indexing.embedding import PORTION as EMBEDDING_PORTION
-from inference_core.stores.indexing.reader import content_key_of
 from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import fences_of, roots_of
 from inference_core.stores.rules.redacting import redacted

@@ -36,9 +36,8 @@ from inference_core.services.operations.admission import has_to_wait, proposed_o
 from inference_core.services.operations.scope import put_of
 from inference_core.stores.backend import EXTRA, Backend, Batch, Check, Key, Outcome, Put, Remove, Write, pack_namespace
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.engine import StoreEngine
+from inference_core.stores.engine import StoreEngine, content_key_of
 from inference_core.stores.factory import KeySource, has_store, open_backend
-from inference_core.stores.indexing.reader import content_key_of
 from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.rules.write_rules import rules_of

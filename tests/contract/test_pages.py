@@ -23,9 +23,9 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.errors import InvalidInput
 from inference_core.memory.namespaces import Namespace
 from inference_core.services.agent_memory_service import list_user_memories
+from inference_core.stores import engine
 from inference_core.stores.backend import Backend, Cursor, Expiry, PageRequest, Remove, Row, Tally
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.indexing import reader
 from inference_core.testing import FrozenClock
 
 OTHER: Namespace = ("u", "semantic", "x")
@@ -182,7 +182,7 @@ def test_a_filtered_search_beside_writers_finds_each_item_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Regression: a search with a filter went on at an offset, which moved whenever others put or deleted."""
-    monkeypatch.setattr(reader, "_FIRST_PAGE", 50)
+    monkeypatch.setattr(engine, "_FIRST_PAGE", 50)
     stop = threading.Event()
     with database(kind, tmp_path) as url, open_store(url, embeddings=None) as store:
         for number in range(130):

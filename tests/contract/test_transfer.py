@@ -23,9 +23,8 @@ from inference_core.memory.namespaces import AUDIT, Namespace
 from inference_core.retrieval.documents import Document, DocumentMetadata
 from inference_core.stores.backend import EMBEDDING_META, Backend, Expiry, PageRequest, Put, Remove
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.engine import StoreEngine
+from inference_core.stores.engine import StoreEngine, content_key_of
 from inference_core.stores.factory import open_backend
-from inference_core.stores.indexing.reader import content_key_of
 from inference_core.transfer.copying import ConflictPolicy, copy_store
 from inference_core.transfer.json_lines import export_store, import_store, put_from_json, put_to_json
 

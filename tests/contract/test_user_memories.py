@@ -79,7 +79,7 @@ def address(entry: UserMemoryEntry) -> Entry:
 
 def test_more_memories_than_a_page(any_store: BaseStore, monkeypatch: pytest.MonkeyPatch):
     for page in (
-        "stores.indexing.reader._FIRST_PAGE",
+        "stores.engine._FIRST_PAGE",
         "services.operations.delete.PORTION",
         "stores.backends.foreign._PAGE",
     ):

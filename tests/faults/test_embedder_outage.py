@@ -17,7 +17,7 @@ from inference_core.effects import run
 from inference_core.errors import WriteUnknown
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Put
-from inference_core.stores.indexing.reader import VECTORS
+from inference_core.stores.engine import VECTORS
 from inference_core.stores.indexing.search import RecallMode, Search
 
 

@@ -13,9 +13,8 @@ from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import COPIES_META, Ledger, copies_with, masked, note_copy
 from inference_core.stores.backend import Backend
 from inference_core.stores.backends.memory import InMemoryBackend
-from inference_core.stores.engine import StoreEngine
+from inference_core.stores.engine import StoreEngine, content_key_of
 from inference_core.stores.factory import open_backend
-from inference_core.stores.indexing.reader import content_key_of
 from inference_core.transfer.backup import back_up
 from inference_core.transfer.copying import copy_store
 from inference_core.transfer.json_lines import export_store
