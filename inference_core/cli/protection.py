@@ -123,7 +123,7 @@ def recover(
     again = counted(users, "user", "users")
     where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
     text = f"Restored {_held(found)} to {shown_url(settings.store_url)}, {where}."
-    if settings.encryption["keys"] and not found.is_sealed:
+    if settings.encryption["keys"] and not found.is_encrypted:
         url = shown_url(settings.store_url)
         how = f"inference-core copy --from {url} --to URL"
         text += f"\n{url} is not encrypted, because the backup is not. To encrypt it: {how}"

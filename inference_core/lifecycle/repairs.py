@@ -391,11 +391,11 @@ def rotate(
         if progress:
             progress(min(seen, total), total)
 
-    rows = sum(store.reseal(label, advance) for label in labels for store in stores)
+    rows = sum(store.encrypt_anew(label, advance) for label in labels for store in stores)
     if labels:
         wait(max(0.0, started + GRACE_S - time.monotonic()))
     for label in labels:
-        rows += sum(store.reseal(label) for store in stores)
+        rows += sum(store.encrypt_anew(label) for store in stores)
         ring.destroy(label, keep=1)
     return Rotation(len(labels), rows, bool(begun))
 

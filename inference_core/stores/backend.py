@@ -32,8 +32,8 @@ MAX_SECONDS: Final = MAX_MICROS / 1e6
 """The first and the last instant of the calendar, as `to_micros` and in seconds since 1970."""
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What unpacking damaged data raises. The message may quote the data: see `fault_of`."""
-SEALED: Final = b"\x00ics1"
-"""The prefix of every field that EncryptedBackend has sealed; packed vectors begin with a number of passages, not 0."""
+ENCRYPTED: Final = b"\x00ics1"
+"""The prefix of each field that EncryptedBackend encrypts; packed vectors begin with a number of passages, not 0."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -113,8 +113,8 @@ def unpack_value(text: str) -> dict[str, Any]:
 
 
 def is_vector(packed: bytes) -> bool:
-    """Whether ``packed`` can be unpacked as the vectors of a text, or is sealed."""
-    if packed.startswith(SEALED):
+    """Whether ``packed`` can be unpacked as the vectors of a text, or is encrypted."""
+    if packed.startswith(ENCRYPTED):
         return True
     from inference_core.retrieval.vectors import is_packed  # noqa: PLC0415 - numpy is slow to import
 

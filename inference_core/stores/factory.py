@@ -31,7 +31,7 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import did_you_mean
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
-from inference_core.stores.encryption.encrypted import SEALED_META, EncryptedBackend
+from inference_core.stores.encryption.encrypted import ENCRYPTED_META, EncryptedBackend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
 from inference_core.stores.engine import EngineParts, StoreEngine
 from inference_core.stores.rules.lifetimes import MemoryLifetimes, MemoryTTLConfig, parse_ttl
@@ -50,7 +50,7 @@ Database = str | MutableMapping[str, Any] | Any
 """Where a store may be: a URL, a mapping, a SQLAlchemy engine or a ``redis.Redis``. The last two are optional
 packages, so their types cannot be named here."""
 KeySource = str | KeyRing | None
-"""A key store: its URL, or an object; None: rows are not sealed."""
+"""A key store: its URL, or an object; None: rows are not encrypted."""
 
 
 def open_backend(
@@ -68,15 +68,15 @@ def open_backend(
     if ``keys`` does not fit what is stored; MissingExtra, StoreError.
     """
     with ExitStack() as opened:
-        backend = _unsealed(url, durable=durable, clock=clock, encryption_key=None if keys else encryption_key)
+        backend = _opened(url, durable=durable, clock=clock, encryption_key=None if keys else encryption_key)
         opened.callback(backend.close)
-        is_sealed = backend.get_meta(SEALED_META) is not None
-        if is_sealed and not keys:
+        is_encrypted = backend.get_meta(ENCRYPTED_META) is not None
+        if is_encrypted and not keys:
             raise ConfigurationError(
                 f"{backend.name} is encrypted with a key for each user: set AGENT_MEMORY_KEYS and "
                 "AGENT_MEMORY_ENCRYPTION_KEY, or pass keys= and encryption_key="
             )
-        if keys and (is_sealed or not as_it_is or not backend.namespaces()):
+        if keys and (is_encrypted or not as_it_is or not backend.namespaces()):
             ring = open_keys(keys, encryption_key, url) if isinstance(keys, str) else keys
             if isinstance(keys, str):
                 opened.callback(ring.close)
@@ -85,7 +85,7 @@ def open_backend(
     return backend
 
 
-def _unsealed(url: Database, *, durable: bool, clock: Clock | None, encryption_key: str | bytes | None) -> Backend:
+def _opened(url: Database, *, durable: bool, clock: Clock | None, encryption_key: str | bytes | None) -> Backend:
     if not isinstance(url, str):
         if encryption_key:
             raise ConfigurationError(_NEEDS_KEYS)
@@ -141,7 +141,7 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
             "A store's URL looks like 'sqlite:///memory.db' or 'memory://'. It also opens on a mutable mapping such "
             f"as a dict, a SQLAlchemy engine or a redis.Redis; not on a {type(given).__name__}"
         )
-    return _unsealed(
+    return _opened(
         str(engine_url.render_as_string(hide_password=False)), durable=durable, clock=clock, encryption_key=None
     )
 
@@ -276,8 +276,8 @@ def open_store(
     opened = () if isinstance(url, str) else _given.items()
     if known := next((engine for engine, given in opened if given is url and not engine.is_closed), None):
         is_other = embeddings != "auto" and _fingerprint(known.embedder) != _fingerprint(make_embedder(embeddings))
-        is_sealed = isinstance(known.backend, EncryptedBackend)
-        if is_other or (keys and not is_sealed):
+        is_encrypted = isinstance(known.backend, EncryptedBackend)
+        if is_other or (keys and not is_encrypted):
             found = "with other embeddings" if is_other else "without keys"
             raise ConfigurationError(f"This {type(url).__name__} is open already, {found}")
         return MemoryStore(known, fields, ttl=ttl, clock=clock)

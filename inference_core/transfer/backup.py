@@ -45,7 +45,7 @@ from inference_core.stores.backend import (
 )
 from inference_core.stores.backends.file import FileBackend, entry_of, pack_row, parse_key, sync_folder, unpack_row
 from inference_core.stores.backends.sql.sqlite import SqliteBackend
-from inference_core.stores.encryption.encrypted import SEALED_META, EncryptedBackend
+from inference_core.stores.encryption.encrypted import ENCRYPTED_META, EncryptedBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
 from inference_core.stores.indexing.embedding import DIMENSIONS_META
@@ -92,9 +92,9 @@ class Manifest:
         return len(self.contents.keys() - ROOTS.keys())
 
     @property
-    def is_sealed(self) -> bool:
+    def is_encrypted(self) -> bool:
         """Whether its rows are encrypted with a key for each user."""
-        return SEALED_META in self.settings
+        return ENCRYPTED_META in self.settings
 
     def encoded(self) -> bytes:
         """The manifest as JSON, with a checksum of all of it."""
@@ -171,7 +171,7 @@ class _HasSnapshot(Protocol):
 
 Stored = tuple[Key, RowState]
 _SETTINGS: Final = (
-    *(EMBEDDING_META, DIMENSIONS_META, CONTENT_KEY_META, SEALED_META, AUDIT_META, KEY_META, COPIES_META),
+    *(EMBEDDING_META, DIMENSIONS_META, CONTENT_KEY_META, ENCRYPTED_META, AUDIT_META, KEY_META, COPIES_META),
     *(TUNED_META + name for name in sorted(TUNABLE)),
 )
 _RESTORING: Final = "restoring"
@@ -351,7 +351,7 @@ def _check_is_new(path: Path) -> None:
 
 def _opened(url: str, manifest: Manifest, keys: Mapping[str, Any]) -> Backend:
     """The store that the backup is restored to. Unencrypted rows must not get into a store that is marked encrypted."""
-    fitting = dict[str, Any]() if keys.get("keys") and not manifest.is_sealed else keys
+    fitting = dict[str, Any]() if keys.get("keys") and not manifest.is_encrypted else keys
     return open_backend(url, clock=_At(at=manifest.at), as_it_is=True, **fitting)
 
 

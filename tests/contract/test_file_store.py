@@ -86,11 +86,11 @@ class TestLayout:
     def test_lines_come_back_and_are_lines(self, body: bytes, place: bytes):
         for form in FORMATS:
             wrapped = b'{"a":"' + body.hex().encode() + b'"}' if form.suffix == ".jsonl" else body
-            line = form.seal(wrapped, place)
+            line = form.encode_line(wrapped, place)
             assert b"\n" not in line
-            assert form.unseal(line, place) == wrapped
+            assert form.decode_line(line, place) == wrapped
             with pytest.raises(ValueError, match=r"."):
-                form.unseal(line, place + b"x")
+                form.decode_line(line, place + b"x")
 
     def test_an_encrypted_folder_tells_nothing_about_users(self, tmp_path: Path):
         for compresses in (False, True):

@@ -90,7 +90,7 @@ class TestDamage:
             header = json.loads(lines_of(path)[0])
             place = f"{path.name}\n{header['generation']}\n{len(lines_of(path))}".encode()
             with path.open("ab") as file:
-                file.write(FileFormat().seal(body, place) + b"\n")
+                file.write(FileFormat().encode_line(body, place) + b"\n")
             with pytest.raises(StoreError, match="is damaged"):
                 keys(backend)
             path.unlink()

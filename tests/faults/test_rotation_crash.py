@@ -112,6 +112,6 @@ def test_regression_a_text_that_is_changed_meanwhile_stays_changed(database_url:
         backend.keyring.rotate("ada")
         milk = Document.of("milk")
         batches = [[Put(namespace=("ada", "semantic"), key="k249", value="{}", document=milk, updated_at=NOW)]]
-        backend.reseal("ada", lambda _: void(backend.apply([batches.pop()] if batches else [])))
+        backend.encrypt_anew("ada", lambda _: void(backend.apply([batches.pop()] if batches else [])))
         texts = {one.key: one.document and one.document.text for one in backend.changes(("ada", "semantic"), 0)}
         assert (texts["k0"], texts["k249"]) == ("tea", "milk")

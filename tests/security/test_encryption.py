@@ -462,8 +462,8 @@ def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) 
         found = AgentMemoryStoreService(store).sync.recall_memories("ada", "canarytext")
         for label in ("ada", "#store"):
             ring.rotate(label)
-            assert backend.reseal(label) == (len(before[0]) if label == "ada" else 0)
-            assert backend.reseal(label) == 0
+            assert backend.encrypt_anew(label) == (len(before[0]) if label == "ada" else 0)
+            assert backend.encrypt_anew(label) == 0
             assert ring.destroy(label, keep=1) == 1
         assert told() == before
         assert AgentMemoryStoreService(store).sync.recall_memories("ada", "canarytext") == found

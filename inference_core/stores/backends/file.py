@@ -144,7 +144,7 @@ class FileFormat:
         table = Table()
         for number, line in enumerate(lines):
             try:
-                body = json.loads(self.unseal(line, _place(name, generation, number)))
+                body = json.loads(self.decode_line(line, _place(name, generation, number)))
                 if number:
                     for entry in body["entries"]:
                         table.set(*unpack_row(entry))
@@ -166,11 +166,11 @@ class FileFormat:
         bodies = [b'{"entries":[' + b",".join(rows[at : at + step]) + b"]}" for at in range(0, len(rows), step)]
         name, generation = path.name, secrets.token_hex(8)  # makes every line of an earlier state invalid here
         header = _JSON.encode({"root": user.root, "generation": generation, "lines": len(bodies) + 1})
-        lines = [self.seal(header.encode(), _place(name, "", 0))]
-        lines += (self.seal(body, _place(name, generation, number)) for number, body in enumerate(bodies, 1))
+        lines = [self.encode_line(header.encode(), _place(name, "", 0))]
+        lines += (self.encode_line(body, _place(name, generation, number)) for number, body in enumerate(bodies, 1))
         return b"".join(line + b"\n" for line in lines)
 
-    def seal(self, body: bytes, place: bytes) -> bytes:
+    def encode_line(self, body: bytes, place: bytes) -> bytes:
         """Encodes a JSON object as a line for ``place``, without the line end."""
         if self._is_readable:
             return body[:-1] + b',"sum":"' + _digest(body, place).hex().encode() + b'"}'
@@ -182,11 +182,11 @@ class FileFormat:
             packed += _digest(packed, place)
         return packed.replace(b"\x1b", b"\x1be").replace(b"\n", b"\x1bn")
 
-    def unseal(self, line: bytes, place: bytes) -> bytes:
-        """Decodes a line of `seal`. Raises ValueError if it was not made for this place."""
+    def decode_line(self, line: bytes, place: bytes) -> bytes:
+        """Decodes a line of `encode_line`. Raises ValueError if it was not made for this place."""
         if self._is_readable:
             body = line.rpartition(b',"sum":"')[0] + b"}"
-            if line != self.seal(body, place):
+            if line != self.encode_line(body, place):
                 raise ValueError("the checksum is wrong")
             return body
         packed = line.replace(b"\x1bn", b"\n").replace(b"\x1be", b"\x1b")

@@ -1,1 +1,1 @@
-"""Encryption: a key for each user in a key store of its own, and databases whose rows are sealed with them."""
+"""Encryption: a key for each user in a key store of its own, and databases whose rows are encrypted with them."""

@@ -1,10 +1,10 @@
 """EncryptedBackend: any of our databases with its rows encrypted, with a key for each user.
 
-Values, texts with their terms and metadata, vectors and token vectors are sealed, each for its namespace, key and
+Values, texts with their terms and metadata, vectors and token vectors are encrypted, each for its namespace, key and
 field. What the database needs to find rows stays readable: namespaces, keys, kinds, times, versions, sizes, and the
 name of the embedding model. Whatever has to look into a text does so in this process.
 
-RowCipher: seals and opens the fields of a user's rows, each bound to its namespace, key and field.
+RowCipher: encrypts and decrypts the fields of a user's rows, each bound to its namespace, key and field.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
+    ENCRYPTED,
     LOST,
-    SEALED,
     UNREADABLE,
     Backend,
     Batch,
@@ -55,71 +55,71 @@ from inference_core.stores.backend import (
     with_ended,
 )
 from inference_core.stores.backends.rows import holding_most
-from inference_core.stores.encryption.keyring import ID_BYTES, DataKey, KeyRing, sealed, unsealed
+from inference_core.stores.encryption.keyring import ID_BYTES, DataKey, KeyRing, decrypt, encrypt
 
 _FIELD: Final = "sealed"
-_HEADER: Final = len(SEALED) + ID_BYTES
+_HEADER: Final = len(ENCRYPTED) + ID_BYTES
 COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 """Writes JSON without spaces."""
 
 
 class RowCipher:
-    """Seals and opens the fields of rows whose namespaces have the same first label.
+    """Encrypts and decrypts the fields of rows whose namespaces have the same first label.
 
     Methods that open a field return None if its key was destroyed, and raise a SealError that names the row. ``again``
     gives the present keys: a rotation may have made one since.
     """
 
     def __init__(self, keys: Sequence[DataKey], store: str, again: Callable[[], Sequence[DataKey]]) -> None:
-        self._secrets = {SEALED + key.id: key.secret for key in keys}
+        self._secrets = {ENCRYPTED + key.id: key.secret for key in keys}
         self._store = store
         self._again = again
         self.current = next((key.id for key in keys if key.secret), b"")
         self.is_destroyed = bool(keys) and not self.current
 
-    def seal(self, body: bytes, place: Key, field: str) -> bytes:
+    def encrypt(self, body: bytes, place: Key, field: str) -> bytes:
         """``body`` encrypted with the newest key, for this field of this row."""
-        header = SEALED + self.current
-        return header + sealed(self._secrets[header] or b"", body, _place(place, field))
+        header = ENCRYPTED + self.current
+        return header + encrypt(self._secrets[header] or b"", body, _place(place, field))
 
-    def seal_text(self, body: bytes, place: Key, field: str) -> str:
+    def encrypt_text(self, body: bytes, place: Key, field: str) -> str:
         """The same as text, in base 64."""
-        return b64encode(self.seal(body, place, field)).decode()
+        return b64encode(self.encrypt(body, place, field)).decode()
 
-    def sealed_write(self, write: Put | SetVector | Rewrite) -> Put | SetVector | Rewrite:
-        """``write`` with its value, document and vectors sealed. Raises UnicodeError."""
+    def encrypted_write(self, write: Put | SetVector | Rewrite) -> Put | SetVector | Rewrite:
+        """``write`` with its value, document and vectors encrypted. Raises UnicodeError."""
         place = write.namespace, write.key
         if isinstance(write, SetVector):
-            tokens = None if write.tokens is None else self.seal(write.tokens, place, "tokens")
-            return replace(write, vector=self.seal(write.vector, place, "vector"), tokens=tokens)
-        value = f'{{"{_FIELD}":"{self.seal_text(write.value.encode(), place, "value")}"}}'
+            tokens = None if write.tokens is None else self.encrypt(write.tokens, place, "tokens")
+            return replace(write, vector=self.encrypt(write.vector, place, "vector"), tokens=tokens)
+        value = f'{{"{_FIELD}":"{self.encrypt_text(write.value.encode(), place, "value")}"}}'
         document = write.document
         if document is not None:
             text, terms, analyzer, situation, model, vector, tokens = document
             known = COMPACT.encode([text, terms, analyzer, *situation]).encode()
             document = Document(
-                text=self.seal_text(known, place, "text"),
+                text=self.encrypt_text(known, place, "text"),
                 terms="",
                 analyzer="",
                 model=model,
-                vector=None if vector is None else self.seal(vector, place, "vector"),
-                tokens=None if tokens is None else self.seal(tokens, place, "tokens"),
+                vector=None if vector is None else self.encrypt(vector, place, "vector"),
+                tokens=None if tokens is None else self.encrypt(tokens, place, "tokens"),
             )
         return replace(write, value=value, document=document)
 
-    def open(self, blob: bytes, place: Key, field: str) -> bytes | None:
-        """The body that ``blob`` seals."""
+    def decrypt(self, blob: bytes, place: Key, field: str) -> bytes | None:
+        """The body that was encrypted as ``blob``."""
         header = blob[:_HEADER]
-        if header not in self._secrets and header.startswith(SEALED):
+        if header not in self._secrets and header.startswith(ENCRYPTED):
             known = {one: secret for one, secret in self._secrets.items() if secret}
-            # Known keys stay: the row may have been read before it was sealed anew.
-            self._secrets = {SEALED + key.id: key.secret for key in self._again()} | known
+            # Known keys stay: the row may have been read before it was encrypted anew.
+            self._secrets = {ENCRYPTED + key.id: key.secret for key in self._again()} | known
         try:
             secret = self._secrets[header]
-            return None if secret is None else unsealed(secret, blob[_HEADER:], _place(place, field))
+            return None if secret is None else decrypt(secret, blob[_HEADER:], _place(place, field))
         except KeyError:
             reason = "it is not sealed"
-            if header.startswith(SEALED):
+            if header.startswith(ENCRYPTED):
                 reason = "the key store does not have its key; is it the right one?"
         except SealError:
             reason = "it was changed, cut or swapped, or belongs to another row"
@@ -130,41 +130,41 @@ class RowCipher:
             f"its {field} cannot be opened: {reason}",
         )
 
-    def open_text(self, text: object, place: Key, field: str) -> bytes | None:
-        """The body that a text seals."""
-        return self.open(_decoded(text), place, field)
+    def decrypt_text(self, text: object, place: Key, field: str) -> bytes | None:
+        """The same from a text of `encrypt_text`."""
+        return self.decrypt(_decoded(text), place, field)
 
     def row(self, row: Row) -> Row | None:
         """``row`` with its value open."""
         place = row.namespace, row.key
-        opened = self.open_text(row.value.get(_FIELD), place, "value")
+        opened = self.decrypt_text(row.value.get(_FIELD), place, "value")
         return None if opened is None else replace(row, value=json.loads(opened))
 
     def document(self, document: Document, place: Key, *, with_vector: bool = True) -> Document | None:
         """``document`` with its text, terms and vector open; token vectors are read separately."""
-        opened = self.open_text(document.text, place, "text")
+        opened = self.decrypt_text(document.text, place, "text")
         vector = document.vector if with_vector else None
-        opened_vector = None if vector is None else self.open(vector, place, "vector")
+        opened_vector = None if vector is None else self.decrypt(vector, place, "vector")
         if opened is None or (vector is not None and opened_vector is None):
             return None
         text, terms, analyzer, *situation = json.loads(opened.decode())
         model = document.model if with_vector else ""
         return Document(text, terms, analyzer, DocumentMetadata(*situation), model, opened_vector)
 
-    def sealing_key(self, row: Row) -> bytes:
-        """The id of the key that the value of ``row`` is sealed with."""
-        return _decoded(row.value.get(_FIELD))[len(SEALED) : _HEADER]
+    def key_id_of(self, row: Row) -> bytes:
+        """The id of the key that the value of ``row`` is encrypted with."""
+        return _decoded(row.value.get(_FIELD))[len(ENCRYPTED) : _HEADER]
 
     def is_current(self, row: Row, document: Document | None, tokens: bytes | None) -> bool:
-        """Whether the row is sealed with the newest key, in all of its fields."""
+        """Whether the row is encrypted with the newest key, in all of its fields."""
         blobs = [_decoded(row.value.get(_FIELD)), tokens]
         if document is not None:
             blobs += [_decoded(document.text), document.vector]
-        return all(blob is None or blob.startswith(SEALED + self.current) for blob in blobs)
+        return all(blob is None or blob.startswith(ENCRYPTED + self.current) for blob in blobs)
 
 
 def _decoded(text: object) -> bytes:
-    """The bytes of a sealed text; empty if it is anything else."""
+    """The bytes of an encrypted text; empty if it is anything else."""
     try:
         return a2b_base64(text, strict_mode=True) if isinstance(text, str) else b""
     except ValueError:
@@ -179,8 +179,8 @@ _packed = lru_cache(maxsize=4_096)(pack_namespace)
 
 
 T = TypeVar("T")
-SEALED_META: Final = "sealed"
-"""The setting that marks a sealed store; only the store's own key opens it."""
+ENCRYPTED_META: Final = "sealed"
+"""The setting that marks an encrypted store; only the store's own key opens it."""
 GRACE_S: Final = 60.0
 """How long after a new key was made a write may still use the one before. Seconds."""
 OF_STORE: Final = "#store"
@@ -189,11 +189,11 @@ _PORTION: Final = 200
 
 
 class EncryptedBackend:
-    """A Backend on ``inner`` whose rows are sealed with the keys of ``keyring``.
+    """A Backend on ``inner`` whose rows are encrypted with the keys of ``keyring``.
 
     A row whose key was destroyed is left out like one that cannot be read. If a row was moved, swapped, cut or changed,
     or the key store does not know its key, reading it raises SealError, and nothing is returned.
-    Raises ConfigurationError if ``inner`` holds rows that are not sealed, or was sealed with another key store.
+    Raises ConfigurationError if ``inner`` holds rows that are not encrypted, or was encrypted with another key store.
     ``closes_keys``: the key store is closed with it.
     """
 
@@ -203,15 +203,15 @@ class EncryptedBackend:
         self._closes_keys = closes_keys
         self.name = inner.name
         self.capabilities = inner.capabilities
-        if inner.get_meta(SEALED_META) is None:
+        if inner.get_meta(ENCRYPTED_META) is None:
             if inner.namespaces():
                 raise ConfigurationError(
                     f"{self.name} was written without keys. Copy it into a new store, which will be sealed: "
                     f"inference-core copy --from {self.name} --to URL; or open it without AGENT_MEMORY_KEYS"
                 )
-            self._set_sealed(SEALED_META, "1")
+            self._set_encrypted(ENCRYPTED_META, "1")
         try:
-            self._get_sealed(SEALED_META)
+            self._get_encrypted(ENCRYPTED_META)
         except SealError as error:
             raise ConfigurationError(
                 f"{self.name} was sealed with the keys of another key store, or they were lost: set AGENT_MEMORY_KEYS "
@@ -224,8 +224,8 @@ class EncryptedBackend:
         What is written while its key is being destroyed counts as written before that. A write that took so long that a
         rotation may have ended meanwhile is a StoreError if its key is gone.
         """
-        sealing = _Encrypting(self._sealer)
-        sealers = sealing.writing
+        encrypting = _Encrypting(self._cipher)
+        ciphers = encrypting.writing
         started = time.monotonic()
         refused: dict[int, StoreError] = {}
         sound: list[list[Write | WriteRule]] = []
@@ -233,7 +233,7 @@ class EncryptedBackend:
             try:
                 sound.append(
                     [
-                        _EncryptedRule(one, sealing) if isinstance(one, WriteRule) else sealing.sealed(one)
+                        _EncryptedRule(one, encrypting) if isinstance(one, WriteRule) else encrypting.encrypt(one)
                         for one in batch
                     ]
                 )
@@ -244,9 +244,9 @@ class EncryptedBackend:
         if time.monotonic() - started < GRACE_S / 2:
             return found
         lost: dict[str, StoreError] = {}
-        for root, sealer in sealers.items():
+        for root, cipher in ciphers.items():
             try:
-                if not any(key.id == sealer.current and key.secret for key in self.keyring.get(root)):
+                if not any(key.id == cipher.current and key.secret for key in self.keyring.get(root)):
                     lost[root] = StoreError("The key was replaced while this was being saved; save it again")
             except StoreError as error:
                 lost[root] = WriteUnknown(f"Whether its key was replaced is unknown: {error}; retry under the same id")
@@ -258,21 +258,21 @@ class EncryptedBackend:
         ]
 
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        sealers = self._sealers(keys)
-        return [row and sealers[row.namespace[0]].row(row) for row in self.inner.get(keys)]
+        ciphers = self._ciphers(keys)
+        return [row and ciphers[row.namespace[0]].row(row) for row in self.inner.get(keys)]
 
     def tokens(self, keys: Sequence[Key]) -> list[bytes | None]:
-        sealers = self._sealers(keys)
+        ciphers = self._ciphers(keys)
         found = zip(self.inner.tokens(keys), keys, strict=True)
-        return [blob and sealers[key[0][0]].open(blob, key, "tokens") for blob, key in found]
+        return [blob and ciphers[key[0][0]].decrypt(blob, key, "tokens") for blob, key in found]
 
     def page(self, request: PageRequest) -> list[Row]:
-        sealers = self._sealers((namespace, "") for namespace in request.scopes)
+        ciphers = self._ciphers((namespace, "") for namespace in request.scopes)
         found: list[Row] = []
         left, behind = request.limit, request
         while True:
             rows = self.inner.page(behind)
-            found += filter(None, (sealers[row.namespace[0]].row(row) for row in rows))
+            found += filter(None, (ciphers[row.namespace[0]].row(row) for row in rows))
             if len(rows) < left or len(found) == request.limit:
                 return found
             # More rows, in place of those whose keys were destroyed: a short page would be taken for the last.
@@ -305,9 +305,9 @@ class EncryptedBackend:
         size = limit
         while True:
             found = self.inner.pending(model, size, keys)
-            sealers = self._sealers((row.namespace, row.key) for row in found)
+            ciphers = self._ciphers((row.namespace, row.key) for row in found)
             texts = [
-                sealers[row.namespace[0]].document(Document(row.text, "", ""), (row.namespace, row.key))
+                ciphers[row.namespace[0]].document(Document(row.text, "", ""), (row.namespace, row.key))
                 for row in found
             ]
             opened = [replace(row, text=text.text) for row, text in zip(found, texts, strict=True) if text]
@@ -319,55 +319,55 @@ class EncryptedBackend:
         return self.inner.expired(limit)
 
     def get_meta(self, name: str) -> str | None:
-        return self._get_sealed(name) if name == CONTENT_KEY_META else self.inner.get_meta(name)
+        return self._get_encrypted(name) if name == CONTENT_KEY_META else self.inner.get_meta(name)
 
     def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
-        (self._set_sealed if name == CONTENT_KEY_META else self.inner.set_meta)(name, value, is_first=is_first)
+        (self._set_encrypted if name == CONTENT_KEY_META else self.inner.set_meta)(name, value, is_first=is_first)
 
     def forget(self, user: str) -> None:
         self.inner.forget(user)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
-        # Before any row is read: a rotation may destroy the keys with which rows were sealed when they were read.
-        sealers = self._sealers((namespace, "") for namespace in self.inner.namespaces((root,) if root else ()))
+        # Before any row is read: a rotation may destroy the keys with which rows were encrypted when they were read.
+        ciphers = self._ciphers((namespace, "") for namespace in self.inner.namespaces((root,) if root else ()))
         read: dict[Namespace, set[str]] = {}
         for found in self.inner.inspect(root):
             if isinstance(found, Unreadable):
                 yield found
                 continue
             label = found.namespace[0]
-            sealer = sealers[label] = sealers.get(label) or self._sealer(label)
-            row = _or_reason(partial(sealer.row, found))
+            cipher = ciphers[label] = ciphers.get(label) or self._cipher(label)
+            row = _or_reason(partial(cipher.row, found))
             if isinstance(row, Row):
                 read.setdefault(found.namespace, set()).add(found.key)
                 yield row
             else:
                 yield _unreadable(found.namespace, found.key, row, found.version)
         for namespace, names in read.items():
-            sealer = sealers[namespace[0]]
+            cipher = ciphers[namespace[0]]
             texts = {change.key: change.document for change in self.inner.changes(namespace, 0) if change.key in names}
             for (key, document), tokens in zip(
                 texts.items(), self.inner.tokens([(namespace, key) for key in texts]), strict=True
             ):
                 if document is None:
                     continue
-                opened = _or_reason(partial(sealer.document, document, (namespace, key)))
+                opened = _or_reason(partial(cipher.document, document, (namespace, key)))
                 if not isinstance(opened, str) and tokens:
-                    opened = _or_reason(partial(sealer.open, tokens, (namespace, key), "tokens"))
+                    opened = _or_reason(partial(cipher.decrypt, tokens, (namespace, key), "tokens"))
                 if isinstance(opened, str):
                     yield _unreadable(namespace, key, opened)
 
     def discard(self, found: Sequence[Unreadable]) -> int:
         own = [damaged.place for damaged in found if isinstance(damaged.place, Remove)]
         others = [damaged for damaged in found if not isinstance(damaged.place, Remove)]
-        # A row that is sealed anew keeps its version, so each is tried once more, with the present keys.
+        # A row that is encrypted anew keeps its version, so each is tried once more, with the present keys.
         keys = [(delete.namespace, delete.key) for delete in own]
-        sealers = self._sealers(keys)
+        ciphers = self._ciphers(keys)
         rows = zip(own, self.inner.get(keys), strict=True)
         own = [
             removal
             for removal, row in rows
-            if row is None or isinstance(_or_reason(partial(sealers[row.namespace[0]].row, row)), str)
+            if row is None or isinstance(_or_reason(partial(ciphers[row.namespace[0]].row, row)), str)
         ]
         removed = sum(isinstance(outcome, list) for outcome in self.inner.apply([[delete] for delete in own]))
         return removed + (self.inner.discard(others) if others else 0)
@@ -378,9 +378,9 @@ class EncryptedBackend:
         self.keyring.destroy(root)
 
     def destroy_keys_of_rows(self, root: str) -> None:
-        """Destroys the keys that seal rows under ``root``, and older ones; newer keys seal rows of other databases."""
-        sealer = self._sealer(root)
-        used = {sealer.sealing_key(row) for row in self.inner.inspect(root) if isinstance(row, Row)}
+        """Destroys the keys of the rows under ``root``, and older ones; newer keys are of rows in other databases."""
+        cipher = self._cipher(root)
+        used = {cipher.key_id_of(row) for row in self.inner.inspect(root) if isinstance(row, Row)}
         live = [key.id for key in self.keyring.get(root) if key.secret]
         self.keyring.destroy(root, keep=next((at for at, key in enumerate(live) if key in used), len(live)))
 
@@ -401,31 +401,31 @@ class EncryptedBackend:
         found.inner = with_ended(self.inner)
         return found
 
-    def reseal(self, label: str, advance: Callable[[int], None] = lambda _: None) -> int:
-        """Seals anew the rows under ``label`` that are not sealed with the newest key. Returns how many.
+    def encrypt_anew(self, label: str, advance: Callable[[int], None] = lambda _: None) -> int:
+        """Encrypts anew the rows under ``label`` that are not encrypted with the newest key. Returns how many.
 
         Calls ``advance`` with the number of rows that were checked since its last call.
         Rows change neither version nor times. May be interrupted, and run beside writers. Raises SealError.
         """
         if label == OF_STORE:
-            for name in (SEALED_META, CONTENT_KEY_META):
-                if (value := self._get_sealed(name)) is not None:
-                    self._set_sealed(name, value)
+            for name in (ENCRYPTED_META, CONTENT_KEY_META):
+                if (value := self._get_encrypted(name)) is not None:
+                    self._set_encrypted(name, value)
         inner, done = with_ended(self.inner), 0  # a hold may keep expired rows, and the old key is destroyed
         for namespace in inner.namespaces((label,)):
-            sealer = self._sealer(namespace[0])
+            cipher = self._cipher(namespace[0])
             changes = iter(inner.changes(namespace, 0))
             while portion := list(islice(changes, _PORTION)):
                 keys = [(namespace, change.key) for change in portion]
                 writes: list[Rewrite] = []
                 for row, change, tokens in zip(inner.get(keys), portion, inner.tokens(keys), strict=True):
                     document = row and change_of(row, change, inner).document
-                    if row is None or sealer.is_current(row, document, tokens):
+                    if row is None or cipher.is_current(row, document, tokens):
                         continue
-                    opened, place = sealer.row(row), (namespace, row.key)
-                    document = document and sealer.document(document, place)
+                    opened, place = cipher.row(row), (namespace, row.key)
+                    document = document and cipher.document(document, place)
                     if document and tokens:
-                        document = document._replace(tokens=sealer.open(tokens, place, "tokens"))
+                        document = document._replace(tokens=cipher.decrypt(tokens, place, "tokens"))
                     if opened is not None:
                         value = COMPACT.encode(opened.value)
                         writes.append(
@@ -438,34 +438,36 @@ class EncryptedBackend:
         return done
 
     def _changes(self, namespace: Namespace, since: int, *, with_vectors: bool) -> Iterator[Change]:
-        sealer = self._sealer(namespace[0])
+        cipher = self._cipher(namespace[0])
         for change in self.inner.changes(namespace, since):
             document = change.document
             if document is None:
                 yield change
                 continue
-            opened = sealer.document(document, (namespace, change.key), with_vector=with_vectors)
+            opened = cipher.document(document, (namespace, change.key), with_vector=with_vectors)
             yield change._replace(document=opened, is_there=opened is not None)
 
-    def _sealer(self, label: str, *, makes: bool = False) -> RowCipher:
+    def _cipher(self, label: str, *, makes: bool = False) -> RowCipher:
         return RowCipher(self.keyring.get(label, makes=makes), self.name, partial(self.keyring.get, label))
 
-    def _sealers(self, keys: Iterable[Key]) -> dict[str, RowCipher]:
-        return {label: self._sealer(label) for label in {namespace[0] for namespace, _ in keys}}
+    def _ciphers(self, keys: Iterable[Key]) -> dict[str, RowCipher]:
+        return {label: self._cipher(label) for label in {namespace[0] for namespace, _ in keys}}
 
     def _held(self, namespaces: Sequence[Namespace]) -> list[Namespace]:
         """Those of ``namespaces`` that still have a key, or never had one."""
-        sealers = self._sealers((namespace, "") for namespace in namespaces)
-        return [namespace for namespace in namespaces if not sealers[namespace[0]].is_destroyed]
+        ciphers = self._ciphers((namespace, "") for namespace in namespaces)
+        return [namespace for namespace in namespaces if not ciphers[namespace[0]].is_destroyed]
 
-    def _get_sealed(self, name: str) -> str | None:
+    def _get_encrypted(self, name: str) -> str | None:
         stored = self.inner.get_meta(name)
-        opened = self._sealer(OF_STORE).open_text(stored, ((OF_STORE,), name), "setting") if stored else None
+        opened = self._cipher(OF_STORE).decrypt_text(stored, ((OF_STORE,), name), "setting") if stored else None
         return None if opened is None else opened.decode()
 
-    def _set_sealed(self, name: str, value: str, *, is_first: bool = False) -> None:
-        sealer = self._sealer(OF_STORE, makes=True)
-        self.inner.set_meta(name, sealer.seal_text(value.encode(), ((OF_STORE,), name), "setting"), is_first=is_first)
+    def _set_encrypted(self, name: str, value: str, *, is_first: bool = False) -> None:
+        cipher = self._cipher(OF_STORE, makes=True)
+        self.inner.set_meta(
+            name, cipher.encrypt_text(value.encode(), ((OF_STORE,), name), "setting"), is_first=is_first
+        )
 
 
 class _Encrypting:
@@ -477,17 +479,17 @@ class _Encrypting:
         self._reading: dict[str, RowCipher] = {}
         self._opened: dict[str, str | None] = {}
 
-    def sealed(self, write: Write) -> Write:
-        """``write`` with its fields sealed."""
+    def encrypt(self, write: Write) -> Write:
+        """``write`` with its fields encrypted."""
         if not isinstance(write, Put | SetVector | Rewrite):
             return write
         root = write.namespace[0]
         if root not in self.writing:
             self.writing[root] = self._cipher(root, makes=True)
-        return self.writing[root].sealed_write(write)
+        return self.writing[root].encrypted_write(write)
 
     def value(self, key: Key, stored: str) -> str | None:
-        """The value that ``stored`` seals; None if its key was destroyed, `LOST` if it is no JSON. Raises SealError."""
+        """The value that ``stored`` holds; None if its key was destroyed, `LOST` if it is no JSON. Raises SealError."""
         if stored not in self._opened:
             root = key[0][0]
             if root not in self._reading:
@@ -496,7 +498,7 @@ class _Encrypting:
                 field = unpack_value(stored).get(_FIELD)
             except UNREADABLE:
                 return LOST
-            opened = self._reading[root].open_text(field, key, "value")
+            opened = self._reading[root].decrypt_text(field, key, "value")
             self._opened[stored] = None if opened is None else opened.decode()
         return self._opened[stored]
 
@@ -504,14 +506,14 @@ class _Encrypting:
 class _OpenStates(Mapping[Key, RowState]):
     """Rows as they are stored, whose values are opened when they are looked at."""
 
-    def __init__(self, stored: States, sealing: _Encrypting) -> None:
+    def __init__(self, stored: States, encrypting: _Encrypting) -> None:
         self._stored = stored
-        self._sealing = sealing
+        self._encrypting = encrypting
 
     def __getitem__(self, key: Key) -> RowState:
         state = self._stored[key]
         # An unreadable value stays one, and one whose key was destroyed is not there.
-        return replace(state, value=self._sealing.value(key, state.value)) if state.value else state
+        return replace(state, value=self._encrypting.value(key, state.value)) if state.value else state
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._stored)
@@ -521,16 +523,16 @@ class _OpenStates(Mapping[Key, RowState]):
 
 
 class _EncryptedRule(WriteRule):
-    """Shows ``rule`` the rows opened, and seals what it adds."""
+    """Shows ``rule`` the rows opened, and encrypts what it adds."""
 
-    def __init__(self, rule: WriteRule, sealing: _Encrypting) -> None:
+    def __init__(self, rule: WriteRule, encrypting: _Encrypting) -> None:
         self.reads, self.makes = rule.reads, rule.makes
         self._rule = rule
-        self._sealing = sealing
+        self._encrypting = encrypting
 
     def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
-        opened = _OpenStates(before, self._sealing), _OpenStates(after, self._sealing)
-        return [self._sealing.sealed(write) for write in self._rule.check(*opened, now)]
+        opened = _OpenStates(before, self._encrypting), _OpenStates(after, self._encrypting)
+        return [self._encrypting.encrypt(write) for write in self._rule.check(*opened, now)]
 
 
 def _or_reason(opening: Callable[[], T | None]) -> T | str:

@@ -64,7 +64,7 @@ class KeyRing(Protocol):
         ...
 
     def rotate(self, label: str) -> None:
-        """Makes a new key for ``label``, with which rows are sealed from now on; the older ones can still be read."""
+        """Makes a new key for ``label``, which encrypts rows from now on; the older ones can still decrypt."""
         ...
 
     def destroy(self, label: str, *, keep: int = 0) -> int:
@@ -100,7 +100,7 @@ class StoredKeyRing(ABC):
         self._stamp: Signature | None = None
         try:
             names = self._setting(self._wrap(b"names", secrets.token_bytes(KEY_BYTES)))
-            self._names = unsealed(self._wrapping, b64decode(names), b"names")
+            self._names = decrypt(self._wrapping, b64decode(names), b"names")
         except (OSError, sqlite3.Error, *UNREADABLE) as error:
             raise ConfigurationError(f"Cannot open the key store {path}: {in_one_line(error)}") from error
         except SealError:
@@ -179,7 +179,7 @@ class StoredKeyRing(ABC):
         wrapping = _wrapping_key(parse_key(master))
 
         def again(wrapped: str, place: bytes) -> str:
-            return b64encode(sealed(wrapping, self._unwrapped(wrapped, place), place)).decode()
+            return b64encode(encrypt(wrapping, self._unwrapped(wrapped, place), place)).decode()
 
         def rewrapped(entries: list[_Entry]) -> list[_Entry]:
             wrapped = [(entry, entry["wrapped"]) for entry in entries]
@@ -189,21 +189,21 @@ class StoredKeyRing(ABC):
             ]
 
         with self._guarded():
-            self._rewrap(b64encode(sealed(wrapping, self._names, b"names")).decode(), rewrapped)
+            self._rewrap(b64encode(encrypt(wrapping, self._names, b"names")).decode(), rewrapped)
             self._wrapping = wrapping
 
     def _name(self, label: str) -> str:
         return hmac.digest(self._names, label.encode(errors="surrogatepass"), "sha256").hex()
 
     def _more(self, entries: list[_Entry]) -> list[_Entry]:
-        self._check_master()  # rows sealed with a key that a new master key cannot unwrap would be lost
+        self._check_master()  # rows encrypted with a key that a new master key cannot unwrap would be lost
         own = secrets.token_hex(ID_BYTES)
         wrapped = self._wrap(_place(own), secrets.token_bytes(KEY_BYTES))
         return [_Entry(id=own, made=_now(), wrapped=wrapped, destroyed=None), *entries]
 
     def _unwrapped(self, wrapped: str, place: bytes) -> bytes:
         try:
-            return unsealed(self._wrapping, b64decode(wrapped), place)
+            return decrypt(self._wrapping, b64decode(wrapped), place)
         except SealError:
             self._check_master()
             raise
@@ -211,7 +211,7 @@ class StoredKeyRing(ABC):
     def _check_master(self) -> None:
         """Raises StoreUnavailable if another process has replaced the master key since this one opened the file."""
         try:
-            unsealed(self._wrapping, b64decode(self._wrapped_names()), b"names")
+            decrypt(self._wrapping, b64decode(self._wrapped_names()), b"names")
         except SealError:
             raise StoreUnavailable(
                 f"The key store {self.path} has another master key now: restart with AGENT_MEMORY_ENCRYPTION_KEY set "
@@ -219,7 +219,7 @@ class StoredKeyRing(ABC):
             ) from None
 
     def _wrap(self, place: bytes, key: bytes) -> str:
-        return b64encode(sealed(self._wrapping, key, place)).decode()
+        return b64encode(encrypt(self._wrapping, key, place)).decode()
 
     @contextmanager
     def _guarded(self) -> Generator[None]:
@@ -361,14 +361,14 @@ def open_keys(url: str, master: str | bytes | None, store: object = None) -> Sto
     return (SqliteKeyRing if parsed.scheme == "sqlite" else FileKeyRing)(parsed.path, master)
 
 
-def sealed(key: bytes, body: bytes, place: bytes) -> bytes:
+def encrypt(key: bytes, body: bytes, place: bytes) -> bytes:
     """``body`` encrypted with AES-256-GCM and a random nonce; it can be opened only with the same ``place``."""
     nonce = os.urandom(_NONCE_BYTES)
     return nonce + _cipher(key).encrypt(nonce, body, place)
 
 
-def unsealed(key: bytes, body: bytes, place: bytes) -> bytes:
-    """What was `sealed`. Raises SealError if it was changed, or sealed with another key or for another place."""
+def decrypt(key: bytes, body: bytes, place: bytes) -> bytes:
+    """What `encrypt` was given. Raises SealError if it was changed, or is of another key or another place."""
     try:
         return _cipher(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], place)
     except (_invalid_tag(), ValueError):  # looked up only when something was raised
