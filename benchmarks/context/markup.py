@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from inference_core.agents.middleware.memory import DEFAULT_ENGINEER
 from inference_core.context.items import ContextItem
-from inference_core.context.render import COMPACT, XML, fenced, fenced_profile, fields_of
+from inference_core.context.render import COMPACT, XML, delimited, delimited_profile, fields_of
 from inference_core.effects import run
 from inference_core.evaluation.conversations import Conversation
 from inference_core.memory.text import text_tokens
@@ -69,7 +69,7 @@ def divided(turn: TurnContext) -> tuple[str, list[str]]:
     records = {record.id: record for record in turn.records}
     standing = (ContextItem.of(records[line.id], source="") for line in turn.profile.lines)
     contents = [fields_of(item, turn.zone)["text"] for item in (*standing, *turn.context.items)]
-    markup = f"{fenced_profile(turn.profile.text)}{fenced(turn.block)}" if turn.block else ""
+    markup = f"{delimited_profile(turn.profile.text)}{delimited(turn.block)}" if turn.block else ""
     for content in contents:
         assert content in markup, content
         markup = markup.replace(content, "", 1)

@@ -296,7 +296,7 @@ def as_json(context: AssembledContext, now: datetime, zone: tzinfo, preamble: bo
 FORMATS: Final[dict[str, Format]] = {XML: xml, COMPACT: compact, "markdown": markdown, "json": as_json}
 
 
-def fenced(context: str) -> str:
+def delimited(context: str) -> str:
     """``context`` in the element that sets it apart from the caller's own instructions."""
     return f"\n<user_memory_context>\n{context}\n</user_memory_context>\n"
 
@@ -686,7 +686,7 @@ def beside_profile(memories: str, now: datetime, zone: tzinfo, form: str = XML) 
     return "\n".join([*head, memories or _NOTHING])
 
 
-def fenced_profile(text: str) -> str:
+def delimited_profile(text: str) -> str:
     """``text`` in the element that sets it apart from the caller's own instructions."""
     return f"\n<user_profile>\n{text}\n</user_profile>\n"
 

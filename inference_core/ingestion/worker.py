@@ -167,7 +167,7 @@ class Pipeline:
         """
         fence: Sequence[Check] = ()
         if self.outbox.engine is not self.scope.engine:  # else the claim's fence tells if the user was erased since
-            fence = await self.scope.engine.fenced([encode_label(partition.user_id)])
+            fence = await self.scope.engine.fence_checks([encode_label(partition.user_id)])
         found = await self.outbox.next_batch(partition)
         if found is None:
             return BatchReport(BatchOutcome.NOTHING)

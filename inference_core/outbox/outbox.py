@@ -360,7 +360,7 @@ class Outbox:
         """
         moment = self._clock.now()
         now = moment.timestamp()
-        fence = await self.engine.fenced([encode_label(partition.user_id)])  # before anything of the user is read
+        fence = await self.engine.fence_checks([encode_label(partition.user_id)])  # before anything of the user is read
         listing, lease, result = await self.engine.get(
             [partition.place, (partition.state, _LEASE), (partition.state, RESULT)]
         )

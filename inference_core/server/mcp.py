@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from inference_core import __version__
 from inference_core.agents.identity import MemoryBinding
 from inference_core.agents.tools import CategoryName, TypeName, get_memory_tools, reason_of
-from inference_core.context.render import fenced, id_label, missing_id, neutral_line, numbered, past_line, whole
+from inference_core.context.render import delimited, id_label, missing_id, neutral_line, numbered, past_line, whole
 from inference_core.effects import arun
 from inference_core.errors import raised_as
 from inference_core.memory.audit import Actor
@@ -244,7 +244,7 @@ class MemoryServer(MCPServer[Any]):
     async def with_memory(self, question: str) -> str:
         """Ask something, with what is known of you that helps to answer it."""
         block = await _read(self._service.format_context_for_prompt(self._caller().user_id, question))
-        return f"{fenced(block)}\n{question}" if block else question
+        return f"{delimited(block)}\n{question}" if block else question
 
     async def _written(self, name: str, **arguments: Any) -> str:
         """The answer of the memory tool ``name``, called without a conversation. Raises ToolError if that fails."""

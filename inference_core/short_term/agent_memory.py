@@ -20,7 +20,7 @@ from langchain_core.messages import (
     messages_from_dict,
 )
 
-from inference_core.context.render import fenced, render_blocks, render_memories, with_notice
+from inference_core.context.render import delimited, render_blocks, render_memories, with_notice
 from inference_core.effects import faces
 from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidMemory, VersionConflict
 from inference_core.memory.namespaces import Namespace, encode_label
@@ -206,7 +206,7 @@ class AgentMemory:
             messages=[], recalled=recalled, notices=notices, now=self._scope.clock.now(), zone=self._scope.zone
         )
         if self._policy.into_system_prompt and (block := content.render()):
-            text = fenced(with_notice(block))
+            text = delimited(with_notice(block))
             system = SystemMessage(f"{system.text}\n\n{text}" if system else text)
         window = Window(stored.messages, self._policy.counter)
         shown = view(window, self._policy.room(system))

@@ -461,7 +461,7 @@ class StoreEngine:
         gone = [key for row in rows if (key := (row.namespace, row.key)) not in kept]
         self.later.put(*(Remove(namespace=namespace, key=key) for namespace, key in gone))
 
-    def fenced(self, roots: Sequence[str]) -> Operation[list[Check]]:
+    def fence_checks(self, roots: Sequence[str]) -> Operation[list[Check]]:
         """The checks that make a batch fail if one of the users with these labels is erased after this call."""
         return self._read(self.fences.read, roots)
 

@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.context.engineer import ContextEngineer
-from inference_core.context.render import fenced_profile
+from inference_core.context.render import delimited_profile
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded, InvalidMemory
 from inference_core.memory import spaces
@@ -154,7 +154,7 @@ def test_a_profile_is_written_anew_when_what_corrects_it_does_not_fit(service: S
     frozen = run(build_turn_context(service.scope, U, "drinks?", options)).profile
     for at, memory_id in enumerate(ids):
         service.update_memory(U, memory_id, content=f"Likes coffee number {at}, {'and a walk by the river ' * 40}")
-    tight = replace(options, max_tokens=2 * text_tokens(fenced_profile(frozen.text)))
+    tight = replace(options, max_tokens=2 * text_tokens(delimited_profile(frozen.text)))
     told = run(build_turn_context(service.scope, U, "drinks?", tight, frozen.marks))
     assert "Likes tea" not in told.profile.text
     assert "Likes coffee" in told.profile.text

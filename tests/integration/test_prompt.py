@@ -25,7 +25,7 @@ from inference_core import (
     open_store,
 )
 from inference_core.context.engineer import ContextEngineer, Pruning
-from inference_core.context.render import fenced, fenced_profile
+from inference_core.context.render import delimited, delimited_profile
 from inference_core.errors import ConfigurationError, InvalidMemory
 from inference_core.memory.text import canonical_text, text_tokens
 from inference_core.memory.trust import Origin
@@ -51,8 +51,8 @@ def told(request: list[BaseMessage]) -> list[str]:
 
 def cost(request: list[BaseMessage]) -> int:
     """What the memory of a request takes, with the elements around it."""
-    return sum(text_tokens(fenced_profile(one)) for one in profiles(request)) + sum(
-        text_tokens(fenced(one)) for one in blocks(request)
+    return sum(text_tokens(delimited_profile(one)) for one in profiles(request)) + sum(
+        text_tokens(delimited(one)) for one in blocks(request)
     )
 
 

@@ -62,8 +62,8 @@ from inference_core.context.render import (
     DEFAULT_PROFILE_TOKENS,
     FORMATS,
     XML,
-    fenced,
-    fenced_profile,
+    delimited,
+    delimited_profile,
 )
 from inference_core.effects import patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
@@ -320,7 +320,7 @@ class MemoryMiddleware(OperationMiddleware):
         if noted := await self._noted(seen, request.runtime, is_outside=is_unseen):
             update = {**(update or {}), **noted}
         profile, block = told_in(state)
-        context = fenced(block) if block else ""
+        context = delimited(block) if block else ""
         blocks: list[Mapping[str, Any]] = []
         if self._instructions and _switch("memory_tool_instructions_enabled", self._explains_tools):
             heading = self._instructions.partition("\n")[0]
@@ -332,7 +332,7 @@ class MemoryMiddleware(OperationMiddleware):
             has_profile = self._options.has_profile
             note_receipt(scope, user_of, request, state, self._placement, self._receipt_days, has_profile=has_profile)
         if profile:
-            blocks.append(marked_for_cache(request, text_block(fenced_profile(profile))))
+            blocks.append(marked_for_cache(request, text_block(delimited_profile(profile))))
         asked = append_to_user_message(request, context) if context and self._placement == "last_user" else None
         if context and asked is None:
             blocks.append(text_block(context))

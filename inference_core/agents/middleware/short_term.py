@@ -27,7 +27,7 @@ from inference_core.agents.middleware.calls import (
     told_in,
     with_system_text,
 )
-from inference_core.context.render import contents_in, fenced, neutral_line, render_blocks, with_notice
+from inference_core.context.render import contents_in, delimited, neutral_line, render_blocks, with_notice
 from inference_core.effects import patiently
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import is_owner, owner_mark
@@ -187,7 +187,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
             update = {"short_term_recalled": recalled}
         given = request
         if recalled:
-            request = with_system_text(given, [fenced(with_notice(recalled))])
+            request = with_system_text(given, [delimited(with_notice(recalled))])
         room = self._policy.room(request.system_message, request.tools, request.model)
         window = Window(request.messages, self._policy.counter)
         result = OverflowResult(window.messages)
@@ -234,7 +234,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         left = {name: list(own) for name, own in found.items() if own}
         while left:
             recalled = render_blocks(left)
-            amended = with_system_text(request, [fenced(with_notice(recalled))])
+            amended = with_system_text(request, [delimited(with_notice(recalled))])
             if self._policy.room(amended.system_message, request.tools, request.model) >= used:
                 return recalled, amended
             longest = max(left, key=lambda name: len(left[name]))

@@ -157,7 +157,7 @@ class Portions:
 
         Raises UserErased if that has happened already: an erasure removes the row of the job.
         """
-        checks = await self._engine.fenced([encode_label(user)])
+        checks = await self._engine.fence_checks([encode_label(user)])
         (row,) = await self._engine.get([(job.place, job.id)])
         if row is None:
             raise UserErased

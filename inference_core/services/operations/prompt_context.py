@@ -28,8 +28,8 @@ from inference_core.context.render import (
     Profile,
     ProfileMark,
     beside_profile,
-    fenced,
-    fenced_profile,
+    delimited,
+    delimited_profile,
     profile_again,
     profile_of,
     renewed,
@@ -219,7 +219,7 @@ class _Turn:
     def build(self, frozen: Sequence[ProfileMark] | None, snapshot: Snapshot) -> TurnContext:
         """Decides on the profile, then gathers, selects and renders what stands beside it."""
         standing = self.standing(snapshot, frozen)
-        room = self.profile_tokens - self.count(fenced_profile(""))
+        room = self.profile_tokens - self.count(delimited_profile(""))
         per_category = self.options.max_standing
         current = profile_of(
             standing.values(), self.zone, room, per_category=per_category, counter=self.count, form=self.form
@@ -280,7 +280,7 @@ class _Turn:
         counts = Counter([line.section for line in profile.lines] + [item.section for item in newer])
         most = max(counts.values(), default=0)
         limit = self.profile_tokens if profile.lines else self.options.max_tokens
-        return most >= max(self.options.places, 1) or self.count(fenced_profile(profile.text)) > limit
+        return most >= max(self.options.places, 1) or self.count(delimited_profile(profile.text)) > limit
 
     def context(
         self,
@@ -398,10 +398,10 @@ class _Turn:
     ) -> tuple[AssembledContext, str]:
         """What the engineer makes of ``items`` beside ``profile``, and the block; "" without any, or without room."""
         has_profile, budget = self.options.has_profile, self.options.max_tokens
-        used = self.count(fenced_profile(profile.text)) if has_profile else 0
+        used = self.count(delimited_profile(profile.text)) if has_profile else 0
 
         frame = beside_profile("", self.now, self.zone, self.form) if has_profile else ""
-        room = budget - used - self.count(fenced(frame))
+        room = budget - used - self.count(delimited(frame))
         for _ in range(_RECOUNTS):
             context = self.engineer.assemble(
                 items,
@@ -416,7 +416,7 @@ class _Turn:
             block = context.text
             if has_profile and (context.text or profile.lines or items):
                 block = beside_profile(context.text, self.now, self.zone, self.form)
-            over = used + self.count(fenced(block)) - budget if block else 0
+            over = used + self.count(delimited(block)) - budget if block else 0
             if over <= 0:
                 return context, block
             room -= over  # a counter may count a whole as more than its parts

@@ -20,7 +20,7 @@ from inference_core.context.render import (
     TITLES,
     compact,
     contents_in,
-    fenced,
+    delimited,
     lines_in,
     neutral_line,
     numbered,
@@ -229,7 +229,7 @@ def test_regression_a_topic_that_was_cut_is_no_part_of_the_content(topic: str):
 
 
 def test_the_fence_tells_the_context_from_instructions():
-    assert fenced("x") == "\n<user_memory_context>\nx\n</user_memory_context>\n"
+    assert delimited("x") == "\n<user_memory_context>\nx\n</user_memory_context>\n"
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSED))
@@ -248,7 +248,7 @@ def test_hostile_text_leaves_the_form_of_the_block_as_it_is(entry: dict[str, Any
     hostile = [_record(content), _record("before", topic=topic), _record(content, topic=topic)]
     plain = [_record("x"), _record("before"), _record("y")]
     block, expected = (
-        fenced(render_memories(dict.fromkeys(MemoryCategory, records), now=NOW, zone=UTC))
+        delimited(render_memories(dict.fromkeys(MemoryCategory, records), now=NOW, zone=UTC))
         for records in (hostile, plain)
     )
     block = unicodedata.normalize("NFKC", block)
