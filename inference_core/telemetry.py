@@ -342,12 +342,12 @@ def _within(context: Any) -> Any:
 
 def _remote(parent: str | None) -> Any:
     """The context of the span that ``parent`` names, in the form of `traceparent`; None if it is not valid."""
-    found = _TRACEPARENT.match(parent or "")
-    if found is None:
+    match = _TRACEPARENT.match(parent or "")
+    if match is None:
         return None
     from opentelemetry import trace  # noqa: PLC0415 - whoever has a tracer has loaded it
 
-    trace_id, span_id, flags = (int(one, 16) for one in found.groups())
+    trace_id, span_id, flags = (int(one, 16) for one in match.groups())
     return trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags))
 
 

@@ -72,10 +72,10 @@ class OnWorkers(BaseCheckpointSaver[str], ABC):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Like LangGraph's, and notes the checkpoint as seen."""
-        found = super().get_tuple(config)
-        if found:
-            self._seen.add(found.config.get("configurable", {})["checkpoint_id"])
-        return found
+        checkpoint = super().get_tuple(config)
+        if checkpoint:
+            self._seen.add(checkpoint.config.get("configurable", {})["checkpoint_id"])
+        return checkpoint
 
     def put(
         self,

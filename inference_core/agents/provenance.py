@@ -293,12 +293,12 @@ def _lists_of_messages(state: Any) -> list[list[BaseMessage]]:
     else:
         held = cast("dict[str, Any]", state if isinstance(state, Mapping) else getattr(state, "__dict__", {}))
     lists = {name: cast("Sequence[Any]", value) for name, value in held.items() if isinstance(value, list | tuple)}
-    found = {
+    messages = {
         name: [message if isinstance(message, BaseMessage) else ToolMessage("", tool_call_id="") for message in entries]
         for name, entries in lists.items()
         if any(isinstance(entry, BaseMessage) for entry in entries)
     }
-    return [found[name] for name in sorted(found, key=lambda name: name != "messages")]
+    return [messages[name] for name in sorted(messages, key=lambda name: name != "messages")]
 
 
 @contextmanager

@@ -339,12 +339,12 @@ class RecallMemoryStoreTool(MemoryTool):
         if is_id(given.query) and (memory := await get(call.scope, call.user_id, given.query)):
             return f"Found 1 memory:\n{whole(memory)}"
         limit = given.max_results or self.default_max_results
-        found = await recall.checked(
+        recalled = await recall.checked(
             call.scope, call.user_id, given.query, limit, given.memory_type, category=given.category
         )
-        if not found:
+        if not recalled:
             return "No relevant memories found."
-        return "\n".join([f"Found {len(found)} relevant memories:", *numbered(found)])
+        return "\n".join([f"Found {len(recalled)} relevant memories:", *numbered(recalled)])
 
 
 class UpdateMemoryStoreTool(MemoryTool):
@@ -420,7 +420,7 @@ class ListMemoryStoreTool(MemoryTool):
     async def answer(self, call: MemoryToolCall, given: ListArguments) -> str:
         """Lists a page, and says how many pages there are."""
         start = (given.page - 1) * _PAGE
-        found, total = await list_memories.checked(
+        page, total = await list_memories.checked(
             call.scope,
             call.user_id,
             category=given.category,
@@ -431,7 +431,7 @@ class ListMemoryStoreTool(MemoryTool):
         if not total:
             return "No memories stored."
         head = f"Page {given.page} of {-(-total // _PAGE)}, {total} memories in all:"
-        return "\n".join([head, *numbered(found, start + 1)])
+        return "\n".join([head, *numbered(page, start + 1)])
 
 
 _TOOLS: Final[dict[str, type[MemoryTool]]] = {

@@ -335,9 +335,9 @@ def insights(target: Target, dry_run: _DryRun = False) -> None:
         if not dry_run:
             _print_done(target, "runs", run(look_after_insights_now(pipeline, target.user)))
             return
-        found, groups = run(insights_to_do(pipeline, target.user))
-    ending = [record.content for record in found.orphans]
-    _print_planned(target, {"groups": groups, "insights": len(found.insights), "ending": ending}, [*groups, *ending])
+        beliefs, groups = run(insights_to_do(pipeline, target.user))
+    ending = [record.content for record in beliefs.orphans]
+    _print_planned(target, {"groups": groups, "insights": len(beliefs.insights), "ending": ending}, [*groups, *ending])
 
 
 def _pipeline(memory: Opened, tasks: dict[str, bool]) -> Pipeline:

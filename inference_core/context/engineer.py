@@ -312,17 +312,21 @@ class ContextEngineer:
         if self.answers_only:
             dropped += [Dropped(item, DropReason.DOUBTED) for item in once if item.marks]
             once = [item for item in once if not item.marks]
-        found = resolved(by_value(once), keeps_history=asks_for_history(query))
-        everything = [*found.kept, *found.untrusted, *(item for group in found.conflicts for item in group)]
+        resolution = resolved(by_value(once), keeps_history=asks_for_history(query))
+        everything = [
+            *resolution.kept,
+            *resolution.untrusted,
+            *(item for group in resolution.conflicts for item in group),
+        ]
         min_best = relevance_asked(everything, necessity, self.pruning)
         spared = STANDING if self.pruning.keeps_standing else ()
         chance = chances(everything, self.pruning.min_relevance, min_best, spared)
         least = self.pruning.min_chance
-        single = by_value([*found.kept, *found.untrusted])
+        single = by_value([*resolution.kept, *resolution.untrusted])
         kept, unneeded = pruned(single, chance, least, self.pruning.max_external)
-        dropped += [*found.dropped, *unneeded]
+        dropped += [*resolution.dropped, *unneeded]
         units: list[Unit] = [(item,) for item in kept]
-        for group in found.conflicts:
+        for group in resolution.conflicts:
             if any(is_likely(item, chance, least) for item in group):
                 units.append(tuple(group))
             else:

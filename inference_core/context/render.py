@@ -156,7 +156,7 @@ def neutral_line(text: str, max_characters: int = MAX_LINE_CHARACTERS, cut_mark:
     line = _CONTROLS.sub("", line[:max_characters].rstrip())
     if line.isascii():
         return escape(line, quote=False) + mark
-    line = _INVISIBLE_RUN.sub(r"\1\2\3\4", _TAGS.sub(lambda found: found[1] or "", line))
+    line = _INVISIBLE_RUN.sub(r"\1\2\3\4", _TAGS.sub(lambda match: match[1] or "", line))
     kept: list[str] = []
     marks = 0
     for character in line:
@@ -320,9 +320,9 @@ def with_notice(block: str) -> str:
 def render_blocks(sections: Mapping[str, Sequence[MemoryStoreDocument]]) -> str:
     """The memories of each section in the form of the Ballerina documents; "" if there are none."""
     lines: list[str] = []
-    for tag, found in ((_tag(name), found) for name, found in sections.items() if found):
+    for tag, memories in ((_tag(name), documents) for name, documents in sections.items() if documents):
         lines.append(f"  <{tag}>")
-        for origin, text in ((_origin(memory), memory.content) for memory in found):
+        for origin, text in ((_origin(memory), memory.content) for memory in memories):
             shown = _content(text, MAX_LINE_CHARACTERS, CUT_MARK, origin)
             lines.append(f"    - {shown} [source: {origin}]" if origin else f"    - {shown}")
         lines.append(f"  </{tag}>")
@@ -332,7 +332,7 @@ def render_blocks(sections: Mapping[str, Sequence[MemoryStoreDocument]]) -> str:
 def contents_in(block: str) -> frozenset[str]:
     """The contents, each as one harmless line, of the memories in a block of any form but JSON."""
     texts = (_CUT_AT.sub(CUT_MARK, text) for form in (_MEMORY, _COMPACT_MEMORY) for text in form.findall(block))
-    return frozenset(_ESCAPED_BRACKET.sub(lambda found: chr(int(found[1])), text) for text in texts)
+    return frozenset(_ESCAPED_BRACKET.sub(lambda match: chr(int(match[1])), text) for text in texts)
 
 
 def lines_in(block: str) -> list[str]:

@@ -50,12 +50,12 @@ class LanguageEmbeddings(Embeddings):
 
     def encode_in(self, texts: list[str], languages: list[str]) -> list[TextEncoding]:
         """The encoding of each text, in the space of its language; if that is unknown, in that of English."""
-        found: dict[int, TextEncoding] = {}
+        encodings: dict[int, TextEncoding] = {}
         spaces = [PLAIN if language in _ENGLISH else MULTILINGUAL for language in languages]
         for space, model in self._models.items():
             own = [at for at, other in enumerate(spaces) if other == space]
-            found |= zip(own, model.encode([texts[at] for at in own]) if own else [], strict=True)
-        return [self._filled(found[at]) for at in range(len(texts))]
+            encodings |= zip(own, model.encode([texts[at] for at in own]) if own else [], strict=True)
+        return [self._filled(encodings[at]) for at in range(len(texts))]
 
     def encode_query_in(self, text: str, spaces: frozenset[int]) -> list[TextEncoding]:
         """The encoding of a query in each of ``spaces``."""

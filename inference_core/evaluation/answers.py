@@ -249,7 +249,7 @@ async def answered(
 
     If a model fails, the run goes on: the question's result says so, and the next run asks again.
     """
-    found: list[Answered] = []
+    answers: list[Answered] = []
     with closing(system):
         for conversation in conversations:
             if not conversation.questions:
@@ -268,8 +268,8 @@ async def answered(
                 notes = [conversation.turns[at] for at in sorted(places)]
                 outcome = Answered(conversation.id, question, len(notes), 0, took)
                 waiting.append(_answer(outcome, notes, max(days, default=None), model, judging, advance))
-            found += await asyncio.gather(*waiting)
-    return found
+            answers += await asyncio.gather(*waiting)
+    return answers
 
 
 async def _answer(

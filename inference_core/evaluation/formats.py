@@ -254,7 +254,7 @@ def load_locomo(path: Path) -> list[Conversation]:
                     )
                 )
             sample_id, said, turns = str(sample["sample_id"]), sample["conversation"], list[ConversationTurn]()
-            for number, name in sorted((int(found[1]), name) for name in said if (found := _SESSION.match(name))):
+            for number, name in sorted((int(match[1]), name) for name in said if (match := _SESSION.match(name))):
                 at = datetime.strptime(said[f"session_{number}_date_time"].strip(), _SPOKEN_AT).replace(tzinfo=UTC)
                 for turn in said[name]:
                     caption = f" [shares a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""

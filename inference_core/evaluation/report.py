@@ -159,8 +159,8 @@ class SystemComparison:
             lines += ["", _row([f"{kind} memories", "first five", "first ten", "above the right one"])]
             lines.append(_row(["---", *["---:"] * 3]))
             for report in self.reports:
-                found = report.summary.noise[kind]
-                lines.append(_row([report.system, *map(_percent, (found.top_5, found.top_10, found.above))]))
+                figures = report.summary.noise[kind]
+                lines.append(_row([report.system, *map(_percent, (figures.top_5, figures.top_10, figures.above))]))
         return "\n".join([*lines, ""])
 
     def _side_by_side(self, what: str, groups: Sequence[Mapping[str, Figures]]) -> list[str]:

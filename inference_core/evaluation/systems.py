@@ -172,8 +172,8 @@ class MemoryService(System):
             await asyncio.sleep(_POLL_S)
 
         async def recall(query: str, k: int) -> list[tuple[str, MemoryStoreDocument]]:
-            found = await self._service.recall_memories(user_id, query, k, links=self.links)
-            return [(turn_of[memory.id], memory) for memory in found]
+            recalled = await self._service.recall_memories(user_id, query, k, links=self.links)
+            return [(turn_of[memory.id], memory) for memory in recalled]
 
         return recall
 
@@ -298,8 +298,8 @@ class OwnStore(System):
             advance()
 
         async def recall(query: str, k: int) -> list[RecalledTurn]:
-            found = await self._service.recall_memories(conversation.id, query, k)
-            return [RecalledTurn(memory.id, memory.relevance) for memory in found]
+            recalled = await self._service.recall_memories(conversation.id, query, k)
+            return [RecalledTurn(memory.id, memory.relevance) for memory in recalled]
 
         return recall
 

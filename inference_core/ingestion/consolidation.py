@@ -139,7 +139,9 @@ class MemoryChanges:
 async def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[ConversationMessage]) -> list[KnownMemory]:
     """The memories to offer for ``messages``: the most relevant, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
-    found = await recall(replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True)
+    recalled = await recall(
+        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
+    )
     return [
         KnownMemory(
             f"k{at}",
@@ -148,7 +150,7 @@ async def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Conve
             document.value.get("trust") == Trust.EXTERNAL,
             moment_field(document.metadata, SAID),
         )
-        for at, document in enumerate(found, 1)
+        for at, document in enumerate(recalled, 1)
     ]
 
 

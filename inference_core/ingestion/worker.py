@@ -122,8 +122,8 @@ class MessageWork:
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
         messages = [waiting.message for waiting in claim.batch]
-        user, found = claim.partition.user_id, extraction.candidates
-        return consolidated(scope, user, found, messages, claim.job_id, earlier=claim.earlier)
+        user, candidates = claim.partition.user_id, extraction.candidates
+        return consolidated(scope, user, candidates, messages, claim.job_id, earlier=claim.earlier)
 
     async def completion_writes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> list[Write]:
         """The writes by which the messages leave the outbox and periodic work is scheduled. Raises StoreError."""

@@ -141,20 +141,20 @@ def erase(
     plan, began = ledger.plan(user_id), datetime.now(UTC).isoformat()
     noted = _read_plan(plan, ledger, [fences_of(store).since(label) for store in stores])
     fences = _fenced(stores, label, ledger, dry_run=dry_run)
-    found = [_Found(store, user_id) for store in stores]
-    named = {thread for match in found for thread in match.threads}
+    matches = [_Found(store, user_id) for store in stores]
+    named = {thread for match in matches for thread in match.threads}
     marks = {*noted.get("threads", ()), *map(ledger.thread, named)}
     owners = ThreadOwners(ledger, [ledger.subject(user_id)], marks)
     kept = [owners.among(place.there()) for place in threads]
     shared = owners.shared(stores, {thread: subject for ids in kept for thread, subject in ids.items()})
     held = [sorted(ids.keys() - shared) for ids in kept]
-    counts = {store.name: dict(match.rows) for store, match in zip(stores, found, strict=True)}
+    counts = {store.name: dict(match.rows) for store, match in zip(stores, matches, strict=True)}
     counts |= {place.name: {"threads": len(ids)} for place, ids in zip(threads, held, strict=True)}
     copies = [copy for store in stores for copy in copies_with(store, user_id)]
     known = _resumed(noted, {"id": secrets.token_hex(16), "began": began, "counts": counts, "copies": copies})
     # Texts cannot be found in the files of an encrypted store, and a plan would hold them in clear: so it has none.
     open_stores = [not isinstance(store, EncryptedBackend) for store in stores]
-    fresh = (trace for match, is_open in zip(found, open_stores, strict=True) if is_open for trace in match.traces)
+    fresh = (trace for match, is_open in zip(matches, open_stores, strict=True) if is_open for trace in match.traces)
     known["traces"] = [*known.get("traces", ()), *fresh][: 2 * _MOST_TRACES]
     # The user's id is searched for in any case, so a plan need not contain it.
     named = {name for name in named if user_id not in name and label not in name}
@@ -173,7 +173,7 @@ def erase(
         # Before anything is removed: after a crash, the next call could not find out any more what there was.
         _write_plan(plan, known)
         sweep()
-        _remove_all(stores, found, user_id, audit_key, replay_of)
+        _remove_all(stores, matches, user_id, audit_key, replay_of)
         for place, ids in zip(threads, held, strict=True):
             remains += place.erase(ids)
         for store in stores:

@@ -280,7 +280,7 @@ def masked(path: str, user_id: str) -> str:
             path = path.replace(name, _MASK)
         else:  # it may be a part of any word; masked there, the path would no longer name the copy for other users
             alone = rf"(?<!{_LETTER}){re.escape(name)}(?!{_LETTER})"
-            path = re.sub(rf"({_DATE})|{alone}", lambda found: found[1] or _MASK, path)
+            path = re.sub(rf"({_DATE})|{alone}", lambda match: match[1] or _MASK, path)
     return path
 
 

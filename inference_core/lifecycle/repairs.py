@@ -195,15 +195,15 @@ class Damage:
 
 def find_damage(backend: Backend, user_ids: Sequence[str] = (), progress: Progress | None = None) -> Iterator[Damage]:
     """The rows of these users, or of all, that cannot be read; reads every row. Raises InvalidId, StoreError."""
-    for found in _inspected(backend, user_ids, progress):
-        if isinstance(found, Unreadable):
-            user, place = user_of(found.root), "/".join((found.namespace or ())[1:])
-            keeps_row = found.only_index
-            yield Damage(user, place, found.key, found.reason, is_newer=False, keeps_row=keeps_row, found=found)
-        elif holds_memories(found.namespace) and not is_known(found):
-            user, place = user_of(found.namespace[0]), "/".join(found.namespace[1:])
+    for row in _inspected(backend, user_ids, progress):
+        if isinstance(row, Unreadable):
+            user, place = user_of(row.root), "/".join((row.namespace or ())[1:])
+            keeps_row = row.only_index
+            yield Damage(user, place, row.key, row.reason, is_newer=False, keeps_row=keeps_row, found=row)
+        elif holds_memories(row.namespace) and not is_known(row):
+            user, place = user_of(row.namespace[0]), "/".join(row.namespace[1:])
             reason = "a newer version of this package wrote it"
-            yield Damage(user, place, found.key, reason, is_newer=True, keeps_row=False, found=found)
+            yield Damage(user, place, row.key, reason, is_newer=True, keeps_row=False, found=row)
 
 
 def mend(backend: Backend, damages: Iterable[Damage]) -> int:
@@ -291,11 +291,11 @@ def find_secrets(
 
     Raises InvalidId, StoreError.
     """
-    for found in _inspected(backend, user_ids, progress):
-        if isinstance(found, Row) and (kinds := guard.kinds(guard.told(found.value))):
-            label, *place = found.namespace
-            item = is_item(found.namespace)
-            yield Exposed(user_of(label), "/".join(place), found.key, kinds, is_item=item, found=found)
+    for row in _inspected(backend, user_ids, progress):
+        if isinstance(row, Row) and (kinds := guard.kinds(guard.told(row.value))):
+            label, *place = row.namespace
+            item = is_item(row.namespace)
+            yield Exposed(user_of(label), "/".join(place), row.key, kinds, is_item=item, found=row)
 
 
 def redact(backend: Backend, guard: Guard, exposed: Iterable[Exposed]) -> int:
@@ -323,10 +323,10 @@ def _inspected(backend: Backend, user_ids: Sequence[str], progress: Progress | N
     labels = [encode_label(user_id) for user_id in user_ids]
     rows = chain.from_iterable(map(backend.inspect, labels)) if labels else backend.inspect()
     total = backend.count(backend.namespaces()) if progress else 0
-    for done, found in enumerate(rows, 1):
+    for done, row in enumerate(rows, 1):
         if progress:
             progress(done, max(total, done))
-        yield found
+        yield row
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,9 +312,9 @@ def owner_mark(user_id: str) -> str:
 
 def is_owner(mark: str | None, user_id: str) -> bool:
     """Whether ``mark`` is one of ``user_id``, or the plain id, as earlier versions kept it."""
-    found = _MARK.fullmatch(mark or "")
+    match = _MARK.fullmatch(mark or "")
     # A mark is never compared as text: somebody who has seen it could take it for a user id.
-    return mark == (_marked(user_id, bytes.fromhex(found[1])) if found else user_id)
+    return mark == (_marked(user_id, bytes.fromhex(match[1])) if match else user_id)
 
 
 def _marked(user_id: str, salt: bytes) -> str:

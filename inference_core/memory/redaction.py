@@ -67,18 +67,18 @@ class Guard:
 
     def find(self, text: str) -> list[Finding]:
         """The secrets in ``text``, in their order."""
-        found = credentials_in(text) if self.secrets != "off" else []
+        findings = credentials_in(text) if self.secrets != "off" else []
         if self.pii != "off":
-            found = merged([*found, *personal_in(text)])
+            findings = merged([*findings, *personal_in(text)])
         if self.redactor:
             more = [Finding(start, end, kind) for start, end, kind in self.redactor.find(text) if start < end]
-            found = merged([*found, *more])
-        return found
+            findings = merged([*findings, *more])
+        return findings
 
     def text(self, text: str) -> str:
         """``text`` with ``[redacted: kind]`` in the place of each secret."""
-        found = self.find(text)
-        return without(text, found) if found else text
+        findings = self.find(text)
+        return without(text, findings) if findings else text
 
     def value(self, value: T) -> T:
         """JSON data with all its texts redacted, names of fields included; ``value`` itself if nothing is found."""

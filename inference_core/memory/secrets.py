@@ -81,8 +81,8 @@ class Format:
         """The credentials of this format in ``text``."""
         expression = _compiled(self)
         group = "secret" if "secret" in expression.groupindex else "lead" if self.before else 0
-        for found in expression.finditer(text):
-            yield Finding(found.start(group), found.end("secret" if group == "secret" else 0), self.kind)
+        for match in expression.finditer(text):
+            yield Finding(match.start(group), match.end("secret" if group == "secret" else 0), self.kind)
 
 
 class Formats(NamedTuple):
@@ -201,11 +201,11 @@ def _placed(text: str, find: Callable[[str], Iterator[Finding]]) -> list[Finding
     if text.isascii():
         return merged(find(text))
     plain = text.translate(_PLAIN)
-    found = merged(find(plain))
-    if not found or len(plain) == len(text):
-        return found
+    findings = merged(find(plain))
+    if not findings or len(plain) == len(text):
+        return findings
     places = [at for at, mark in enumerate(text) if ord(mark) not in _HIDDEN]
-    return [Finding(places[finding.start], places[finding.end - 1] + 1, finding.kind) for finding in found]
+    return [Finding(places[finding.start], places[finding.end - 1] + 1, finding.kind) for finding in findings]
 
 
 def _credentials(text: str) -> Iterator[Finding]:
@@ -223,9 +223,9 @@ def _credentials(text: str) -> Iterator[Finding]:
         cards = (found for found in _CARD.finditer(text) if _is_card(found, lower, known.card_words))
         yield from (Finding(found.start(), found.end(), "payment_card") for found in cards)
     if len(text) > _LONG_TOKEN and ("_" in text or "-" in text) and max(map(len, text.split())) > _LONG_TOKEN:
-        for found in _TOKEN.finditer(text):
-            if _is_mixed(found["random"]) and _bits(found["random"]) > _BITS:
-                yield Finding(found.start(), found.end(), "token")
+        for match in _TOKEN.finditer(text):
+            if _is_mixed(match["random"]) and _bits(match["random"]) > _BITS:
+                yield Finding(match.start(), match.end(), "token")
 
 
 def _lower(text: str) -> str:
@@ -242,11 +242,11 @@ def _assigned(text: str, lower: str, stem: str, known: Formats) -> Iterator[Find
             if not lower.startswith(word, at - offset) or at < offset:
                 continue
             after = at - offset + len(word)
-            found = _VALUE.match(text, after)
-            value = found["secret"].rstrip(".:") if found else ""
+            match = _VALUE.match(text, after)
+            value = match["secret"].rstrip(".:") if match else ""
             is_password = word in known.passwords
-            if found and _is_strong(value, known, is_password=is_password):
-                after = found.start("secret") + len(value)
+            if match and _is_strong(value, known, is_password=is_password):
+                after = match.start("secret") + len(value)
                 yield Finding(after - len(value), after, "password" if is_password else "secret_key")
             break
         at = lower.find(stem, after)
@@ -255,11 +255,11 @@ def _assigned(text: str, lower: str, stem: str, known: Formats) -> Iterator[Find
 def _personal(text: str) -> Iterator[Finding]:
     for kind, hint, expression in formats().personal:
         if hint in text:
-            for found in expression.finditer(text):
-                plain = found[0].replace(" ", "")
+            for match in expression.finditer(text):
+                plain = match[0].replace(" ", "")
                 # Of an IBAN the check digits must be right (ISO 13616).
                 if kind != "iban" or int("".join(str(int(mark, 36)) for mark in plain[4:] + plain[:4])) % 97 == 1:
-                    yield Finding(found.start(), found.end(), kind)
+                    yield Finding(match.start(), match.end(), kind)
 
 
 def _is_strong(value: str, known: Formats, *, is_password: bool) -> bool:
@@ -293,17 +293,17 @@ def _bits(text: str) -> float:
     return -sum(count / size * log2(count / size) for count in Counter(text).values())
 
 
-def _is_card(found: re.Match[str], lower: str, words: Iterable[str]) -> bool:
+def _is_card(match: re.Match[str], lower: str, words: Iterable[str]) -> bool:
     """Whether a number is a payment card's: by issuer and check digit, and grouped as on a card or near a card word."""
-    digits = re.sub("[ -]", "", found[0])
+    digits = re.sub("[ -]", "", match[0])
     if (
         len(digits) not in _CARD_DIGITS
         or not _ISSUERS.match(digits)
-        or _IN_IBAN.match(lower[max(0, found.start() - 5) : found.start()])
+        or _IN_IBAN.match(lower[max(0, match.start() - 5) : match.start()])
     ):
         return False
     doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
     if (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10:
         return False
-    around = lower[max(0, found.start() - _NEAR) : found.end() + _NEAR]
-    return digits != found[0] or any(word in around for word in words)
+    around = lower[max(0, match.start() - _NEAR) : match.end() + _NEAR]
+    return digits != match[0] or any(word in around for word in words)

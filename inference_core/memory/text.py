@@ -284,7 +284,7 @@ def moment_field(value: Mapping[str, Any], name: str) -> datetime | None:
 
 def harmless(text: str) -> str:
     """``text`` with control and invisible characters other than line ends as visible escapes."""
-    return _STEERING.sub(lambda found: json.dumps(found[0])[1:-1], text.replace("\r\n", "\n").expandtabs(_TAB))
+    return _STEERING.sub(lambda match: json.dumps(match[0])[1:-1], text.replace("\r\n", "\n").expandtabs(_TAB))
 
 
 def word_changes(old: str, new: str) -> list[tuple[str, str]]:
@@ -322,7 +322,7 @@ def unmasked(text: str) -> str:
     # Looks at each distinct character once: megabytes of a conversation have a few hundred.
     hidden = {ord(one): None for one in set(text) if unicodedata.category(one) == "Cf"}
     visible = text.translate(hidden) if hidden else text
-    joined = _SPACED.sub(lambda found: _GAPS.sub("", found[0]), visible)
+    joined = _SPACED.sub(lambda match: _GAPS.sub("", match[0]), visible)
     if joined.isascii():
         return joined
     return _WORD.sub(lambda found: found[0].translate(_LOOK_ALIKES) if _LATIN.search(found[0]) else found[0], joined)

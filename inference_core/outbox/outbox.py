@@ -621,11 +621,11 @@ class DeadMessage:
 async def status(engine: StoreEngine, clock: Clock) -> QueueStatus:
     """How much waits, periodic work aside, and how many dead letters there are. Raises StoreError."""
     partitions = [Partition.from_value(row.value) for row in await engine.scan(places(None))]
-    found = await engine.tally([partition.messages for partition in partitions])
+    tallies = await engine.tally([partition.messages for partition in partitions])
     dead = await engine.count([DEAD_LIST])
     now = clock.now()
-    oldest = max([0.0, *((now - tally.oldest).total_seconds() for tally in found)])
-    return QueueStatus(len(partitions), sum(tally.rows for tally in found), oldest, dead)
+    oldest = max([0.0, *((now - tally.oldest).total_seconds() for tally in tallies)])
+    return QueueStatus(len(partitions), sum(tally.rows for tally in tallies), oldest, dead)
 
 
 async def dead_letters(engine: StoreEngine, limit: int | None = None) -> list[DeadMessage]:
@@ -664,12 +664,12 @@ async def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock
 
 async def _dead(engine: StoreEngine, limit: int | None = None) -> list[tuple[DeadMessage, Row]]:
     pointers = await engine.scan([DEAD_LIST], limit=limit)
-    found: list[tuple[DeadMessage, Row]] = []
+    dead: list[tuple[DeadMessage, Row]] = []
     for at in range(0, len(pointers), _PAGE):
         page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]
         rows = await engine.get([(partition.dead, key) for partition, key in page])
         for (partition, key), row in zip(page, rows, strict=True):
             if row:
                 letter = DeadMessage(key, partition, row.value["text"], row.value["reason"], row.value["tries"])
-                found.append((letter, row))
-    return found
+                dead.append((letter, row))
+    return dead

@@ -98,8 +98,8 @@ def _by_letters(text: str, by_letter: Mapping[str, tuple[str, ...]]) -> Iterator
 
 def script_language(letter: str) -> str:
     """The language of the script ``letter`` belongs to; "" for Latin and unknown scripts."""
-    found = _SCRIPTS.match(letter)
-    return "" if found is None or found.lastgroup in (None, "Latin") else str(found.lastgroup)
+    match = _SCRIPTS.match(letter)
+    return "" if match is None or match.lastgroup in (None, "Latin") else str(match.lastgroup)
 
 
 @cache

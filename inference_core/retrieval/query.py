@@ -100,8 +100,8 @@ def canonical_name(name: str) -> str:
 def author_of(text: str) -> str | None:
     """The speaker's name, of at most three words, in a text like "Ida: I moved"; else None."""
     head = text[:_AUTHORS_PLACE]
-    found = _AUTHOR.match(head) if ":" in head or "\uff1a" in head else None
-    words = found[1].split() if found else []
+    match = _AUTHOR.match(head) if ":" in head or "\uff1a" in head else None
+    words = match[1].split() if match else []
     is_name = 0 < len(words) <= _MAX_WORDS and words[-1][0].isalpha() and not words[-1][0].islower()
     return " ".join(words) if is_name else None
 

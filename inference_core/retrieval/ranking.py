@@ -852,12 +852,12 @@ def link_to_best(candidate: RankingCandidate, bridges: Mapping[str, tuple[float,
 
 def shared_marks(source: RankingCandidate, candidates: Mapping[Place, RankingCandidate]) -> Bridges:
     """How much each of the ``candidates`` shares of the source's entities and tags, weighted by their rarity."""
-    found: Bridges = {}
+    bridges: Bridges = {}
     for name, written in source.marks.items():
         holders = [place for place, candidate in candidates.items() if name in candidate.marks]
         for place in holders if len(holders) <= _most(len(candidates)) else ():
-            found[place] = _heavier(found.get(place), _idf(len(holders), len(candidates)), written)
-    return found
+            bridges[place] = _heavier(bridges.get(place), _idf(len(holders), len(candidates)), written)
+    return bridges
 
 
 def bridges_of(
@@ -873,7 +873,7 @@ def bridges_of(
     """
     size = sum(len(views[owner]) for owner in owners)
     most = _most(size)
-    found: Bridges = {}
+    bridges: Bridges = {}
     words = [(term, word) for term, word in words_by_term(text).items() if term not in without]
     held = [
         ([Place(owner, slot) for owner in owners for slot in views[owner].holding(term, most)], word)
@@ -881,11 +881,11 @@ def bridges_of(
     ]
     for places, word in sorted(held, key=lambda one: len(one[0])):
         for place in places if len(places) <= most else ():
-            found[place] = _heavier(found.get(place), _idf(len(places), size), word)
+            bridges[place] = _heavier(bridges.get(place), _idf(len(places), size), word)
     for owner in owners:
         for slot in views[owner].slots_of(neighbours):
-            found[Place(owner, slot)] = (_SAME_FACT, "supersedes")
-    return found
+            bridges[Place(owner, slot)] = (_SAME_FACT, "supersedes")
+    return bridges
 
 
 def _heavier(known: tuple[float, str] | None, weight: float, name: str) -> tuple[float, str]:

@@ -177,8 +177,8 @@ class MemoryServer(MCPServer[Any]):
         """Search what is remembered about the user. Gives each memory with its id."""
         user = self._caller().user_id
         asked = self._service.recall_memories(user, query, max_results, memory_type, category=category)
-        found = await _read(asked, ToolError)
-        return _listed(f"Found {len(found)}" if found else "No relevant memories found", found)
+        recalled = await _read(asked, ToolError)
+        return _listed(f"Found {len(recalled)}" if recalled else "No relevant memories found", recalled)
 
     async def list_memories(
         self,
@@ -195,13 +195,13 @@ class MemoryServer(MCPServer[Any]):
 
     async def why_memory(self, memory_id: MemoryId) -> str:
         """Show where a memory comes from, and in which conversations a model was given it."""
-        found = await _read(self._service.why(self._caller().user_id, memory_id, limit=_TURNS), ToolError)
-        if found.memory is None:
+        reasons = await _read(self._service.why(self._caller().user_id, memory_id, limit=_TURNS), ToolError)
+        if reasons.memory is None:
             raise ToolError(f"There is no memory with the id {missing_id(memory_id)}")
-        source = found.memory.source
-        lines = [whole(found.memory), f"- said by: {source.origin.value}{_thread(source.thread_id)}"]
-        lines += [f"- earlier text: {past_line(memory.content)}" for memory in found.earlier]
-        lines += [f"- told {receipt.at:%Y-%m-%d %H:%M}{_thread(receipt.thread_id)}" for receipt in found.receipts]
+        source = reasons.memory.source
+        lines = [whole(reasons.memory), f"- said by: {source.origin.value}{_thread(source.thread_id)}"]
+        lines += [f"- earlier text: {past_line(memory.content)}" for memory in reasons.earlier]
+        lines += [f"- told {receipt.at:%Y-%m-%d %H:%M}{_thread(receipt.thread_id)}" for receipt in reasons.receipts]
         return "\n".join(lines)
 
     async def save_memory(
@@ -231,15 +231,15 @@ class MemoryServer(MCPServer[Any]):
 
     async def newest(self) -> str:
         """The newest memories, with their ids."""
-        found, _ = await _read(self._service.list_memories(self._caller().user_id, limit=_PAGE))
-        return "\n".join(numbered(found)) or "No memories."
+        page, _ = await _read(self._service.list_memories(self._caller().user_id, limit=_PAGE))
+        return "\n".join(numbered(page)) or "No memories."
 
     async def memory(self, memory_id: str) -> str:
         """One memory in full."""
-        found = await _read(self._service.get_memory(self._caller().user_id, memory_id))
-        if found is None:
+        document = await _read(self._service.get_memory(self._caller().user_id, memory_id))
+        if document is None:
             raise ResourceNotFoundError(f"There is no memory with the id {missing_id(memory_id)}")
-        return whole(found)
+        return whole(document)
 
     async def with_memory(self, question: str) -> str:
         """Ask something, with what is known of you that helps to answer it."""
@@ -267,11 +267,11 @@ def _thread(thread_id: str | None) -> str:
 
 
 def _listed(
-    head: str, found: Sequence[MemoryStoreDocument], total: int | None = None, start: int = 0
+    head: str, memories: Sequence[MemoryStoreDocument], total: int | None = None, start: int = 0
 ) -> CallToolResult:
-    """``found`` as lines for a model, and as structured content for a program."""
-    lines = "\n".join([f"{head}:" if found else f"{head}.", *numbered(found, start + 1)])
-    structured = RememberedMemories(memories=[Remembered.of(memory) for memory in found], total=total)
+    """``memories`` as lines for a model, and as structured content for a program."""
+    lines = "\n".join([f"{head}:" if memories else f"{head}.", *numbered(memories, start + 1)])
+    structured = RememberedMemories(memories=[Remembered.of(memory) for memory in memories], total=total)
     return CallToolResult(
         content=[TextContent(type="text", text=lines)], structured_content=structured.model_dump(mode="json")
     )

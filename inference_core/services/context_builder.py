@@ -89,8 +89,8 @@ class SharedSearches:
             is_first, self._is_begun = not self._is_begun, True
 
         def search() -> dict[str, SearchResult]:
-            found = run(self._engine.search_together(list(self._searches.values())))
-            return dict(zip(self._searches, found, strict=True))
+            results = run(self._engine.search_together(list(self._searches.values())))
+            return dict(zip(self._searches, results, strict=True))
 
         if is_first:
             settle(self._results, search)
@@ -245,12 +245,12 @@ class Memories(StoreSource):
         else:
             for namespaces in self._groups(request):
                 rows = await _newest(request, namespaces, self._kinds())
-                found = [
+                hits = [
                     FoundRow(row, record.importance if self.by_importance else 0.0)
                     for row in rows
                     if self.accepts(record := record_of(row))
                 ]
-                groups.append(sorted(found, key=lambda hit: hit.score, reverse=True))
+                groups.append(sorted(hits, key=lambda hit: hit.score, reverse=True))
         in_turn = [hit for place in zip_longest(*groups) for hit in place if hit is not None]
         return [item_of(hit, self.name, self.section) for hit in in_turn[: self.limit]]
 
@@ -301,8 +301,8 @@ class AssociatedMemories(StoreSource):
 
         namespaces = request.scope.namespaces.read_scopes(request.user_id)
         search = search_for(request, text, [namespaces], self.limit, None, rejects)
-        found = await request.scope.engine.search(search)
-        return [item_of(hit, self.name, self.section, share) for hit in found.groups[0]]
+        result = await request.scope.engine.search(search)
+        return [item_of(hit, self.name, self.section, share) for hit in result.groups[0]]
 
     def question(self, request: ContextRequest) -> Search | None:
         """The search for the seeds; None without a question."""
@@ -421,12 +421,12 @@ class Entities(StoreSource):
         """The entities, the best first; none with ``judged`` and without a question."""
         entities: dict[tuple[str, Trust], _Entity] = {}
         if search := self.question(request):
-            found: Sequence[FoundRow] = (await request.search(self.name, search)).groups[0]
+            hits: Sequence[FoundRow] = (await request.search(self.name, search)).groups[0]
         else:
             namespaces = request.scope.namespaces.read_scopes(request.user_id)
             rows = [] if self.judged else await _newest(request, namespaces)
-            found = [FoundRow(row, 0.0) for row in rows]
-        for hit in found:
+            hits = [FoundRow(row, 0.0) for row in rows]
+        for hit in hits:
             record = record_of(hit.row)
             for noted in _list(record.extra_metadata.get("entities")):
                 fields = cast("dict[str, Any]", noted) if isinstance(noted, dict) else {}  # metadata may hold anything

@@ -134,13 +134,13 @@ async def recalled_for(
         try:
             own = block.scope(scope)
             own = own if cold_seconds is None else replace(own, cold_seconds=cold_seconds)
-            found = await block.recall(own, conversation, message)
+            memories = await block.recall(own, conversation, message)
         except ConfigurationError:
             raise
         except InferenceCoreError as error:
             notices.append(f"{block.name}: {error}")
         else:
-            recalled.setdefault(block.section, []).extend(found)
+            recalled.setdefault(block.section, []).extend(memories)
     return recalled, notices
 
 

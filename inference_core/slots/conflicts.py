@@ -113,7 +113,7 @@ def _note(text: str) -> _Note | None:
         is_of_many=not words("of_many").isdisjoint(tokens),
         is_any=not {"a", "an", "ein", "eine", "einen"}.isdisjoint(tokens),
         is_past=any(token in _HAPPENED for token in tokens),
-        excludes={at: found[0] for at, (one, _) in enumerate(_pairs()) if (found := one.search(text))},
+        excludes={at: match[0] for at, (one, _) in enumerate(_pairs()) if (match := one.search(text))},
         excluded={at: found[0] for at, (_, other) in enumerate(_pairs()) if (found := other.search(text))},
     )
 

@@ -90,8 +90,8 @@ class Reading:
 
 def predicate_of(text: str) -> Predicate | None:
     """The predicate of a clause; None unless its subject and verb are recognised."""
-    if found := pattern("user").match(text):
-        return _verbal((USER,), text[found.end() :])
+    if match := pattern("user").match(text):
+        return _verbal((USER,), text[match.end() :])
     parts = text.split(" ")
     if parts[0].lower() in _STARTS:
         return _verbal((USER,), text)
@@ -110,12 +110,12 @@ def predicate_of(text: str) -> Predicate | None:
 
 def owner_of(phrase: str) -> tuple[str, ...] | None:
     """The path that a noun phrase names: "my brother's phone number" is user, brother, phone. None if it names none."""
-    if (found := pattern("of").fullmatch(phrase)) and not pattern("owned_by_user").match(phrase):
-        whose = owner_of(found["whose"])
-        return None if whose is None else (*whose, _noun(found["what"]))
+    if (match := pattern("of").fullmatch(phrase)) and not pattern("owned_by_user").match(phrase):
+        whose = owner_of(match["whose"])
+        return None if whose is None else (*whose, _noun(match["what"]))
     path: tuple[str, ...] = ()
-    if found := pattern("owned_by_user").match(phrase):
-        path, phrase = (USER,), phrase[found.end() :]
+    if match := pattern("owned_by_user").match(phrase):
+        path, phrase = (USER,), phrase[match.end() :]
     elif not (phrase.lower().startswith(("the ", "project ", "our ")) or _NAME.match(phrase)):
         return None
     parts = [_noun(part) for part in re.split(r"['\u2019]s? ", phrase) if part]
@@ -130,16 +130,16 @@ def reading_of(predicate: Predicate) -> Reading | None:
     if pattern("linked").search(rest) or len(rest.split()) > MAX_VALUE_WORDS:
         return None
     for form, attribute, holds in rows(verb):
-        if (found := form.fullmatch(rest)) and _can_be(attribute, found["value"]):
-            return Reading(owner, attribute, found["value"], Holds(holds), more=found.groupdict().get("more") or "")
+        if (match := form.fullmatch(rest)) and _can_be(attribute, match["value"]):
+            return Reading(owner, attribute, match["value"], Holds(holds), more=match.groupdict().get("more") or "")
     if verb == "be":
         return _being(owner, rest)
     said = f"{verb} {rest}".rstrip()
     for form, attribute, ends in rows("events"):  # an event, and what holds or no longer holds since
-        found = form.fullmatch(said)
-        groups = found.groupdict() if found else {}
+        match = form.fullmatch(said)
+        groups = match.groupdict() if match else {}
         value = groups.get("value")
-        if found is None or (value and not _can_be(attribute, value)):
+        if match is None or (value and not _can_be(attribute, value)):
             continue
         value = value or ANY
         if groups.get("what"):
@@ -153,11 +153,11 @@ def reading_of(predicate: Predicate) -> Reading | None:
 def request_of(text: str) -> Reading | None:
     """A standing request: "keep your answers short", "call me Tom", "never use emojis"."""
     for form, attribute, ends in rows("requests"):
-        if found := form.fullmatch(text):
+        if match := form.fullmatch(text):
             if attribute == "style":
-                return _style((USER,), found["value"])
+                return _style((USER,), match["value"])
             holds = Holds.SEVERAL if attribute == "prefer" else Holds.ONE
-            return Reading((USER,), attribute, found["value"], holds, ends=ends)
+            return Reading((USER,), attribute, match["value"], holds, ends=ends)
     return None
 
 
@@ -166,17 +166,17 @@ def german_reading(text: str) -> Reading | None:
     if not pattern("german_start").match(text):
         return None
     for form, attribute, holds in rows("german"):
-        found = form.fullmatch(text)
-        if found and found["value"].casefold() not in words("no_name_in_german"):
-            who = found["who"].casefold()
+        match = form.fullmatch(text)
+        if match and match["value"].casefold() not in words("no_name_in_german"):
+            who = match["who"].casefold()
             owner = (USER,) if who == "ich" else (who,)
             if who.startswith(("mein ", "meine ")):
                 owner = (USER, who.split()[1])
-            return Reading(owner, attribute, found["value"], Holds(holds), bool(found["not"]), "gezogen" in text)
-    if found := pattern("german_is").fullmatch(text):
-        what, value = found["what"].casefold(), found["value"]
+            return Reading(owner, attribute, match["value"], Holds(holds), bool(match["not"]), "gezogen" in text)
+    if match := pattern("german_is").fullmatch(text):
+        what, value = match["what"].casefold(), match["value"]
         attribute = f"favourite {what.removeprefix('lieblings')}" if what.startswith("lieblings") else _noun(what)
-        return Reading((USER,), attribute, value, holds_of(attribute, value), is_change=bool(found["new"]))
+        return Reading((USER,), attribute, value, holds_of(attribute, value), is_change=bool(match["new"]))
     return None
 
 
@@ -225,9 +225,9 @@ def _auxiliary(owner: tuple[str, ...], first: str, rest: str) -> Predicate | Non
             return Predicate(owner, PAST_FORMS[word], after, is_past=is_past, is_perfect=not is_past)
     if kind == "be" and word in GERUNDS and GERUNDS[word] != "be":
         return Predicate(owner, GERUNDS[word], after, is_past=is_past)
-    if kind in ("be", "have") and (found := re.match(r"(?:not|no longer)(?: |\Z)", rest)):
-        inner = _verbal(owner, f"{first} {rest[found.end() :]}")
-        return inner and replace(inner, is_negated=True, is_change="longer" in found[0])
+    if kind in ("be", "have") and (match := re.match(r"(?:not|no longer)(?: |\Z)", rest)):
+        inner = _verbal(owner, f"{first} {rest[match.end() :]}")
+        return inner and replace(inner, is_negated=True, is_change="longer" in match[0])
     return None
 
 
@@ -285,17 +285,17 @@ def _generic(owner: tuple[str, ...], verb: str, rest: str) -> Reading:
     """The reading of a verb whose object is the value: what somebody uses, likes or plays."""
     rest = pattern("amount").sub("", rest)
     verb, is_dislike = entries("likes").get(verb, (verb, False))
-    if verb in ("prefer", "like") and (found := pattern("styled").fullmatch(rest)):
-        return _style(owner, found["style"])
-    if verb in words("measured") and (found := re.search(r"\d[\d.,:]*", rest)):
-        attribute = f"{verb} {rest[: found.start()]}#{rest[found.end() :]}"
-        return Reading(owner, attribute, found[0], Holds.ONE if verb == "weigh" else Holds.USUALLY_ONE)
+    if verb in ("prefer", "like") and (match := pattern("styled").fullmatch(rest)):
+        return _style(owner, match["style"])
+    if verb in words("measured") and (match := re.search(r"\d[\d.,:]*", rest)):
+        attribute = f"{verb} {rest[: match.start()]}#{rest[match.end() :]}"
+        return Reading(owner, attribute, match[0], Holds.ONE if verb == "weigh" else Holds.USUALLY_ONE)
     for preposition in ("for", "to", "at", "with") if verb in ("use", "take") else ():
         before, link, after = rest.partition(f" {preposition} ")
         if link:
             return Reading(owner, f"{verb} {preposition} {after.casefold()}", before, Holds.USUALLY_ONE)
-    if found := re.fullmatch(r"(?P<link>with|to|for|at|on) (?P<value>.+)", rest):
-        attribute, value = f"{verb} {found['link']}", found["value"]
+    if match := re.fullmatch(r"(?P<link>with|to|for|at|on) (?P<value>.+)", rest):
+        attribute, value = f"{verb} {match['link']}", match["value"]
         return Reading(owner, attribute, value, _holds(attribute) if kind_of(value) == "name" else Holds.SEVERAL)
     is_one = verb == "drive" and kind_of(rest) == "name"
     return Reading(owner, verb, rest, Holds.ONE if is_one else _holds(verb), ends=is_dislike)
@@ -457,17 +457,17 @@ def _slot(clause: Clause) -> Slot | None:
 
 def _special(text: str) -> Reading | None:
     """The reading of a clause that is not about its grammatical subject; None for any other clause."""
-    if found := pattern("called").fullmatch(text):
-        return Reading((USER,), found["what"].casefold().rsplit(" ", maxsplit=1)[-1], found["name"])
-    if found := pattern("one_of").fullmatch(text):
-        return Reading((USER,), f"some {found['what'].casefold()}", found["value"])
-    if found := pattern("broke_up").fullmatch(text):
-        return Reading((USER,), "partner", found["name"], Holds.ONE, ends=True, is_change=True)
-    if found := pattern("married").fullmatch(text):
-        return Reading((USER,), "marital status", found["value"], Holds.ONE, is_change=True)
-    found = pattern("turned").fullmatch(text)
-    owner = owner_of(found["whose"]) if found else None
-    return reading_of(Predicate(owner, "be", found["value"])) if found and owner else None
+    if match := pattern("called").fullmatch(text):
+        return Reading((USER,), match["what"].casefold().rsplit(" ", maxsplit=1)[-1], match["name"])
+    if match := pattern("one_of").fullmatch(text):
+        return Reading((USER,), f"some {match['what'].casefold()}", match["value"])
+    if match := pattern("broke_up").fullmatch(text):
+        return Reading((USER,), "partner", match["name"], Holds.ONE, ends=True, is_change=True)
+    if match := pattern("married").fullmatch(text):
+        return Reading((USER,), "marital status", match["value"], Holds.ONE, is_change=True)
+    match = pattern("turned").fullmatch(text)
+    owner = owner_of(match["whose"]) if match else None
+    return reading_of(Predicate(owner, "be", match["value"])) if match and owner else None
 
 
 def _between(old: Slot, new: Slot, now: datetime | None) -> Comparison:
@@ -573,11 +573,11 @@ def bare(value: str) -> str:
 def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:
     """``text`` without its first time phrase, and that period. A date that is the value itself stays."""
     for kind in ("past", "range", "since", "until", "at"):
-        found = pattern(kind).search(text)
-        dates = pattern("bare_date").finditer(text) if found and kind == "at" else ()
-        if found is None or any(date.start() < found.end() and found.start() < date.end() for date in dates):
+        match = pattern(kind).search(text)
+        dates = pattern("bare_date").finditer(text) if match and kind == "at" else ()
+        if match is None or any(date.start() < match.end() and match.start() < date.end() for date in dates):
             continue
-        rest, phrase = f"{text[: found.start()]} {text[found.end() :]}".strip(), found["phrase"]
+        rest, phrase = f"{text[: match.start()]} {text[match.end() :]}".strip(), match["phrase"]
         counted_from = _ANY_DAY if said_at is None and _YEAR.search(phrase) else said_at
         if kind in ("since", "until"):  # the point itself, as its interval is only a bound
             phrase = pattern("before_point").sub("", phrase)

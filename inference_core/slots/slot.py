@@ -145,7 +145,7 @@ def key_of(value: str) -> tuple[str, ...]:
         is_plural = word.islower() and len(word) > _SHORT and word.endswith("s") and not word.endswith("ss")
         one = (word[:-1] if is_plural else word).casefold()
         one = _MONTHS.get(one, SPELLINGS.get(one, one))
-        key.append(found[1] if (found := _DAY.match(one)) else one)
+        key.append(match[1] if (match := _DAY.match(one)) else one)
     return tuple(sorted(key) if any(word.startswith("#") for word in key) else key)
 
 

@@ -318,9 +318,9 @@ class StoreEngine:
         namespaces = dict.fromkeys(namespace for search in searches for group in search.groups for namespace in group)
         visit = await self._visit([*namespaces], first.text, first.wait_seconds, first.cold_seconds)
         self._reading.check()
-        found = await self.pool.effect(self._snapshots.searched, searches, visit)
+        results = await self.pool.effect(self._snapshots.searched, searches, visit)
         self._embed_what_was_read()
-        return found
+        return results
 
     async def read(
         self,

@@ -29,10 +29,10 @@ def parse_url(url: str) -> StoreUrl:
     ``file:///relative/folder``, ``file:////absolute/folder?compress=zstd``; of other schemes only the scheme is parsed.
     Raises ConfigurationError for a malformed URL, and for one of SQLite or files without a path.
     """
-    found = _URL.fullmatch(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-    if found is None:
+    match = _URL.fullmatch(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+    if match is None:
         raise ConfigurationError(f"A store's URL looks like 'sqlite:///memory.db' or 'memory://', not {_quoted(url)}")
-    scheme, rest = found.groups()
+    scheme, rest = match.groups()
     if scheme not in _OF_FILES:
         return StoreUrl(scheme)
     place, _, query = rest.partition("?")

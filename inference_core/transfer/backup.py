@@ -336,8 +336,8 @@ def drill(folder: Path, progress: Progress | None = None, **keys: Any) -> Manife
             times = Counter(hash((key[0], text)) for key, text in _beginnings(engine.backend))
             alone = ((key, text) for key, text in _beginnings(engine.backend) if times[hash((key[0], text))] == 1)
             for (namespace, key), text in islice(alone, _RECALLS):
-                found = run(engine.search(Search(groups=((namespace,),), text=text, limit=_RECALLS)))
-                if key not in [hit.row.key for hit in found.groups[0]]:
+                result = run(engine.search(Search(groups=((namespace,),), text=text, limit=_RECALLS)))
+                if key not in [hit.row.key for hit in result.groups[0]]:
                     raise StoreError(f"The restored store does not find {key!r} by its own text")
     return manifest
 

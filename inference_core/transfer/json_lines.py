@@ -61,7 +61,7 @@ _MAX_LABELS: Final = 32
 
 def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
     """``put`` as JSON data, without the version it expects. Times are microseconds; an import analyzes texts again."""
-    found = put.document
+    document = put.document
     made: dict[str, Any] = {
         "namespace": list(put.namespace),
         "key": put.key,
@@ -70,13 +70,13 @@ def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
         "created_at": None if put.created_at is None else to_micros(put.created_at),
         "updated_at": to_micros(put.updated_at),
     }
-    if found:
-        made |= {"text": found.text, "situation": list(found.situation)}
+    if document:
+        made |= {"text": document.text, "situation": list(document.situation)}
     if put.expiry:
         made["expiry"] = list(expiry_micros(put.expiry))
-    if with_vectors and found and found.vector:
-        tokens = base64.b85encode(found.tokens).decode() if found.tokens else None
-        made["vector"] = [found.model, base64.b85encode(found.vector).decode(), tokens]
+    if with_vectors and document and document.vector:
+        tokens = base64.b85encode(document.tokens).decode() if document.tokens else None
+        made["vector"] = [document.model, base64.b85encode(document.vector).decode(), tokens]
     return made
 
 

@@ -141,14 +141,14 @@ def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_cont
     updated = item.updated_at or item.created_at or _EPOCH
     try:
         known = {name: field for name, field in value.items() if name != EXTRA}
-        found = MemoryRecord.from_value(
+        record = MemoryRecord.from_value(
             known,
             memory_id=canonical_id(item.key),
             namespace=builder.namespace_for(item.user_id, category),
             stored_at=item.created_at or updated,
             updated_at=updated,
         )
-        return replace(found, content=canonical_text(found.content, max_bytes=max_content_bytes))
+        return replace(record, content=canonical_text(record.content, max_bytes=max_content_bytes))
     except (InvalidInput, UnsupportedSchema) as error:
         raise Unusable(NOT_STORABLE, str(error)) from error
 

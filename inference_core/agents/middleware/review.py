@@ -144,12 +144,12 @@ class MemoryReviewMiddleware(AgentMiddleware[Any, Any, Any]):
             return "", []
         try:
             user = self._binding.user(runtime, noted["owner"])
-            found = await list_pending(self._binding.scope_of(runtime), user, session_id=thread)
+            proposals = await list_pending(self._binding.scope_of(runtime), user, session_id=thread)
         except InferenceCoreError as error:
             _LOG.warning("Nobody is asked about memories that wait for confirmation: %s", error)
             return "", []
         until = moment_field(noted, "until")
-        return user, [pending for pending in found if until is None or pending.proposed_at > until]
+        return user, [pending for pending in proposals if until is None or pending.proposed_at > until]
 
     async def _decided(
         self, state: ReviewState, runtime: Runtime[Any], user: str, pending: Sequence[PendingMemory], answer: Any

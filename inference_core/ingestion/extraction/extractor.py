@@ -408,15 +408,15 @@ class Batch:
 
     def named(self, names: Sequence[str], problems: list[str]) -> list[ConversationMessage]:
         """The messages that ``names`` such as m2, 2 or "message 2" refer to; adds unknown names to ``problems``."""
-        found: dict[str, ConversationMessage] = {}
+        messages: dict[str, ConversationMessage] = {}
         for given in names:
             number = _MESSAGE_NAME.fullmatch(given)
             name = f"m{int(number[1])}" if number else given
             if name in self.messages:
-                found[name] = self.messages[name]
+                messages[name] = self.messages[name]
             else:
                 problems.append(f"names a message that is not there: {quoted(given)}")
-        return list(found.values())
+        return list(messages.values())
 
     @property
     def has_outside(self) -> bool:
@@ -605,9 +605,9 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
         problems.append(f"was left out: {memory.type.value} without a word of the user")
         return None
     message_ids = tuple(dict.fromkeys(message.id for message in sources if message.id is not None))
-    found = Candidate(content=memory.content, memory_type=memory.type, message_ids=message_ids)
-    found = judged(found, batch.said(told))
-    is_external = found.origin is not Origin.AGENT
+    candidate = Candidate(content=memory.content, memory_type=memory.type, message_ids=message_ids)
+    candidate = judged(candidate, batch.said(told))
+    is_external = candidate.origin is not Origin.AGENT
     action, target = _effect(memory, batch, problems, is_stated=is_named and not is_external)
     if action is None:
         return None
@@ -615,13 +615,13 @@ def _candidate(memory: ExtractedMemory, batch: Batch, problems: list[str]) -> Ca
 
     def is_kept(label: str) -> bool:
         """Whether ``label`` may stay: what others say must not describe what the user said."""
-        return keeps_all or holds(found.content, label)
+        return keeps_all or holds(candidate.content, label)
 
     entities, relations = memory.graph(is_kept)
     said_at = next((message.at for message in told if message.at), batch.now)
     start, end = memory.validity(said_at, batch.zone, problems)
     return replace(
-        found,
+        candidate,
         topic=memory.topic if memory.topic and is_kept(memory.topic) else None,
         tags=tuple(tag for tag in memory.tags if tag == IDEA or is_kept(tag)),
         importance=memory.importance,

@@ -143,9 +143,9 @@ def _goal(sentence: _Sentence) -> Candidate | None:
     plain = sentence.plain
     if pattern("uncertain").search(plain) or '"' in plain or len(plain.split()) > _MAX_OWN_WORDS:
         return None
-    if found := pattern("goal").fullmatch(plain):
-        aim = found["aim"] or found["goal"]
-        is_one = not pattern("no_goal").match(aim) and (found["goal"] or pattern("by_when").search(aim))
+    if match := pattern("goal").fullmatch(plain):
+        aim = match["aim"] or match["goal"]
+        is_one = not pattern("no_goal").match(aim) and (match["goal"] or pattern("by_when").search(aim))
         return sentence.candidate(MemoryType.GOALS, _GUIDING, state="open") if is_one else None
     done = pattern("done").fullmatch(plain)
     if done is None or pattern("daily").match(done["what"]) or pattern("aside").search(done["what"]):
@@ -222,14 +222,14 @@ def _placed(candidate: Candidate, sentence: _Sentence, known: Sequence[tuple[Kno
         at = sentence.message.at
         is_earlier = at is not None and memory.said_at is not None and at < memory.said_at
         old, new = (sentence.said, there) if is_earlier else (there, sentence.said)
-        found = compare_said(old, new)
-        ends = found is Comparison.SUPERSEDES and old.clauses == 1  # else its other clauses still hold
+        comparison = compare_said(old, new)
+        ends = comparison is Comparison.SUPERSEDES and old.clauses == 1  # else its other clauses still hold
         asks = bool(reached) and not is_earlier
         goal = pattern("goal").fullmatch(_plain(memory.content[:MAX_STATEMENT])) if asks else None
         if ends or (goal and reached <= set(key_of(goal["aim"] or goal["goal"]))):
             return replace(candidate, action=Action.SUPERSEDE, target=memory.memory_id)
         # Prefer a memory that is not from outside: one from outside would be replaced, not reinforced.
-        if found is Comparison.SAME and (same is None or (same.is_external and not memory.is_external)):
+        if comparison is Comparison.SAME and (same is None or (same.is_external and not memory.is_external)):
             same = memory
     return candidate if same is None else replace(candidate, action=Action.REINFORCE, target=same.memory_id)
 

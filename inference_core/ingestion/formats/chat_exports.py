@@ -457,13 +457,13 @@ def is_whatsapp(lines: Iterable[str]) -> bool:
 def order_of(lines: Iterable[str]) -> Order:
     """The order of day, month and year in this chat. It depends on the phone's settings; numbers above 12 reveal it."""
     seen = Counter[str]()
-    for found in filter(None, map(_HEAD.match, lines)):
-        first, second = int(found[1]), int(found[2])
+    for match in filter(None, map(_HEAD.match, lines)):
+        first, second = int(match[1]), int(match[2])
         if first > 31:  # noqa: PLR2004 - no day
             return Order(3, 2, 1)
         seen["day first"] += first > _MONTHS
         seen["month first"] += second > _MONTHS
-        seen["american"] += found[7] in _LATIN_HALVES
+        seen["american"] += match[7] in _LATIN_HALVES
     is_month_first = seen["month first"] or (seen["american"] and not seen["day first"])
     return Order(2, 1, 3) if is_month_first else Order(1, 2, 3)
 
@@ -472,10 +472,10 @@ def whatsapp_entries(lines: Iterable[tuple[int, str]], order: Order, name: str, 
     """The messages of a chat; those of one day form a session. ``zone`` is the phone's time zone."""
     held: tuple[int, re.Match[str], list[str]] | None = None
     for number, line in lines:
-        if found := _HEAD.match(line):
+        if match := _HEAD.match(line):
             if held:
                 yield from _entry(*held, order, name, zone)
-            held = number, found, [found[8]]
+            held = number, match, [match[8]]
         elif held:
             held[2].append(line)
     if held:

@@ -115,8 +115,8 @@ class SessionWork:
         content = content_of(records, said, now)
         if not content.new_count:
             return Extraction(())
-        found = await self._summarizer.summarize(content, now, scope.zone)
-        return replace(found, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
+        extraction = await self._summarizer.summarize(content, now, scope.zone)
+        return replace(extraction, notes={READ_TO: content.read_to.isoformat() if content.read_to else None})
 
     async def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> MemoryChanges:
         """The new summary; the earlier one ends unless it is pinned. Raises StoreError."""
@@ -142,8 +142,8 @@ class SessionWork:
         return [*self._outbox.completion_writes(claim), *gone]
 
     async def _said(self, claim: Claim) -> list[Waiting]:
-        found = await all_said(self._outbox, claim.partition)
-        return [message for message in found if message.message.session_id == session_name(_session(claim))]
+        waiting = await all_said(self._outbox, claim.partition)
+        return [message for message in waiting if message.message.session_id == session_name(_session(claim))]
 
 
 def _session(claim: Claim) -> str:
@@ -193,12 +193,12 @@ async def unsummarized_sessions(scope: MemoryScope, outbox: Outbox, user_id: str
             by_session.setdefault(record.session_id, ([], []))[0].append(record)
     for message in await all_said(outbox, Partition.of(user_id, scope.namespaces)):
         by_session.setdefault(message.message.session_id or "", ([], []))[1].append(message)
-    found = [
+    sessions = [
         UnsummarizedSession(name, content.new_count, max(cited.at for cited in content.sources))
         for name, (records, said) in by_session.items()
         if (content := content_of(records, said, now)).new_count
     ]
-    return sorted(found, key=lambda session: (session.last, session.session_id))
+    return sorted(sessions, key=lambda session: (session.last, session.session_id))
 
 
 async def session_records(scope: MemoryScope, user_id: UserId, session_id: str) -> list[MemoryRecord]:

@@ -52,12 +52,12 @@ class PeriodicWork:
 
     def works(self, outbox: Outbox) -> Mapping[str, TaskHandler]:
         """The handlers of the enabled kinds of work, by task name."""
-        found: dict[str, TaskHandler] = {}
+        handlers: dict[str, TaskHandler] = {}
         if self.summarizer:
-            found[SESSIONS] = SessionWork(outbox, self.summarizer)
+            handlers[SESSIONS] = SessionWork(outbox, self.summarizer)
         if self.insights:
-            found[INSIGHTS] = InsightWork(outbox, self.insights, self.every_s)
-        return found
+            handlers[INSIGHTS] = InsightWork(outbox, self.insights, self.every_s)
+        return handlers
 
     async def following(self, scope: MemoryScope, outbox: Outbox, claim: Claim) -> list[Write]:
         """The outbox writes that schedule this work once the claimed messages are memories. Raises StoreError."""

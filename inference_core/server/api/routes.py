@@ -403,24 +403,24 @@ async def delete_memories(
 @route("GET", "/v1/memories/{memory_id}/history", Permission.READ)
 async def get_history(call: Caller, memory_id: MemoryId) -> wire.History:
     """The memory with its earlier texts, all that it superseded and all that superseded it, the oldest first."""
-    found = await call.run(memories.history, memory_id)
-    if not found:
+    documents = await call.run(memories.history, memory_id)
+    if not documents:
         raise MemoryNotFound(memory_id)
-    return wire.History(memories=memories_of(found))
+    return wire.History(memories=memories_of(documents))
 
 
 @route("GET", "/v1/memories/{memory_id}/why", Permission.READ)
 async def get_why(call: Caller, memory_id: MemoryId, cursor: Cursor = None, limit: Limit = 50) -> wire.Reasons:
     """Where a memory comes from, and the newest model calls that were given it."""
-    found = await call.run(why, memory_id, limit=limit, after=cursor)
-    if found.memory is None and found.removed is None and not found.receipts:
+    reasons = await call.run(why, memory_id, limit=limit, after=cursor)
+    if reasons.memory is None and reasons.removed is None and not reasons.receipts:
         raise MemoryNotFound(memory_id)
     return wire.Reasons(
-        memory=found.memory and Memory.of(found.memory),
-        removed=found.removed and wire.Forgotten.of(found.removed),
-        earlier=memories_of(found.earlier),
-        receipts=[receipt.to_value() | {"id": receipt.id} for receipt in found.receipts],
-        next_cursor=found.receipts.next_cursor,
+        memory=reasons.memory and Memory.of(reasons.memory),
+        removed=reasons.removed and wire.Forgotten.of(reasons.removed),
+        earlier=memories_of(reasons.earlier),
+        receipts=[receipt.to_value() | {"id": receipt.id} for receipt in reasons.receipts],
+        next_cursor=reasons.receipts.next_cursor,
     )
 
 
@@ -659,15 +659,15 @@ async def get_users(service: Service, cursor: str | None = None, limit: Limit = 
 @route("GET", "/v1/admin/queue", Permission.ADMIN)
 async def get_queue(service: Service) -> wire.Queue:
     """How many messages of all users wait, for how long the oldest (seconds), and how many have failed."""
-    found = await arun(queue.status(service.scope.engine, service.scope.clock), service.timeout)
-    return wire.Queue.model_validate(found)
+    status = await arun(queue.status(service.scope.engine, service.scope.clock), service.timeout)
+    return wire.Queue.model_validate(status)
 
 
 @route("GET", "/v1/admin/dead-letters", Permission.ADMIN)
 async def get_dead_letters(service: Service) -> wire.DeadLetters:
     """The messages that no memories could be made of, and why."""
-    found = await arun(queue.dead_letters(service.scope.engine), service.timeout)
-    return wire.DeadLetters(dead=[wire.DeadLetter.of(message) for message in found])
+    dead = await arun(queue.dead_letters(service.scope.engine), service.timeout)
+    return wire.DeadLetters(dead=[wire.DeadLetter.of(message) for message in dead])
 
 
 @route("POST", "/v1/admin/dead-letters/retry", Permission.ADMIN)

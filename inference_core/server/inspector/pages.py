@@ -159,7 +159,7 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
     data: dict[str, Any] = {"q": q[:2_000], "type": type, "types": list(MEMORY_TYPES), "hits": [], "left_out": []}
     if not q.strip():
         return data | {"more": 0}
-    found = await look.run(recall, data["q"], _HITS, type or None, explain=True)
+    recalled = await look.run(recall, data["q"], _HITS, type or None, explain=True)
     hits = [
         {
             "memory": brief(look, memory),
@@ -168,34 +168,37 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
             "shares": memory.explanation or {},
             "links": [{"through": link.entity, "memory": link.memory_id} for link in memory.links[:5]],
         }
-        for memory in found
+        for memory in recalled
     ]
-    left_out = [{"memory": brief(look, memory), "reason": reason} for memory, reason in found.left_out[:_HITS]]
-    return data | {"hits": hits, "left_out": left_out, "more": max(len(found.left_out) - _HITS, 0)}
+    left_out = [{"memory": brief(look, memory), "reason": reason} for memory, reason in recalled.left_out[:_HITS]]
+    return data | {"hits": hits, "left_out": left_out, "more": max(len(recalled.left_out) - _HITS, 0)}
 
 
 @screen(f"{OF_USER}/memory", "memory")
 async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002 - the address says id
     """A memory: what it says, where it comes from, its versions, its links, and the prompts that it was part of."""
-    found = await look.run(why, id, limit=_HITS, after=after)
-    latest = found.memory or (found.removed and found.removed.document)
-    if latest is None and not found.receipts:
+    reasons = await look.run(why, id, limit=_HITS, after=after)
+    latest = reasons.memory or (reasons.removed and reasons.removed.document)
+    if latest is None and not reasons.receipts:
         raise MemoryNotFound(id)
-    around, edges = await _around(look, found.memory) if found.memory else ({}, [])
+    around, edges = await _around(look, reasons.memory) if reasons.memory else ({}, [])
     return {
         "id": id,
         "memory": latest
         and brief(look, latest, _LONG) | {"metadata": cut(dumps(latest.metadata) if latest.metadata else "", 4_000)},
-        "removed": found.removed
-        and {"at": in_zone(found.removed.forgotten_at, look.scope.zone).isoformat(), "reason": found.removed.reason},
-        "versions": _versions(look, found, around, edges),
+        "removed": reasons.removed
+        and {
+            "at": in_zone(reasons.removed.forgotten_at, look.scope.zone).isoformat(),
+            "reason": reasons.removed.reason,
+        },
+        "versions": _versions(look, reasons, around, edges),
         "nodes": [brief(look, memory, 120) for memory in around.values()],
         "edges": edges,
         "told": [
             _line_of(look, receipt, id) | {"id": receipt.id, "thread": receipt.thread_id, "model": receipt.model}
-            for receipt in found.receipts
+            for receipt in reasons.receipts
         ],
-        "next_cursor": found.receipts.next_cursor,
+        "next_cursor": reasons.receipts.next_cursor,
     }
 
 
@@ -227,18 +230,18 @@ async def _around(
 
 
 def _versions(
-    look: Look, found: Why, around: dict[str, MemoryStoreDocument], edges: Sequence[dict[str, str]]
+    look: Look, reasons: Why, around: dict[str, MemoryStoreDocument], edges: Sequence[dict[str, str]]
 ) -> list[dict[str, Any]]:
     """What the memory said before, what it replaced and what replaced it, the newest first, with the words changed."""
-    chain = {found.memory.id} if found.memory else set[str]()
+    chain = {reasons.memory.id} if reasons.memory else set[str]()
     for _ in edges:  # each pass adds the next memories of the chain
         linked = {name for edge in edges if edge["kind"] == "replaces" for name in (edge["from"], edge["to"])
                   if {edge["from"], edge["to"]} & chain}  # fmt: skip
         if linked <= chain:
             break
         chain |= linked
-    latest = [] if found.memory or not found.removed else [found.removed.document]
-    texts = [*found.earlier, *latest, *(around[name] for name in chain if name in around)]
+    latest = [] if reasons.memory or not reasons.removed else [reasons.removed.document]
+    texts = [*reasons.earlier, *latest, *(around[name] for name in chain if name in around)]
     shown = [brief(look, memory) for memory in texts]
     order = sorted(
         range(len(texts)), key=lambda at: (shown[at]["valid_from"] or shown[at]["created_at"], texts[at].version)
@@ -323,9 +326,9 @@ def _line_of(look: Look, receipt: Receipt, memory_id: str) -> dict[str, Any]:
 @screen(f"{OF_USER}/review", "review")
 async def review(look: Looking) -> dict[str, Any]:
     """What waits for the user's confirmation. Each text is whole, as whoever approves it approves all of it."""
-    found = await look.run(list_pending)
+    proposals = await look.run(list_pending)
     shown, room = list[dict[str, Any]](), _LONG
-    for pending in found[:_HITS]:
+    for pending in proposals[:_HITS]:
         ends = [brief(look, each) for each in pending.ends]
         room -= len(pending.document.content) + sum(len(each["content"]) for each in ends)
         if shown and room < 0:
@@ -339,7 +342,7 @@ async def review(look: Looking) -> dict[str, Any]:
                 "ends": ends,
             }
         )
-    return {"pending": shown, "more": len(found) - len(shown)}
+    return {"pending": shown, "more": len(proposals) - len(shown)}
 
 
 @screen(f"{OF_USER}/forgotten", "forgotten")
@@ -400,11 +403,11 @@ async def outbox(look: Looking) -> dict[str, Any]:
     """How many messages of all users wait to become memories, and those that failed."""
     engine, clock = look.scope.engine, look.scope.clock
     state = await arun(queue.status(engine, clock), look.timeout)
-    found = await arun(queue.dead_letters(engine, _PAGE), look.timeout)
+    dead = await arun(queue.dead_letters(engine, _PAGE), look.timeout)
     letters = [
         {"key": message.key, "user": message.partition.user_id, "text": cut(message.text, 400), "tries": message.tries}
         | {"reason": cut(message.reason, 400)}
-        for message in found
+        for message in dead
     ]
     return {**asdict(state), "letters": letters}
 

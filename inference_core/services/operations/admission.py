@@ -109,8 +109,8 @@ def _placed(
     taken = {one for _, one in rows}
     memory_id = next(one for one in chains[0] if one not in taken)
     there = {one: rows.get((record.namespace, one)) for one in chain.from_iterable(chains)}
-    found = [record_of(row) for row in there.values() if row and is_known(row)]
-    same = [one for one in found if one.memory_type is record.memory_type and same_text(one.content, record.content)]
+    records = [record_of(row) for row in there.values() if row and is_known(row)]
+    same = [one for one in records if one.memory_type is record.memory_type and same_text(one.content, record.content)]
     checks = [Check(namespace=home, key=memory_id, expected=0) for home in others]
     checks += [
         Check(namespace=record.namespace, key=one, expected=row.version if row else 0)

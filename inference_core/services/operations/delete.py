@@ -259,12 +259,12 @@ async def earlier_texts(
     """
     places = [(home, memory_id) for home in homes]
     rows = await scope.engine.get(list(map(versions_key, places)))
-    now, found = scope.clock.now(), list[MemoryRecord]()
+    now, records = scope.clock.now(), list[MemoryRecord]()
     for place, row in zip(places, rows, strict=True):
         states = [state for state in states_in(row, now) if not state.place]
-        found += [record_at(state, place[0], memory_id) for state in states if is_of_known_schema(state.value)]
+        records += [record_at(state, place[0], memory_id) for state in states if is_of_known_schema(state.value)]
     texts: list[MemoryRecord] = []
-    for record in sorted(found, key=lambda record: record.version):
+    for record in sorted(records, key=lambda record: record.version):
         if texts and texts[-1].content == record.content:
             texts.pop()
         texts.append(record)

@@ -151,8 +151,8 @@ async def list_all(
 
     `list_memories` returns them in pages. Raises InvalidInput, StoreUnavailable.
     """
-    found, _ = await list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
-    return list(found)
+    page, _ = await list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
+    return list(page)
 
 
 async def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> dict[str, MemoryStoreDocument]:

@@ -291,8 +291,8 @@ class _Turn:
     ) -> TurnContext:
         """``profile``, and beside it ``newer`` items and what answers the question."""
         given = [*(standing[line.id] for line in profile.lines), *(item.record for item in newer if item.record)]
-        found, result = self.gathered(snapshot, given, len(newer))
-        context, block = self.rendered(profile, [*newer, *found], result.necessity)
+        items, result = self.gathered(snapshot, given, len(newer))
+        context, block = self.rendered(profile, [*newer, *items], result.necessity)
         if not block:
             profile = Profile()
         shown = [

@@ -131,7 +131,7 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         now=in_zone(now, scope.zone),
     )
     result = await scope.engine.search(search)
-    hits = [found for found in result.groups[0] if (found.relevance or 0.0) >= min_relevance]
+    hits = [hit for hit in result.groups[0] if (hit.relevance or 0.0) >= min_relevance]
     if not ignore_session:
         scope.note_recalled(records_of([found.row for found in hits]), now)
     recalled = RecalledMemories(
@@ -150,11 +150,11 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
     return recalled
 
 
-def _document(found: FoundRow, *, include_scores: bool, explain: bool) -> MemoryStoreDocument:
-    document = MemoryStoreDocument.of(record_of(found.row), found.score if include_scores else None)
-    document.relevance = found.relevance if include_scores else None
-    document.explanation = dict(found.shares) if explain else None
-    document.links = found.links
+def _document(hit: FoundRow, *, include_scores: bool, explain: bool) -> MemoryStoreDocument:
+    document = MemoryStoreDocument.of(record_of(hit.row), hit.score if include_scores else None)
+    document.relevance = hit.relevance if include_scores else None
+    document.explanation = dict(hit.shares) if explain else None
+    document.links = hit.links
     return document
 
 
@@ -180,7 +180,7 @@ async def user_context(
     The default ``memory_types`` are preferences, facts and instructions. Raises InvalidInput, StoreUnavailable.
     """
     documents = await user_context_with_timestamps(scope, user_id, memory_types, max_per_type)
-    return {kind: [document.content for document in found] for kind, found in documents.items()}
+    return {kind: [document.content for document in memories] for kind, memories in documents.items()}
 
 
 @operation("search_memory", needs=SpaceRole.READ)

@@ -119,7 +119,7 @@ class ExtractiveMemory(Block):
         """The user's facts relevant to ``message``, then the newest; or those that the model chooses."""
         question = text_of(message)
         is_chosen = self.retrieval_prompt is not None and bool(question.strip())
-        found = await recall(
+        recalled = await recall(
             scope,
             conversation.user_id,
             question,
@@ -128,19 +128,19 @@ class ExtractiveMemory(Block):
             max_characters=None if is_chosen else self.max_tokens * CHARACTERS_PER_TOKEN,
             backfill=True,
         )
-        if not (is_chosen and found):
-            return found
-        listed = "\n".join(f"{number}. {neutral_line(memory.content)}" for number, memory in enumerate(found, 1))
+        if not (is_chosen and recalled):
+            return recalled
+        listed = "\n".join(f"{number}. {neutral_line(memory.content)}" for number, memory in enumerate(recalled, 1))
         asked = f"<facts>\n{listed}\n</facts>\n<message>\n{neutral_line(question)}\n</message>"
         request = [SystemMessage(self.retrieval_prompt or ""), HumanMessage(asked)]
-        chosen: Sequence[MemoryStoreDocument] = found
+        chosen: Sequence[MemoryStoreDocument] = recalled
         try:
             answer = await ask(self._chooser, request, self.model_timeout)
         except ModelError as error:
             _LOG.warning("The block %r chose its facts without a model: %s", self.name, error)
         else:
-            numbers = answer.numbers if isinstance(answer, RelevantFacts) else range(1, len(found) + 1)
-            chosen = [found[number - 1] for number in dict.fromkeys(numbers) if 0 < number <= len(found)]
+            numbers = answer.numbers if isinstance(answer, RelevantFacts) else range(1, len(recalled) + 1)
+            chosen = [recalled[number - 1] for number in dict.fromkeys(numbers) if 0 < number <= len(recalled)]
         ends = accumulate(len(memory.content) for memory in chosen[: self.max_results])
         budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return [memory for memory, end in zip(chosen, ends, strict=False) if end <= budget]

@@ -97,9 +97,7 @@ class StaticMemory(Block):
         )
         result = await scope.engine.search(search)
         return [
-            MemoryStoreDocument.of(record, found.score)
-            for found in result.groups[0]
-            for record in records_of([found.row])
+            MemoryStoreDocument.of(record, hit.score) for hit in result.groups[0] for record in records_of([hit.row])
         ]
 
     def absorb(self, scope: MemoryScope, conversation: UserSession, messages: Sequence[AnyMessage]) -> NoReturn:

@@ -370,15 +370,15 @@ class ForeignBackend:
                 if mark.model not in (None, model)
             ]
         keys = waiting if keys is None else [key for key in keys if key in set(waiting)]
-        found: list[UnembeddedRow] = []
+        texts: list[UnembeddedRow] = []
         for at in range(0, len(keys), limit):  # past rows that are gone: their scope may never be read again
             rows = [row for row in self.get(keys[at : at + limit]) if row]
-            found += [
+            texts += [
                 UnembeddedRow(row.namespace, row.key, row.version, text) for row in rows if (text := text_of(row))
             ]
-            if len(found) >= limit:
+            if len(texts) >= limit:
                 break
-        return found[:limit]
+        return texts[:limit]
 
     def expired(self, limit: int) -> list[Key]:
         """Nothing: the store removes expired items itself."""

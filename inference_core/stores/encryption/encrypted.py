@@ -304,14 +304,13 @@ class EncryptedBackend:
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         size = limit
         while True:
-            found = self.inner.pending(model, size, keys)
-            ciphers = self._ciphers((row.namespace, row.key) for row in found)
+            rows = self.inner.pending(model, size, keys)
+            ciphers = self._ciphers((row.namespace, row.key) for row in rows)
             texts = [
-                ciphers[row.namespace[0]].document(Document(row.text, "", ""), (row.namespace, row.key))
-                for row in found
+                ciphers[row.namespace[0]].document(Document(row.text, "", ""), (row.namespace, row.key)) for row in rows
             ]
-            opened = [replace(row, text=text.text) for row, text in zip(found, texts, strict=True) if text]
-            if len(opened) >= limit or len(found) < size:
+            opened = [replace(row, text=text.text) for row, text in zip(rows, texts, strict=True) if text]
+            if len(opened) >= limit or len(rows) < size:
                 return opened[:limit]
             size *= 2  # more, in place of those whose keys were destroyed
 

@@ -96,10 +96,10 @@ class Backfill:
             return False
         self._few_again_at = time.monotonic() + _FEW_PAUSE_S
         with suppress(EmbeddingError, StoreError, TimeoutError):
-            found = self._backend.pending(self._embedder.fingerprint, count, keys_of())
-            if sum(len(row.text) for row in found) <= _MOST_CHARACTERS:
-                if found:  # else the chore has embedded them since
-                    self._fill(found, _FEW_WRITTEN_S)
+            rows = self._backend.pending(self._embedder.fingerprint, count, keys_of())
+            if sum(len(row.text) for row in rows) <= _MOST_CHARACTERS:
+                if rows:  # else the chore has embedded them since
+                    self._fill(rows, _FEW_WRITTEN_S)
                 self._few_again_at = 0.0
                 return True
         return False
@@ -168,8 +168,8 @@ class Backfill:
         """
         if self._backend.get_meta(EMBEDDING_META) not in (None, self._embedder.fingerprint):
             return False
-        found = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
-        portion = [row for row in found if (row.namespace, row.key, row.version) not in self._refused]
+        rows = self._backend.pending(self._embedder.fingerprint, PORTION + len(self._refused))
+        portion = [row for row in rows if (row.namespace, row.key, row.version) not in self._refused]
         try:
             if portion:
                 self._fill(portion)

@@ -446,18 +446,18 @@ class RowCache:
         With each key come two numbers and their epoch: a cached row whose ``seq`` lies between them will do, else the
         row is read.
         """
-        found: dict[Key, Row | None] = {}
+        rows: dict[Key, Row | None] = {}
         with self._lock:
             drops = self._drops
             for key, since, until, epoch in wanted:
                 row, _ = self._rows.get(key, (None, 0))
                 if row is not None and row.epoch == epoch and since <= row.seq <= until:
                     self._rows.move_to_end(key)
-                    found[key] = row
-        missing = [key for key, *_ in wanted if key not in found]
+                    rows[key] = row
+        missing = [key for key, *_ in wanted if key not in rows]
         if missing:
             read = self._backend.get(missing)
-            found |= zip(missing, read, strict=True)
+            rows |= zip(missing, read, strict=True)
             with self._lock:
                 for row in filter(None, read if drops == self._drops else ()):  # else it may be of an erased user
                     if row.expiry or not row.seq:
@@ -469,7 +469,7 @@ class RowCache:
                 while self.nbytes > self._max_bytes and self._rows:
                     _, (_, size) = self._rows.popitem(last=False)
                     self.nbytes -= size
-        return [found[key] for key, *_ in wanted]
+        return [rows[key] for key, *_ in wanted]
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Drops the rows of ``keys``, which were deleted: nobody asks for them again, so they would stay for long."""
@@ -695,12 +695,12 @@ class Snapshot:
         reject: Reject | None = None,
     ) -> list[Row]:
         """The newest rows of ``namespaces`` (and of ``kinds``) that are not rejected, the newest creation first."""
-        found: list[Row] = []
+        rows: list[Row] = []
         for portion in self._by_age(namespaces, kinds, max(limit, 1)):
-            found += [row for row in portion if reject is None or reject(row) is None]
-            if len(found) >= limit:
+            rows += [row for row in portion if reject is None or reject(row) is None]
+            if len(rows) >= limit:
                 break
-        return found[:limit]
+        return rows[:limit]
 
     def pinned(self, namespaces: Sequence[Namespace]) -> list[Row]:
         """All rows of ``namespaces`` that are pinned, the newest first."""
@@ -851,7 +851,7 @@ class Snapshot:
             if kinds is None or views[place.owner].kind(place.slot) in kinds
         }
         places = sorted(wanted, key=lambda place: (-wanted[place], ranked.key(place)))[:REACHED]
-        start = round(min((found.score for found in direct.values()), default=0.0) - SHARED, DECIMALS)
+        start = round(min((hit.score for hit in direct.values()), default=0.0) - SHARED, DECIMALS)
         shares = {"reached": start} if search.explains else {}
         rows = zip(places, self._rows_at(ranked, places), strict=True)
         further = {place: FoundRow(row, start, 0.0, shares, place=place) for place, row in rows if row is not None}
@@ -895,7 +895,7 @@ def reranked(
 ) -> tuple[list[list[FoundRow]], str | None]:
     """The rows of each group as ``reranker`` orders them, cut to the limit; if it fails, as they were, and why."""
     try:
-        texts = [[str(found.row.value.get("content", found.row.value)) for found in group] for group in groups]
+        texts = [[str(hit.row.value.get("content", hit.row.value)) for hit in group] for group in groups]
         orders = [reordered(reranker, search.text, group) if group else [] for group in texts]
     except Exception as error:  # noqa: BLE001 - whatever it raises, the first order is there
         return [list(group[: search.limit]) for group in groups], f"The re-ranker failed: {type(error).__name__}"

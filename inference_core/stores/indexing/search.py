@@ -264,7 +264,7 @@ class Selection:
     def keys(self) -> set[Key]:
         """The keys of the rows that it took or left out."""
         offered = [*self._found, *(row.found for row in self.left_out)]
-        return {(found.row.namespace, found.row.key) for found in offered}
+        return {(hit.row.namespace, hit.row.key) for hit in offered}
 
     def rows(self) -> list[FoundRow]:
         """The rows of the result, the best first; adds to ``left_out`` what repeats others or exceeds the budget."""
@@ -281,13 +281,13 @@ class Selection:
             return chosen
         kept: list[FoundRow] = []
         left = search.max_characters
-        for found in chosen:
-            size = len(content_of(found.row))
+        for hit in chosen:
+            size = len(content_of(hit.row))
             if size <= left:
-                kept.append(found)
+                kept.append(hit)
                 left -= size
             else:
-                self.left_out.append(LeftOutRow(found, "budget"))
+                self.left_out.append(LeftOutRow(hit, "budget"))
         return kept
 
     def _newer_first(self, best: list[FoundRow]) -> list[FoundRow]:
@@ -319,11 +319,11 @@ class Selection:
                 order[place] = at
         placed: list[FoundRow] = []
         for at, place in zip(order, best, strict=True):
-            found, score = best[at], place.score
-            if found.score != score:
-                shares = {**found.shares, "newer": score - found.score} if found.shares else found.shares
-                found = replace(found, score=score, shares=shares)
-            placed.append(found)
+            hit, score = best[at], place.score
+            if hit.score != score:
+                shares = {**hit.shares, "newer": score - hit.score} if hit.shares else hit.shares
+                hit = replace(hit, score=score, shares=shares)
+            placed.append(hit)
         return placed
 
 

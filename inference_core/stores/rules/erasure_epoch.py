@@ -129,10 +129,10 @@ class Fences:
 
         Raises UserErased if a user is being erased, or may have been erased since then; StoreError.
         """
-        found = self._read(roots)
+        fences = self._read(roots)
         if time.monotonic() - began > _MOMENT_S:  # this process is busy, or the database
-            self._compare(known, found)
-        return self._checks(roots, found)
+            self._compare(known, fences)
+        return self._checks(roots, fences)
 
     def read(self, roots: Sequence[str], *, anew: bool = False) -> list[Check]:
         """Like `checks`, after reading the fences from the database, and with ``anew`` the key. Raises StoreError."""
@@ -154,9 +154,9 @@ class Fences:
 
         Raises UserErased if a user was erased since ``checks`` were taken, or is being erased; StoreError.
         """
-        found = self._read(roots)
-        self._compare(checks, found)
-        fresh = self._checks(roots, found)  # others: somebody else was the first to be erased from this database
+        fences = self._read(roots)
+        self._compare(checks, fences)
+        fresh = self._checks(roots, fences)  # others: somebody else was the first to be erased from this database
         return fresh if fresh != checks else None
 
     def all(self) -> AllFences:
@@ -173,8 +173,8 @@ class Fences:
 
     def erased_since(self, then: AllFences, roots: Sequence[str]) -> list[str]:
         """Those of these users who were erased since ``then``, or were being erased then. Raises StoreError."""
-        found = self._read(roots)
-        return [root for root, fence in self._as_of(then, found).items() if found[root].version != fence.expected]
+        fences = self._read(roots)
+        return [root for root, fence in self._as_of(then, fences).items() if fences[root].version != fence.expected]
 
     def put_up(self, root: str) -> None:
         """Keeps out all writers of the user. Raises StoreError."""
@@ -229,14 +229,14 @@ class Fences:
                 self._seen[ERASED] = began
                 return {}
         rows = self._backend.get([_place(key, root) for root in roots])
-        found = {root: Fence.of(row) for root, row in zip(roots, rows, strict=True)}
+        fences = {root: Fence.of(row) for root, row in zip(roots, rows, strict=True)}
         with self._lock:
-            if len(self._known) + len(found) > _MOST_KNOWN:
+            if len(self._known) + len(fences) > _MOST_KNOWN:
                 self._known, self._seen = {}, {}
-            for root, fence in found.items():
+            for root, fence in fences.items():
                 if began >= self._seen.get(root, _LONG_AGO):  # else another thread has read a later state meanwhile
                     self._known[root], self._seen[root] = fence, began
-        return found
+        return fences
 
     def _compare(self, checks: Sequence[Check], found: Mapping[str, Fence]) -> None:
         """Raises UserErased if a fence that was ``found`` is up, or has changed since ``checks``."""

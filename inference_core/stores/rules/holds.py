@@ -165,8 +165,8 @@ class Holds:
 
     def check(self, root: str) -> None:
         """Raises Held if the user with the label ``root`` has holds."""
-        if found := self.holds_of(root):
-            raise Held([hold.id for hold in found])
+        if holds := self.holds_of(root):
+            raise Held([hold.id for hold in holds])
 
     def held(self, rows: Iterable[Row]) -> set[Key]:
         """The keys of the ``rows`` that a hold keeps, for callers that remove the others.
@@ -187,14 +187,14 @@ class Holds:
         """Like `Backend.expired`, without what a hold keeps."""
         size = limit
         while True:
-            found = self._backend.expired(size)
-            roots = list(dict.fromkeys(namespace[0] for namespace, _ in found))
+            keys = self._backend.expired(size)
+            roots = list(dict.fromkeys(namespace[0] for namespace, _ in keys))
             markers = self._backend.get(list(map(marker_of, roots))) if roots else []
             under = [root for root, marker in zip(roots, markers, strict=True) if marker]
             rows = (row for root in under for row in self._backend.inspect(root) if isinstance(row, Row))
-            kept = self._covered((row for row in rows if (row.namespace, row.key) in set(found)), {})
-            free = [key for key in found if key not in kept]
-            if len(free) >= limit or len(found) < size:
+            kept = self._covered((row for row in rows if (row.namespace, row.key) in set(keys)), {})
+            free = [key for key in keys if key not in kept]
+            if len(free) >= limit or len(keys) < size:
                 return free[:limit]
             size *= 2
 

@@ -294,9 +294,9 @@ class SearchContract(Promises):
         texts = {"tea": "green tea with honey", "car": "red car on the road", "dog": "brown dog in the garden"}
         subject.batch([PutOp(NS, key, {"text": text}) for key, text in texts.items()])
         for key, text in texts.items():
-            found = subject.search(NS, query=text)
-            expect_equal([item.key for item in found][:1], [key], f"the best for {text!r}")
-            scores = [item.score for item in found if item.score is not None]
+            items = subject.search(NS, query=text)
+            expect_equal([item.key for item in items][:1], [key], f"the best for {text!r}")
+            scores = [item.score for item in items if item.score is not None]
             expect(scores and scores == sorted(scores, reverse=True), f"scores do not fall: {scores}")
 
     def test_index_names_the_fields(self, subject: Subject) -> None:

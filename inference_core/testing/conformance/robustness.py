@@ -205,9 +205,9 @@ class SearchRobustness(Robustness):
         for at in range(0, len(ops), _BATCH):
             subject.batch(ops[at : at + _BATCH])
         self.settle(subject)
-        found = subject.search(("small",), query="tea ceremony in kyoto", limit=10)
-        expect_equal(len(found), 10, f"results for a user with {share} items beside {self.crowd}")
-        expect({item.namespace[0] for item in found} == {"small"}, "items of other users are among the results")
+        items = subject.search(("small",), query="tea ceremony in kyoto", limit=10)
+        expect_equal(len(items), 10, f"results for a user with {share} items beside {self.crowd}")
+        expect({item.namespace[0] for item in items} == {"small"}, "items of other users are among the results")
 
     def test_identical_texts_in_one_batch(self, subject: Subject) -> None:
         """A batch may contain the same text several times.

@@ -287,9 +287,9 @@ class Subject:
     def ranking(self) -> Subject:
         """The subject itself. Raises NotApplicable unless a query ranks items, by whatever means."""
         self.put(("ranking",), "probe", {"text": "probe"})
-        found = self.search(("ranking",), query="probe")
+        items = self.search(("ranking",), query="probe")
         self.delete(("ranking",), "probe")
-        if not any(item.score for item in found):
+        if not any(item.score for item in items):
             raise NotApplicable("a query does not rank items in this store")
         return self
 

@@ -338,8 +338,8 @@ class RedisBackend:
 
     def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted in this process."""
-        found = holding_most(self.changes(namespace, since, with_vectors=False), words, limit)
-        return [change._replace(document=change.document and change.document._replace(model="")) for change in found]
+        changes = holding_most(self.changes(namespace, since, with_vectors=False), words, limit)
+        return [change._replace(document=change.document and change.document._replace(model="")) for change in changes]
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         found = self._unembedded(model, limit) if keys is None else keys

@@ -388,10 +388,10 @@ class SqlBackend(ABC):
 
     def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
         condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
-        found = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", namespaces, condition)
+        rows = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", namespaces, condition)
         return [
             Tally(unpack_namespace(name), kind, count, near_micros(oldest))
-            for name, kind, count, oldest in found
+            for name, kind, count, oldest in rows
             if type(kind) is str and type(oldest) is int
         ]
 
@@ -408,9 +408,9 @@ class SqlBackend(ABC):
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
-        found = self._of_scopes(f"{self.epoch}, {self.scope_heads}", namespaces, "TRUE")
-        heads = {name: Head(head, epoch) for epoch, name, _, head in found}
-        absent = Head(0, found[0][0] if found else NO_EPOCH)
+        rows = self._of_scopes(f"{self.epoch}, {self.scope_heads}", namespaces, "TRUE")
+        heads = {name: Head(head, epoch) for epoch, name, _, head in rows}
+        absent = Head(0, rows[0][0] if rows else NO_EPOCH)
         return [heads.get(pack_namespace(namespace), absent) for namespace in namespaces]
 
     def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
@@ -464,8 +464,8 @@ class SqlBackend(ABC):
         return self._first(limit, address_of, query, {"now": self._now()})
 
     def get_meta(self, name: str) -> str | None:
-        found = self._select("SELECT value FROM memory_meta WHERE name = :name", {"name": name})
-        return found[0][0] if found else None
+        rows = self._select("SELECT value FROM memory_meta WHERE name = :name", {"name": name})
+        return rows[0][0] if rows else None
 
     def forget(self, user: str) -> None:  # noqa: B027 - none of them has anything to do
         """Does nothing: these databases keep no record of who follows changes."""
@@ -487,12 +487,12 @@ class SqlBackend(ABC):
     ) -> list[tuple[Any, ...]]:
         """What a query finds in ``namespaces``, read with as many statements as it takes."""
         packed = [pack_namespace(namespace) for namespace in dict.fromkeys(namespaces)]
-        found: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
         for start in range(0, len(packed), self.most_values):
             among, names = self._among("s.namespace", packed[start : start + self.most_values])
             query = f"SELECT {selection} WHERE {among} AND {condition}"
-            found += (select or self._select)(query, {"now": self._now(), **(given or {}), **names})
-        return found
+            rows += (select or self._select)(query, {"now": self._now(), **(given or {}), **names})
+        return rows
 
     def _first(
         self, limit: int, of: Callable[[tuple[Any, ...]], T | None], query: str, given: Mapping[str, object]
@@ -500,8 +500,8 @@ class SqlBackend(ABC):
         """The first ``limit`` results of ``query`` that ``of`` can parse."""
         size = limit
         while True:
-            found = self._select(f"{query} LIMIT :size", {**given, "size": size})
-            sound = [one for one in map(of, found) if one is not None][:limit]
-            if len(sound) == limit or len(found) < size:
+            rows = self._select(f"{query} LIMIT :size", {**given, "size": size})
+            sound = [one for one in map(of, rows) if one is not None][:limit]
+            if len(sound) == limit or len(rows) < size:
                 return sound
             size *= 2  # more, in place of those that cannot be read

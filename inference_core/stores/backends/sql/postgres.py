@@ -541,8 +541,8 @@ class PostgresBackend(SqlBackend):
 
     def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
         of_kind, given = self._of_kind(kinds)
-        found = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"{ALIVE} AND {of_kind}", given)
-        return sum(count for (count,) in found)
+        rows = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"{ALIVE} AND {of_kind}", given)
+        return sum(count for (count,) in rows)
 
     def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
         query = ADD_META if is_first else SET_META

@@ -819,8 +819,8 @@ class SqliteBackend(SqlBackend):
                 return writer.execute(query, given).fetchall()
 
             def heads_of(namespaces: Iterable[Namespace]) -> Heads:
-                found = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
-                return {unpack_namespace(name): (scope, seq) for name, scope, seq in found}
+                rows = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
+                return {unpack_namespace(name): (scope, seq) for name, scope, seq in rows}
 
             heads = heads_of(namespaces)
             if missing := made - heads.keys():
