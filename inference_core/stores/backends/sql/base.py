@@ -319,7 +319,7 @@ class SqlBackend(ABC):
         return bool(self._select(f"SELECT 1 FROM store WHERE {anyone} LIMIT 1", patterns))
 
     @abstractmethod
-    def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    def _select(self, query: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """All rows that ``query`` finds."""
 
     @abstractmethod
@@ -400,11 +400,11 @@ class SqlBackend(ABC):
             "SELECT s.namespace FROM memory_scopes s "
             f"WHERE EXISTS (SELECT 1 FROM memory_rows r WHERE r.scope = s.id AND {ALIVE})"
         )
-        given: dict[str, object] = {"now": self._now()}
+        parameters: dict[str, object] = {"now": self._now()}
         if prefix:
             root = prefix[0] if self.holds_nul else pack_namespace(prefix[:1])  # which escapes NUL
-            query, given = f"{query} AND s.root = :root", given | {"root": root}
-        names = (namespace_of(name) for (name,) in self._select(query, given))
+            query, parameters = f"{query} AND s.root = :root", parameters | {"root": root}
+        names = (namespace_of(name) for (name,) in self._select(query, parameters))
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
@@ -433,13 +433,13 @@ class SqlBackend(ABC):
 
     def holding(self, namespace: Namespace, words: Sequence[Term], limit: int, since: int = 0) -> Iterable[Change]:
         """The keys whose terms contain the most of ``words``, counted by the database."""
-        given: dict[str, object] = {"name": pack_namespace(namespace), "limit": limit, "since": since}
+        parameters: dict[str, object] = {"name": pack_namespace(namespace), "limit": limit, "since": since}
         counted: list[str] = []
         for at, word in enumerate(words[:MAX_WORDS]):
             names = {f"word{at}_{of}": f" {form} " for of, form in enumerate(forms_of(word))}
             is_held = " OR ".join(f"{self.contains}(words, :{name}) > 0" for name in names)
             counted.append(f"CASE WHEN {is_held} THEN 1 ELSE 0 END")
-            given |= names
+            parameters |= names
         if not counted:
             return []
         query = (
@@ -448,7 +448,7 @@ class SqlBackend(ABC):
             "(SELECT id FROM memory_scopes WHERE namespace = :name) AND r.seq > :since AND r.text IS NOT NULL) spaced"
             ") counted WHERE held > 0 ORDER BY held DESC, seq DESC LIMIT :limit"
         )
-        return list(filter(None, (change_of(found[:-2]) for found in self._select(query, given))))
+        return list(filter(None, (change_of(found[:-2]) for found in self._select(query, parameters))))
 
     def pending(self, model: str, limit: int, keys: Sequence[Key] | None = None) -> list[UnembeddedRow]:
         columns = "s.namespace, r.key, r.version, r.text"
@@ -482,7 +482,7 @@ class SqlBackend(ABC):
         selection: str,
         namespaces: Iterable[Namespace],
         condition: str,
-        given: Mapping[str, object] | None = None,
+        parameters: Mapping[str, object] | None = None,
         select: Select | None = None,
     ) -> list[tuple[Any, ...]]:
         """What a query finds in ``namespaces``, read with as many statements as it takes."""
@@ -491,16 +491,16 @@ class SqlBackend(ABC):
         for start in range(0, len(packed), self.most_values):
             among, names = self._among("s.namespace", packed[start : start + self.most_values])
             query = f"SELECT {selection} WHERE {among} AND {condition}"
-            rows += (select or self._select)(query, {"now": self._now(), **(given or {}), **names})
+            rows += (select or self._select)(query, {"now": self._now(), **(parameters or {}), **names})
         return rows
 
     def _first(
-        self, limit: int, of: Callable[[tuple[Any, ...]], T | None], query: str, given: Mapping[str, object]
+        self, limit: int, of: Callable[[tuple[Any, ...]], T | None], query: str, parameters: Mapping[str, object]
     ) -> list[T]:
         """The first ``limit`` results of ``query`` that ``of`` can parse."""
         size = limit
         while True:
-            rows = self._select(f"{query} LIMIT :size", {**given, "size": size})
+            rows = self._select(f"{query} LIMIT :size", {**parameters, "size": size})
             sound = [one for one in map(of, rows) if one is not None][:limit]
             if len(sound) == limit or len(rows) < size:
                 return sound

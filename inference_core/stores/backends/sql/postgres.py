@@ -365,14 +365,14 @@ def parameters_of(url: str) -> dict[str, Any]:
     try:
         if "@" in place.partition("@")[2] + place.partition("/")[2]:
             raise psycopg.ProgrammingError
-        given = conninfo_to_dict(_SCHEME.sub("postgresql://", url, count=1))
+        parameters = conninfo_to_dict(_SCHEME.sub("postgresql://", url, count=1))
     except (psycopg.Error, UnicodeError):
         raise ConfigurationError(
             "The URL of the PostgreSQL store cannot be read. It looks like 'postgresql://user:password@host:5432/db'; "
             "special characters are written as %40 and the like, and parameters are those of libpq"
         ) from None
     threshold = int(asked[1]) if asked else None
-    return {**_DEFAULTS, **given, "client_encoding": "utf8", "prepare_threshold": threshold}
+    return {**_DEFAULTS, **parameters, "client_encoding": "utf8", "prepare_threshold": threshold}
 
 
 def migrate(connection: Connection) -> None:
@@ -501,7 +501,7 @@ class PostgresBackend(SqlBackend):
         Each scope and kind is one range, or two behind a cursor. Each range gives at most as many rows as the page has;
         the results are sorted together.
         """
-        given = {
+        parameters = {
             "now": self._now(),
             "names": [pack_namespace(namespace) for namespace in request.scopes],
             "kinds": [*(request.kinds or ())],
@@ -514,7 +514,7 @@ class PostgresBackend(SqlBackend):
             age, key, of = request.after.place
             # PostgreSQL's parameters and keys hold no NUL, so the rows behind the key are those behind its part before
             # the first NUL.
-            given |= {"created": -age, "key": key.partition("\x00")[0], "of": of}
+            parameters |= {"created": -age, "key": key.partition("\x00")[0], "of": of}
             # A row of the same age and key comes after the cursor's if its namespace does.
             parts = [
                 "AND r.created = :created AND r.key >= :key AND (r.key > :key OR s.namespace > :of)",
@@ -532,7 +532,7 @@ class PostgresBackend(SqlBackend):
             f"SELECT {ROW} FROM memory_scopes s {kinds} CROSS JOIN LATERAL ({ranges}) r "
             "WHERE s.namespace = ANY(:names) ORDER BY r.created DESC, r.key, s.namespace LIMIT :limit OFFSET :offset"
         )
-        found = self._select(query, given)
+        found = self._select(query, parameters)
         rows = list(filter(None, map(row_of, found)))
         if len(rows) == len(found) or len(found) < request.limit:
             return rows
@@ -540,8 +540,8 @@ class PostgresBackend(SqlBackend):
         return rows + self.page(replace(request, limit=request.limit - len(rows), after=cursor_of(found[-1]), offset=0))
 
     def count(self, namespaces: Sequence[Namespace], *, kinds: frozenset[str] | None = None) -> int:
-        of_kind, given = self._of_kind(kinds)
-        rows = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"{ALIVE} AND {of_kind}", given)
+        of_kind, parameters = self._of_kind(kinds)
+        rows = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"{ALIVE} AND {of_kind}", parameters)
         return sum(count for (count,) in rows)
 
     def set_meta(self, name: str, value: str, *, is_first: bool = False) -> None:
@@ -559,12 +559,12 @@ class PostgresBackend(SqlBackend):
             f"SELECT s.id, s.root, {ROW}, {CHANGE}, r.model, r.vector FROM {ROWS} WHERE r.value IS NOT NULL "
             f"{of_root} AND (r.scope, r.key) > (:scope, :key) ORDER BY r.scope, r.key LIMIT {self.page_size}"
         )
-        given: dict[str, object] = {"root": root and pack_namespace((root,)), "scope": -1, "key": ""}
-        while page := self._select(query, given):
+        parameters: dict[str, object] = {"root": root and pack_namespace((root,)), "scope": -1, "key": ""}
+        while page := self._select(query, parameters):
             for scope, packed, *columns in page:
                 label = namespace_of(packed)
                 yield inspected(label and label[0], scope, columns)
-            given |= {"scope": page[-1][0], "key": page[-1][2 + KEY]}
+            parameters |= {"scope": page[-1][0], "key": page[-1][2 + KEY]}
 
     def discard(self, found: Sequence[Unreadable]) -> int:
 
@@ -619,8 +619,8 @@ class PostgresBackend(SqlBackend):
     def close(self) -> None:
         self.connections.close()
 
-    def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        return self.connections.read(_PARAMETER.sub(r"%(\1)s", query), given)
+    def _select(self, query: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        return self.connections.read(_PARAMETER.sub(r"%(\1)s", query), parameters)
 
     def _of_keys(self, selection: str, keys: Sequence[Key], condition: str) -> list[tuple[Any, ...]]:
         distinct = [key for key in dict.fromkeys(keys) if "\x00" not in key[1]]

@@ -683,11 +683,11 @@ class SqliteBackend(SqlBackend):
     ) -> Generator[tuple[Any, ...]]:
         """The columns of a scope's rows (of a kind) behind ``after``, read lazily."""
         name = pack_namespace(namespace)
-        given: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
+        parameters: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
         parts = [""]
         if after is not None:
             age, key, of = after.place
-            given |= {"created": -age, "key": key}
+            parameters |= {"created": -age, "key": key}
             # Two statements, each a range of the index; an OR would read everything older. A row of the same age
             # and key comes after the cursor's if its namespace does.
             edge = ">=" if name > of else ">"
@@ -698,18 +698,18 @@ class SqliteBackend(SqlBackend):
                 f"AND {ALIVE} {'' if kind is None else 'AND r.kind = :kind'} {behind} ORDER BY r.created DESC, r.key"
             )
             # Closed even if nobody reads to the end: an open statement keeps its snapshot, and so the journal.
-            with closing(reader.execute(query, given)) as rows:
+            with closing(reader.execute(query, parameters)) as rows:
                 yield from filter(_is_listed, rows)
 
     def _sorted(self, request: PageRequest, limit: int) -> list[Row]:
         """The first ``limit`` rows of many scopes, sorted by SQLite."""
-        of_kind, given = self._of_kind(request.kinds)
+        of_kind, parameters = self._of_kind(request.kinds)
         condition = f"{ALIVE} AND {of_kind}"
         if request.after is not None:
             condition += " AND (-r.created, r.key, s.namespace) > (:age, :key, :name)"
-            given |= dict(zip(("age", "key", "name"), request.after.place, strict=True))
+            parameters |= dict(zip(("age", "key", "name"), request.after.place, strict=True))
         condition += " ORDER BY r.created DESC, r.key, s.namespace LIMIT :limit"
-        found = self._of_scopes(f"{ROW} FROM {ROWS}", request.scopes, condition, given | {"limit": limit})
+        found = self._of_scopes(f"{ROW} FROM {ROWS}", request.scopes, condition, parameters | {"limit": limit})
         page = sorted(filter(_is_listed, found), key=_listed)[:limit]
         rows = list(filter(None, map(row_of, page)))
         if len(rows) == len(page) or len(page) < limit:
@@ -723,11 +723,11 @@ class SqliteBackend(SqlBackend):
         Subtracting the expired rows, which are few, is quicker than looking at the expiry of each row.
         """
         self._settle(namespaces)
-        of_kind, given = self._of_kind(kinds)
-        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"r.value IS NOT NULL AND {of_kind}", given)
+        of_kind, parameters = self._of_kind(kinds)
+        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"r.value IS NOT NULL AND {of_kind}", parameters)
         # A cross join makes SQLite begin with the expired rows.
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
-        over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, given)
+        over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, parameters)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
 
     def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
@@ -815,8 +815,8 @@ class SqliteBackend(SqlBackend):
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
 
-            def select(query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
-                return writer.execute(query, given).fetchall()
+            def select(query: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+                return writer.execute(query, parameters).fetchall()
 
             def heads_of(namespaces: Iterable[Namespace]) -> Heads:
                 rows = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
@@ -856,12 +856,12 @@ class SqliteBackend(SqlBackend):
         if any(namespace[1:] == (AUDIT,) for namespace in namespaces):
             self.connections.settle()
 
-    def _select(self, query: str, given: Mapping[str, object]) -> list[tuple[Any, ...]]:
-        return self.connections.attempt(lambda reader: reader.execute(query, given).fetchall())
+    def _select(self, query: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        return self.connections.attempt(lambda reader: reader.execute(query, parameters).fetchall())
 
     def _among(self, column: str, values: Sequence[str]) -> tuple[str, dict[str, object]]:
-        given: dict[str, object] = {f"{column[2:]}{at}": value for at, value in enumerate(values)}
-        return f"{column} IN ({','.join(f':{name}' for name in given)})", given
+        parameters: dict[str, object] = {f"{column[2:]}{at}": value for at, value in enumerate(values)}
+        return f"{column} IN ({','.join(f':{name}' for name in parameters)})", parameters
 
     def _of_keys(
         self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
@@ -869,11 +869,13 @@ class SqliteBackend(SqlBackend):
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[start : start + _KEYS_AT_ONCE]
-            given: dict[str, object] = {f"key{at}": key for at, (_, key) in enumerate(some)}
-            given |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)} | {"now": self._now()}
+            parameters: dict[str, object] = {f"key{at}": key for at, (_, key) in enumerate(some)}
+            parameters |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)} | {
+                "now": self._now()
+            }
             wanted = ",".join(f"(:name{at},:key{at})" for at in range(len(some)))
             query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
-            yield from (select or self._select)(query, given)
+            yield from (select or self._select)(query, parameters)
 
 
 def _logged(event: Put) -> tuple[Any, ...]:
