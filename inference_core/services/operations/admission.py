@@ -47,7 +47,7 @@ from inference_core.memory.trust import (
 )
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Backend, Check, Expiry, Key, Put, Row, Write
+from inference_core.stores.backend import Backend, Expiry, Key, Put, Row, Write
 
 NOTE: Final = "_pending"
 ENDS: Final = "ends"
@@ -67,21 +67,21 @@ _AT_ONCE: Final = 2
 class Place:
     """Where a memory can be stored: under ``memory_id``, which is free.
 
-    ``same`` are the memories that have the same words and type, whether they still hold or not. ``checks`` make a write
-    fail if another memory of these words was written or changed since.
+    ``same`` are the memories that have the same words and type, whether they still hold or not. ``versions`` are those
+    of all rows that can hold one (0: none); a write under an `UnchangedRule` fails if one has changed since.
     """
 
     memory_id: str
-    same: Sequence[MemoryRecord] = ()
-    checks: Sequence[Check] = ()
+    same: Sequence[MemoryRecord]
+    versions: Mapping[Key, int]
 
 
 def place_of(record: MemoryRecord, key: bytes, others: Sequence[Namespace] = (), *, is_saved: bool = False) -> Place:
-    """The place of ``record`` if no memory of its words is there yet. Reads nothing: the checks fail if one is there.
+    """The place of ``record`` if no memory of its words is there yet. Reads nothing: the write fails if one is there.
 
     ``key`` is the store's content key. ``is_saved``: somebody saves the memory, so its moments distinguish it from
-    other memories of its words. In a conversation they do not, as it dates everything that is said in it. The checks
-    also make sure that the id is free in the namespaces ``others``.
+    other memories of its words. In a conversation they do not, as it dates everything that is said in it. The id also
+    has to be free in the namespaces ``others``.
     """
     return _placed(record, _ids_of(record, key, _AT_ONCE, is_saved=is_saved), others, {})
 
@@ -108,16 +108,12 @@ def _placed(
     """The place of ``record``, if these ``rows`` are all that there are of the ids in ``chains``."""
     taken = {one for _, one in rows}
     memory_id = next(one for one in chains[0] if one not in taken)
-    there = {one: rows.get((record.namespace, one)) for one in chain.from_iterable(chains)}
-    found = [record_of(row) for row in there.values() if row and is_known(row)]
+    there = [(record.namespace, one) for one in chain.from_iterable(chains)]
+    found = [record_of(row) for key in there if (row := rows.get(key)) and is_known(row)]
     same = [one for one in found if one.memory_type is record.memory_type and same_text(one.content, record.content)]
-    checks = [Check(namespace=home, key=memory_id, expected=0) for home in others]
-    checks += [
-        Check(namespace=record.namespace, key=one, expected=row.version if row else 0)
-        for one, row in there.items()
-        if one != memory_id
-    ]
-    return Place(memory_id, same, checks)
+    elsewhere = [(home, memory_id) for home in others]
+    versions = {key: rows[key].version if key in rows else 0 for key in (*there, *elsewhere)}
+    return Place(memory_id, same, versions)
 
 
 def _ids_of(record: MemoryRecord, key: bytes, count: int, *, is_saved: bool) -> list[list[str]]:
@@ -151,13 +147,8 @@ def _hashed(first: str, count: int) -> list[str]:
 
 def _keyed(key: bytes, told: Sequence[Any], count: int) -> list[str]:
     """Ids derived from ``told`` and the number of an attempt. Without the ``key``, they reveal neither."""
-    common = hmac.new(key, encode_json(told, what="memory").encode()[:-1], "sha256")  # of "[…, 0]", "[…, 1]" and so on
-    ids: list[str] = []
-    for attempt in range(count):
-        keyed = common.copy()
-        keyed.update(b",%d]" % attempt)
-        ids.append(keyed.hexdigest()[:32])
-    return ids
+    common = encode_json(told, what="memory").encode()[:-1]  # of "[…, 0]", "[…, 1]" and so on
+    return [hmac.digest(key, common + b",%d]" % attempt, "sha256").hex()[:32] for attempt in range(count)]
 
 
 def says_already(old: MemoryRecord, new: MemoryRecord, now: datetime) -> bool:

@@ -52,6 +52,7 @@ from inference_core.services.operations.scope import (
     retried,
 )
 from inference_core.stores.backend import Backend, Check, Remove, Write
+from inference_core.stores.rules.write_rules import UnchangedRule
 
 
 class SavedId(str):
@@ -156,7 +157,7 @@ async def save(  # noqa: D417 - callers of the service pass no scope
         expires_at=checked_moment(expires_at, "expires_at"),
     )
     guard = scope.engine.guard
-    if kinds := guard.kinds(record.id):
+    if record.id and (kinds := guard.kinds(record.id)):
         raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
     clean, kinds = await scope.engine.redacting(partial(_without_secrets, guard, record))
     scope.spend(user_id)
@@ -255,7 +256,8 @@ async def _stored_at(scope: MemoryScope, record: MemoryRecord, place: Place) -> 
     known = next((one for one in place.same if _is_repeated(one, record)), None)
     if known is None:
         named = replace(record, id=place.memory_id)
-        await scope.write([*place.checks, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
+        rules = [UnchangedRule(place.versions)]
+        await scope.write([put_of(named, expected=0)], "save", source=record.source, is_clean=True, rules=rules)
         return SavedId(named.id)
     merged = _merged(scope, known, record)
     if merged is not known:

@@ -88,21 +88,23 @@ class WriteSet:
 
     def apply(self, batch: Batch) -> list[int]:
         """The version after each write, 0 for a row that is gone. Raises VersionConflict, StoreError."""
+        versions: list[int] = []
+        before: dict[Key, RowState] | None = None
         try:
-            return [
-                self._ruled(write, batch) if isinstance(write, WriteRule) else self._apply(write) for write in batch
-            ]
+            for write in batch:
+                if not isinstance(write, WriteRule):
+                    versions.append(self._apply(write))
+                    continue
+                if before is None:
+                    places = keys_of([batch])
+                    self.checked.update(places)
+                    before = {place: state for place in places if (state := self._find(place))}
+                for added in write.check(before, self.states, self._now):
+                    self._apply(added)
+                versions.append(0)
         except OverflowError as error:
             raise StoreError(f"An instant lies outside of the calendar: {error}") from error
-
-    def _ruled(self, rule: WriteRule, batch: Batch) -> int:
-        """Checks ``rule`` on ``batch``, and applies the writes that it adds. Raises what the rule raises."""
-        places = keys_of([batch])
-        self.checked.update(places)
-        before = {place: state for place in places if (state := self._find(place))}
-        for write in rule.check(before, self.states, self._now):
-            self._apply(write)
-        return 0
+        return versions
 
     def _apply(self, write: Write) -> int:
         if self._has_log and is_event(write):
