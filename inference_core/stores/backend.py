@@ -470,9 +470,9 @@ class RowState:
         """Whether its expiry lies at or before ``now``."""
         return self.expiry is not None and self.expiry.at <= now
 
-    def deleted(self) -> RowState:
-        """The state after a delete, but for its sequence number."""
-        return replace(self, version=self.version + 1, kind="", value=None, document=None, expiry=None)
+    def deleted(self, seq: int) -> RowState:
+        """The state after a delete with the number ``seq``."""
+        return replace(self, seq=seq, version=self.version + 1, kind="", value=None, document=None, expiry=None)
 
     def row(self, namespace: Namespace, key: str, epoch: Epoch = NO_EPOCH) -> Row | None:
         """The row, or None if it was deleted or cannot be read."""

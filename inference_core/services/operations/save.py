@@ -52,7 +52,6 @@ from inference_core.services.operations.scope import (
     retried,
 )
 from inference_core.stores.backend import Backend, Check, Remove, Write
-from inference_core.stores.rules.write_rules import UnchangedRule
 
 
 class SavedId(str):
@@ -242,8 +241,9 @@ async def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequenc
         place = await scope.engine.ask(partial(place_on, record, key, others, is_saved=True))
         return await _stored_at(scope, record, place)
 
+    leaves_traces = scope.engine.backend.capabilities.change_feed
     try:
-        return await _stored_at(scope, record, place_of(record, key, others, is_saved=True))
+        return await _stored_at(scope, record, place_of(record, key, others, leaves_traces=leaves_traces))
     except VersionConflict:
         return await retried(read_first)
 
@@ -255,10 +255,9 @@ async def _stored_at(scope: MemoryScope, record: MemoryRecord, place: Place) -> 
     """
     known = next((one for one in place.same if _is_repeated(one, record)), None)
     if known is None:
-        named = replace(record, id=place.memory_id)
-        rules = [UnchangedRule(place.versions)]
-        await scope.write([put_of(named, expected=0)], "save", source=record.source, is_clean=True, rules=rules)
-        return SavedId(named.id)
+        put = put_of(record, expected=0, memory_id=place.memory_id)
+        await scope.write([put], "save", source=record.source, is_clean=True, rules=[place.rule])
+        return SavedId(place.memory_id)
     merged = _merged(scope, known, record)
     if merged is not known:
         await scope.write([put_of(merged, expected=known.version)], "save", source=record.source)

@@ -278,8 +278,8 @@ def record_at(state: State, namespace: Namespace, memory_id: str) -> MemoryRecor
     )
 
 
-def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
-    """The write that stores ``record``, if it is at version ``expected``."""
+def put_of(record: MemoryRecord, expected: int | None = None, memory_id: str | None = None) -> Put:
+    """The write that stores ``record``, if it is at version ``expected``; under ``memory_id``, by default its own."""
     source = record.source
     # A reply to a tool's result has the tool's origin and names its message. What an agent saved by tool is no reply.
     is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
@@ -292,7 +292,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     )
     return Put(
         namespace=record.namespace,
-        key=record.id,
+        key=record.id if memory_id is None else memory_id,
         value=encode_json(value, what="memory"),
         document=Document.soon_of(record.indexed_text, situation),
         kind=record.memory_type.value,

@@ -73,6 +73,20 @@ class Rules:
         return self._backend.discard(found)
 
 
+class UnusedRule(WriteRule):
+    """Refuses a batch with VersionConflict if there is a row at one of ``keys``, or one was removed there."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self.reads = keys
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """Nothing. Raises VersionConflict."""
+        del after, now
+        if not before.keys().isdisjoint(self.reads):
+            raise VersionConflict("There is a memory of these words, or there was one")
+        return ()
+
+
 class UnchangedRule(WriteRule):
     """Refuses a batch with VersionConflict unless each row is at its version in ``versions``; 0: it is not there."""
 

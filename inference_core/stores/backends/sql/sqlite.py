@@ -27,7 +27,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -863,11 +864,19 @@ class SqliteBackend(SqlBackend):
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[start : start + _KEYS_AT_ONCE]
-            given: dict[str, object] = {f"key{at}": key for at, (_, key) in enumerate(some)}
-            given |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)} | {"now": self._now()}
-            wanted = ",".join(f"(:name{at},:key{at})" for at in range(len(some)))
-            query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
-            yield from (select or self._select)(query, given)
+            query, parameters = _query_of_keys(selection, condition, len(some))
+            values = chain.from_iterable([(pack_namespace(name), key) for name, key in some])
+            given: dict[str, object] = dict(zip(parameters, values, strict=True))
+            yield from (select or self._select)(query, given | {"now": self._now()})
+
+
+@lru_cache(maxsize=256)
+def _query_of_keys(selection: str, condition: str, count: int) -> tuple[str, list[str]]:
+    """The query for ``count`` keys, and the names of its parameters: those of a namespace and a key in turn."""
+    pairs = [(f"name{at}", f"key{at}") for at in range(count)]
+    wanted = ",".join(f"(:{name},:{key})" for name, key in pairs)
+    query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
+    return query, list(chain.from_iterable(pairs))
 
 
 def _logged(event: Put) -> tuple[Any, ...]:
