@@ -287,12 +287,13 @@ class MemoryNamespaceBuilder:
 
     def read_scopes(self, user_id: Owner, category: MemoryCategory | str | None = None) -> list[Namespace]:
         """The namespaces this agent reads: the shared ones and its own, never another agent's."""
-        wanted = list(MemoryCategory) if category is None else [MemoryCategory(validate_memory_category(category))]
+        wanted = MEMORY_CATEGORIES if category is None else [validate_memory_category(category)]
+        user, agent = encode_label(user_id), None if isinstance(user_id, Space) else self._agent_label
         namespaces: list[Namespace] = []
         for name in wanted:
-            shared = (encode_label(user_id), name.value)
-            own = self.namespace_for(user_id, name)
-            namespaces += [shared] if own == shared else [shared, own]
+            namespaces.append((user, name))
+            if agent is not None and name != MemoryCategory.SEMANTIC.value:
+                namespaces.append((user, name, agent))
         return namespaces
 
     def legacy_namespace(self, user_id: str | UUID) -> Namespace:

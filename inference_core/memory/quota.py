@@ -57,6 +57,9 @@ class Limit:
         return self.agent if agent else self.user
 
 
+_NO_SIZES: Final = (Limit(), Limit())
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
     """The limits of each user: a number, or a text such as ``"5000,agent=1000"``, which also limits each agent.
@@ -78,7 +81,7 @@ class Quota:
     @property
     def has_sizes(self) -> bool:
         """Whether it limits the number or the bytes of memories."""
-        return any(limit != Limit() for limit in self.sizes)
+        return self.sizes != _NO_SIZES
 
     def check(self, before: Counts, after: Counts) -> None:
         """Raises QuotaExceeded if a write raises a count above its limit. A count above it already may stay or fall."""

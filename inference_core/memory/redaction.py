@@ -106,7 +106,8 @@ class Guard:
         source = record.source
         given = {"content": record.content, "topic": record.topic}
         more = [record.tags, record.extra_metadata, [source.tool, source.thread_id, source.message_ids]]
-        told = self.value([given, *more])
+        has_more = record.tags or record.extra_metadata or source.tool or source.thread_id or source.message_ids
+        told = self.value([given, *more]) if has_more else [self.value(given), *more]
         if told[0] is given and all(map(is_, told[1:], more)):
             return record
         clean, tags, metadata, (tool, thread_id, message_ids) = cast("list[Any]", told)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
@@ -73,7 +74,7 @@ def pack_namespace(namespace: Namespace) -> str:
 def waits_for_disk(batches: Iterable[Batch]) -> bool:
     """Whether the transaction of ``batches`` has to survive a power loss."""
     return any(
-        write.waits_for_disk if isinstance(write, Put) else not isinstance(write, Check | WriteRule)
+        write.waits_for_disk if isinstance(write, Put) else not isinstance(write, (Check, WriteRule))
         for batch in batches
         for write in batch
     )
@@ -406,13 +407,16 @@ Outcome = list[int] | Exception
 
 def keys_of(batches: Iterable[Batch]) -> dict[Key, None]:
     """The rows that ``batches`` write or look at, in their order."""
-    found: dict[Key, None] = {}
-    for batch in batches:
-        for write in batch:
-            found |= (
-                dict.fromkeys(write.reads) if isinstance(write, WriteRule) else {(write.namespace, write.key): None}
-            )
-    return found
+    return dict.fromkeys(chain.from_iterable(map(keys_in, batches)))
+
+
+def keys_in(batch: Batch) -> Iterator[Key]:
+    """The keys of the rows that ``batch`` writes or looks at, in its order, some more than once."""
+    for write in batch:
+        if isinstance(write, WriteRule):
+            yield from write.reads
+        else:
+            yield write.namespace, write.key
 
 
 def scopes_made(batches: Iterable[Batch]) -> set[Namespace]:
@@ -466,9 +470,9 @@ class RowState:
         """Whether its expiry lies at or before ``now``."""
         return self.expiry is not None and self.expiry.at <= now
 
-    def deleted(self) -> RowState:
-        """The state after a delete, but for its sequence number."""
-        return replace(self, version=self.version + 1, kind="", value=None, document=None, expiry=None)
+    def deleted(self, seq: int) -> RowState:
+        """The state after a delete with the number ``seq``."""
+        return replace(self, seq=seq, version=self.version + 1, kind="", value=None, document=None, expiry=None)
 
     def row(self, namespace: Namespace, key: str, epoch: Epoch = NO_EPOCH) -> Row | None:
         """The row, or None if it was deleted or cannot be read."""

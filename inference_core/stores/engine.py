@@ -411,6 +411,7 @@ class StoreEngine:
         ages: bool = True,
         is_clean: bool = False,
         since: AllFences | None = None,
+        rules: Sequence[WriteRule] = (),
     ) -> list[int]:
         """Applies ``batch`` as a whole, durably, and returns the version after each of its writes.
 
@@ -421,7 +422,7 @@ class StoreEngine:
         ``embeds``: the texts get their vectors first, if the model answers in time. Pass False to embed them yourself;
         a text without a vector then gets it after `embed_later`, or when the store is opened again. ``ages``: the
         memories get the store's time to live. ``since``: if the work that this write is part of began before this call,
-        the fences at that time.
+        the fences at that time. ``rules``: what the batch has to meet besides what every write has to.
 
         Raises VersionConflict, UserErased, Held, QuotaExceeded, StoreUnavailable; DeadlineExceeded if the database did
         not get the batch in time; WriteUnknown if it did, and did not confirm.
@@ -441,10 +442,10 @@ class StoreEngine:
             if embeds and any(document.vector is None for _, document in texts):
                 self.embed_later()
 
-        rules: list[WriteRule] = [FenceRule(self.fences, roots, fence, began)] if fence else []
+        fenced = [FenceRule(self.fences, roots, fence, began)] if fence else []
         if self.audit_log.audit and not self.audit_log.has_key:
             await self._read(self.audit_log.chain_key)
-        written = await self._written(landed, [*self.audit_log.recorded(writes, why), *rules])
+        written = await self._written(landed, [*self.audit_log.recorded(writes, why), *rules, *fenced])
         return written[: len(batch)]
 
     def held(self, rows: Iterable[Row]) -> Operation[set[Key]]:

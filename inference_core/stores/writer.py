@@ -33,7 +33,7 @@ from typing import Final
 
 from inference_core.effects import HANG_S, Process, awake_s, start_thread
 from inference_core.errors import StoreBusy, StoreError, StoreUnavailable
-from inference_core.stores.backend import Backend, Batch, Outcome, keys_of
+from inference_core.stores.backend import Backend, Batch, Outcome, keys_in
 from inference_core.stores.rules.write_rules import rules_of
 
 PATIENCE: Final = 5
@@ -226,6 +226,6 @@ class GroupWriter:
         if ticket is None:
             self._is_ending = True
         else:
-            first = next(iter(keys_of([ticket[0]])), None)
+            first = next(keys_in(ticket[0]), None)
             user = first[0][0] if first else ""
             self._turns.setdefault(user, deque()).append(ticket)

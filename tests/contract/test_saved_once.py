@@ -124,3 +124,13 @@ def test_a_memory_that_was_moved_stays_alone_under_its_id(service: AgentMemorySt
     assert sorted(one.id for one in service.sync.list_memories(U)[0]) == sorted([moved, again])
     assert service.sync.delete_memory(U, moved)
     assert service.sync.get_memory(U, moved) is None
+
+
+def test_what_took_the_place_of_another_is_found_once_that_is_gone(service: AgentMemoryStoreService) -> None:
+    """The first id of the words was free again, so a save stored them a second time beside the memory at the next."""
+    changed = service.sync.save_memory(U, TEA)
+    service.sync.update_memory(U, changed, "Prefers cocoa")
+    second = service.sync.save_memory(U, TEA)
+    service.sync.delete_memory(U, changed)
+    assert service.sync.save_memory(U, TEA) == second
+    assert service.sync.count_memories(U)["total"] == 1

@@ -16,7 +16,7 @@ earlier versions.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -46,8 +46,9 @@ from inference_core.memory.trust import (
     why_it_waits,
 )
 from inference_core.memory.types import MEMORY_TYPES, MemoryCategory
-from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, record_of, retried
-from inference_core.stores.backend import Backend, Check, Expiry, Key, Put, Row, Write
+from inference_core.services.operations.scope import MemoryScope, UserId, is_known, put_of, records_of, retried
+from inference_core.stores.backend import Backend, Expiry, Put, Row, Write, WriteRule
+from inference_core.stores.rules.write_rules import UnchangedRule, UnusedRule
 
 NOTE: Final = "_pending"
 ENDS: Final = "ends"
@@ -57,7 +58,7 @@ MOST_PENDING: Final = 200
 _NAMES: Final = 4
 """How many names a proposal can get: the next one each time that a memory of it was approved and has ended since."""
 _AT_ONCE: Final = 2
-"""How many ids of each chain are read at first."""
+"""How many ids of each chain are read at first. A row that ended may be removed before the one that took its place."""
 
 
 # The same words ------------------------------------------------------------------------------------------------------
@@ -67,29 +68,36 @@ _AT_ONCE: Final = 2
 class Place:
     """Where a memory can be stored: under ``memory_id``, which is free.
 
-    ``same`` are the memories that have the same words and type, whether they still hold or not. ``checks`` make a write
+    ``same`` are the memories that have the same words and type, whether they still hold or not. ``rule`` makes a write
     fail if another memory of these words was written or changed since.
     """
 
     memory_id: str
-    same: Sequence[MemoryRecord] = ()
-    checks: Sequence[Check] = ()
+    same: Sequence[MemoryRecord]
+    rule: WriteRule
 
 
-def place_of(record: MemoryRecord, key: bytes, others: Sequence[Namespace] = (), *, is_saved: bool = False) -> Place:
-    """The place of ``record`` if no memory of its words is there yet. Reads nothing: the checks fail if one is there.
+def place_of(record: MemoryRecord, key: bytes, others: Sequence[Namespace], *, leaves_traces: bool) -> Place:
+    """The place of ``record``, which somebody saves, if its words are new. Reads nothing: the write fails if not.
 
-    ``key`` is the store's content key. ``is_saved``: somebody saves the memory, so its moments distinguish it from
-    other memories of its words. In a conversation they do not, as it dates everything that is said in it. The checks
-    also make sure that the id is free in the namespaces ``others``.
+    ``key`` is the store's content key. The id also has to be free in the namespaces ``others``. ``leaves_traces``: the
+    database still knows of rows that were removed, so an id that it does not know has no successor in its chain.
     """
-    return _placed(record, _ids_of(record, key, _AT_ONCE, is_saved=is_saved), others, {})
+    chains = _ids_of(record, key, 1 if leaves_traces else _AT_ONCE, is_saved=True)
+    memory_id = chains[0][0]
+    keys = [(record.namespace, one) for one in chain.from_iterable(chains)]
+    return Place(memory_id, (), UnusedRule([*keys, *((home, memory_id) for home in others)]))
 
 
 def place_on(
     record: MemoryRecord, key: bytes, others: Sequence[Namespace], backend: Backend, *, is_saved: bool = False
 ) -> Place:
-    """Like `place_of`, but reads what is there. Raises StoreError."""
+    """The place of ``record``, by what is there. Raises StoreError.
+
+    ``key`` is the store's content key. ``is_saved``: somebody saves the memory, so its moments distinguish it from
+    other memories of its words. In a conversation they do not, as it dates everything that is said in it. The id is
+    also free in the namespaces ``others``.
+    """
     count = _AT_ONCE
     while True:
         chains = _ids_of(record, key, count, is_saved=is_saved)
@@ -98,26 +106,12 @@ def place_on(
         rows = {(row.namespace, row.key): row for row in backend.get(list(dict.fromkeys(keys))) if row}
         taken = {one for _, one in rows}
         if not any(taken.issuperset(ids) for ids in chains):  # else there may be more behind its end
-            return _placed(record, chains, others, rows)
+            break
         count *= 2
-
-
-def _placed(
-    record: MemoryRecord, chains: Sequence[Sequence[str]], others: Sequence[Namespace], rows: Mapping[Key, Row]
-) -> Place:
-    """The place of ``record``, if these ``rows`` are all that there are of the ids in ``chains``."""
-    taken = {one for _, one in rows}
     memory_id = next(one for one in chains[0] if one not in taken)
-    there = {one: rows.get((record.namespace, one)) for one in chain.from_iterable(chains)}
-    records = [record_of(row) for row in there.values() if row and is_known(row)]
-    same = [one for one in records if one.memory_type is record.memory_type and same_text(one.content, record.content)]
-    checks = [Check(namespace=home, key=memory_id, expected=0) for home in others]
-    checks += [
-        Check(namespace=record.namespace, key=one, expected=row.version if row else 0)
-        for one, row in there.items()
-        if one != memory_id
-    ]
-    return Place(memory_id, same, checks)
+    there = [one for one in records_of(rows.values()) if one.namespace == record.namespace]
+    same = [one for one in there if one.memory_type is record.memory_type and same_text(one.content, record.content)]
+    return Place(memory_id, same, UnchangedRule({place: rows[place].version if place in rows else 0 for place in keys}))
 
 
 def _ids_of(record: MemoryRecord, key: bytes, count: int, *, is_saved: bool) -> list[list[str]]:
@@ -129,7 +123,7 @@ def _ids_of(record: MemoryRecord, key: bytes, count: int, *, is_saved: bool) -> 
     place = [record.namespace, record.memory_type.value]
     saved = _keyed(key, [*place, words, *told], count)
     heard = _hashed(digest_of([*record.namespace, record.memory_type.value, words]), count)
-    approved = names_of(key, owner_in(record.namespace), record.content, count)
+    approved = _keyed(key, [PENDING, record.namespace[0], words], count)  # see `names_of`
     # The ids of memories that earlier versions saved distinguish upper and lower case; blocks named theirs otherwise.
     literal = " ".join(record.content.split())
     before = [] if literal == words else [_keyed(key, [*place, literal, *told], count)]
@@ -151,13 +145,8 @@ def _hashed(first: str, count: int) -> list[str]:
 
 def _keyed(key: bytes, told: Sequence[Any], count: int) -> list[str]:
     """Ids derived from ``told`` and the number of an attempt. Without the ``key``, they reveal neither."""
-    common = hmac.new(key, encode_json(told, what="memory").encode()[:-1], "sha256")  # of "[…, 0]", "[…, 1]" and so on
-    ids: list[str] = []
-    for attempt in range(count):
-        keyed = common.copy()
-        keyed.update(b",%d]" % attempt)
-        ids.append(keyed.hexdigest()[:32])
-    return ids
+    common = encode_json(told, what="memory").encode()[:-1]  # of "[…, 0]", "[…, 1]" and so on
+    return [hmac.digest(key, common + b",%d]" % attempt, "sha256").hex()[:32] for attempt in range(count)]
 
 
 def says_already(old: MemoryRecord, new: MemoryRecord, now: datetime) -> bool:

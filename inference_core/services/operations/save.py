@@ -156,7 +156,7 @@ async def save(  # noqa: D417 - callers of the service pass no scope
         expires_at=checked_moment(expires_at, "expires_at"),
     )
     guard = scope.engine.guard
-    if kinds := guard.kinds(record.id):
+    if record.id and (kinds := guard.kinds(record.id)):
         raise InvalidMemory(f"memory_id contains a secret ({', '.join(kinds)}); choose another one")
     clean, kinds = await scope.engine.redacting(partial(_without_secrets, guard, record))
     scope.spend(user_id)
@@ -241,8 +241,9 @@ async def _stored_once(scope: MemoryScope, record: MemoryRecord, others: Sequenc
         place = await scope.engine.ask(partial(place_on, record, key, others, is_saved=True))
         return await _stored_at(scope, record, place)
 
+    leaves_traces = scope.engine.backend.capabilities.change_feed
     try:
-        return await _stored_at(scope, record, place_of(record, key, others, is_saved=True))
+        return await _stored_at(scope, record, place_of(record, key, others, leaves_traces=leaves_traces))
     except VersionConflict:
         return await retried(read_first)
 
@@ -254,9 +255,9 @@ async def _stored_at(scope: MemoryScope, record: MemoryRecord, place: Place) -> 
     """
     known = next((one for one in place.same if _is_repeated(one, record)), None)
     if known is None:
-        named = replace(record, id=place.memory_id)
-        await scope.write([*place.checks, put_of(named, expected=0)], "save", source=record.source, is_clean=True)
-        return SavedId(named.id)
+        put = put_of(record, expected=0, memory_id=place.memory_id)
+        await scope.write([put], "save", source=record.source, is_clean=True, rules=[place.rule])
+        return SavedId(place.memory_id)
     merged = _merged(scope, known, record)
     if merged is not known:
         await scope.write([put_of(merged, expected=known.version)], "save", source=record.source)

@@ -43,7 +43,7 @@ from inference_core.memory.text import (
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type, validate_memory_category
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Expiry, Put, Row, Write
+from inference_core.stores.backend import Expiry, Put, Row, Write, WriteRule
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.search import COLD_SECONDS
 from inference_core.stores.rules.erasure_epoch import AllFences
@@ -156,6 +156,7 @@ class MemoryScope(MemoryPolicy):
         job: str | None = None,
         embeds: bool = True,
         is_clean: bool = False,
+        rules: Sequence[WriteRule] = (),
     ) -> Operation[list[int]]:
         """Applies ``batch`` like `StoreEngine.write`, attributed to ``actor`` or, by default, as ``source`` says."""
         actor = self.actor
@@ -163,7 +164,7 @@ class MemoryScope(MemoryPolicy):
             actor = actor_of(source, self.namespaces.agent_name)
         cause = Cause(at=self.clock.now(), operation=operation, actor=actor, keep_until=self.kept_until, job=job)
         return self.engine.write(
-            [*batch, *self.beside], cause=cause, embeds=embeds, is_clean=is_clean, since=self.since
+            [*batch, *self.beside], cause=cause, embeds=embeds, is_clean=is_clean, since=self.since, rules=rules
         )
 
     def spend(self, user_id: UserId) -> None:
@@ -277,8 +278,8 @@ def record_at(state: State, namespace: Namespace, memory_id: str) -> MemoryRecor
     )
 
 
-def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
-    """The write that stores ``record``, if it is at version ``expected``."""
+def put_of(record: MemoryRecord, expected: int | None = None, memory_id: str | None = None) -> Put:
+    """The write that stores ``record``, if it is at version ``expected``; under ``memory_id``, by default its own."""
     source = record.source
     # A reply to a tool's result has the tool's origin and names its message. What an agent saved by tool is no reply.
     is_after_tool = source.origin is Origin.TOOL and bool(source.message_ids)
@@ -291,7 +292,7 @@ def put_of(record: MemoryRecord, expected: int | None = None) -> Put:
     )
     return Put(
         namespace=record.namespace,
-        key=record.id,
+        key=record.id if memory_id is None else memory_id,
         value=encode_json(value, what="memory"),
         document=Document.soon_of(record.indexed_text, situation),
         kind=record.memory_type.value,

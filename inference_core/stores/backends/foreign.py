@@ -283,7 +283,7 @@ class ForeignBackend:
                 if op:  # the writes of a batch see each other
                     ops.append(op)
                     row = rows[key] = row_after(op)
-                    after[key] = state_of(row) if row else (after.get(key) or before[key]).deleted()
+                    after[key] = state_of(row) if row else (after.get(key) or before[key]).deleted(0)
             versions.append(0 if isinstance(one, WriteRule) else version)
         self._ask(ops)
         return versions

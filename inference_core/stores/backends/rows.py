@@ -88,21 +88,23 @@ class WriteSet:
 
     def apply(self, batch: Batch) -> list[int]:
         """The version after each write, 0 for a row that is gone. Raises VersionConflict, StoreError."""
+        versions: list[int] = []
+        before: dict[Key, RowState] | None = None
         try:
-            return [
-                self._ruled(write, batch) if isinstance(write, WriteRule) else self._apply(write) for write in batch
-            ]
+            for write in batch:
+                if not isinstance(write, WriteRule):
+                    versions.append(self._apply(write))
+                    continue
+                if before is None:
+                    places = keys_of([batch])
+                    self.checked.update(places)
+                    before = {place: state for place in places if (state := self._find(place))}
+                for added in write.check(before, self.states, self._now):
+                    self._apply(added)
+                versions.append(0)
         except OverflowError as error:
             raise StoreError(f"An instant lies outside of the calendar: {error}") from error
-
-    def _ruled(self, rule: WriteRule, batch: Batch) -> int:
-        """Checks ``rule`` on ``batch``, and applies the writes that it adds. Raises what the rule raises."""
-        places = keys_of([batch])
-        self.checked.update(places)
-        before = {place: state for place in places if (state := self._find(place))}
-        for write in rule.check(before, self.states, self._now):
-            self._apply(write)
-        return 0
+        return versions
 
     def _apply(self, write: Write) -> int:
         if self._has_log and is_event(write):
@@ -121,14 +123,14 @@ class WriteSet:
             if alive and alive.expiry and version == write.version:
                 self.states[address] = replace(alive, expiry=alive.expiry._replace(at=aware(write.at)))
             return version
-        changed = _changed(write, state, self._now)
+        head = self.heads.get(write.namespace)
+        seq = (self._head(write.namespace) if head is None else head) + 1
+        changed = _changed(write, state, self._now, seq)
         if changed is None:
             if isinstance(write, Expire) and write.is_strict:
                 raise VersionConflict(f"{write.key!r} has not expired, or is gone")
             return version
-        head = self.heads.get(write.namespace)
-        self.heads[write.namespace] = head = (self._head(write.namespace) if head is None else head) + 1
-        self.states[address] = replace(changed, seq=head)
+        self.heads[write.namespace], self.states[address] = seq, changed
         return version if isinstance(write, _SAME) else changed.version if isinstance(write, Put) else 0
 
 
@@ -138,14 +140,14 @@ def is_event(write: Write | WriteRule) -> TypeGuard[Put]:
 
 
 def _changed(
-    write: Put | Remove | SetVector | Rewrite | Expire, state: RowState | None, now: datetime
+    write: Put | Remove | SetVector | Rewrite | Expire, state: RowState | None, now: datetime, seq: int
 ) -> RowState | None:
-    """The state after ``write``, without its new sequence number; None if nothing changes."""
+    """The state after ``write``, which has the number ``seq``; None if nothing changes."""
     if isinstance(write, Put):
         updated = aware(write.updated_at)
         first = state.created_at if state and state.is_alive(now) else updated
         return RowState(
-            seq=0,
+            seq=seq,
             version=max(state.version if state else 0, write.above) + 1,
             kind=write.kind,
             created_at=aware(write.created_at) if write.created_at else first,
@@ -158,14 +160,15 @@ def _changed(
         return None
     # The database found the rows to expire; a state that cannot be read does not say itself that it has expired.
     if isinstance(write, Remove) or (isinstance(write, Expire) and (state.is_expired(now) or state.value == LOST)):
-        return state.deleted()
+        return state.deleted(seq)
     if isinstance(write, Expire) or state.version != write.version:
         return None
     if isinstance(write, Rewrite):
-        return replace(state, value=write.value, document=write.document)
+        return replace(state, seq=seq, value=write.value, document=write.document)
     if state.document is None:
         return None
-    return replace(state, document=state.document._replace(model=write.model, vector=write.vector, tokens=write.tokens))
+    embedded = state.document._replace(model=write.model, vector=write.vector, tokens=write.tokens)
+    return replace(state, seq=seq, document=embedded)
 
 
 def holding_most(changes: Iterable[Change], words: Sequence[Term], limit: int) -> list[Change]:

@@ -32,6 +32,7 @@ from inference_core.memory.namespaces import AUDIT, SALT, SEALS, USAGE, Namespac
 from inference_core.memory.text import encode_json, text_field
 from inference_core.stores.backend import (
     EXTRA,
+    UNREADABLE,
     Backend,
     Batch,
     Check,
@@ -49,6 +50,7 @@ from inference_core.stores.backend import (
     Unreadable,
     Write,
     WriteRule,
+    unpack_value,
 )
 from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.rules.versions import is_audited, versions_touched, versions_writes
@@ -369,11 +371,11 @@ _CHANGES: Final = (Put, Remove, Expire)
 
 
 class UserKey(NamedTuple):
-    """The key of a user's commitments, the salt it is derived from, and the version of the salt's row (0: none)."""
+    """The key of a user's commitments, the salt that it is derived from, and the stored value with that ("": none)."""
 
     secret: bytes
     salt: str
-    version: int
+    stored: str
 
 
 class AuditLog:
@@ -467,14 +469,17 @@ class AuditLog:
         """The key of the user with this label, as far as this process knows."""
         return self._keys.get(user)
 
-    def stored_key(self, user: str, row: Row) -> UserKey:
-        """The key whose salt is in ``row``."""
+    def stored_key(self, user: str, stored: str) -> UserKey | None:
+        """The key whose salt is in the value ``stored``; None if that cannot be read."""
         known = self._keys.get(user)
-        if known is None or known.version != row.version:
+        if known is None or known.stored != stored:
+            try:
+                salt = text_field(unpack_value(stored), "salt") or ""
+            except UNREADABLE:
+                return None
             if len(self._keys) >= _MOST_KEYS:
                 self._keys.clear()
-            salt = text_field(row.value, "salt") or ""
-            known = self._keys[user] = UserKey(self.derived(user, salt), salt, row.version)
+            known = self._keys[user] = UserKey(self.derived(user, salt), salt, stored)
         return known
 
     def note_unsealed(self, users: Iterable[str]) -> None:
@@ -517,18 +522,14 @@ class RecordRule(WriteRule):
         records = versions_writes(self._changing, rows, self._cause.at, self._cause.keep_until)
         self._told = []
         for user in self._users:
-            salt = (user, AUDIT), SALT
-            state = before.get(salt)
-            stored = _alive(salt, state, now) if state else None
-            if stored is None:  # a purge has ended the last key, or it cannot be read
-                text = token_hex(16)
-                key = UserKey(self._audit_log.derived(user, text), text, 0)
-                made = self._event(user, key, rows)
-            else:
-                key = self._audit_log.stored_key(user, stored)
-                made = self._made[key] if key in self._made else self._event(user, key, rows)
+            state = before.get(((user, AUDIT), SALT))
+            key = self._audit_log.stored_key(user, state.value or "") if state and state.is_alive(now) else None
+            if key is None:  # a purge has ended the last key, or it cannot be read
+                salt = token_hex(16)
+                key = UserKey(self._audit_log.derived(user, salt), salt, "")
+            made = self._made[key] if key in self._made else self._event(user, key, rows)
             if made:
-                records += [made] if stored else [salt_put(user, key.salt, self._cause), made]
+                records += [made] if key.stored else [salt_put(user, key.salt, self._cause), made]
                 self._told.append(user)
         return records
 

@@ -203,7 +203,7 @@ class Holds:
         roots = [
             write.namespace[0]
             for write in batch
-            if isinstance(write, Put | Remove | Expire)
+            if isinstance(write, (Put, Remove, Expire))
             and _may_remove(write, is_known=write.namespace[0] in self.known)
         ]
         return [HoldRule(self, list(dict.fromkeys(roots)), batch)] if roots else []

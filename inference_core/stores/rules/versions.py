@@ -115,7 +115,7 @@ def last_end(row: Row) -> datetime | None:
 
 def versions_touched(batch: Sequence[Write], until: datetime | None) -> list[Key]:
     """The rows that `versions_writes` reads or writes, for a ``batch`` whose earlier states are kept ``until``."""
-    changing = [write for write in batch if isinstance(write, Put | Remove) and is_versioned(write.namespace)]
+    changing = [write for write in batch if isinstance(write, (Put, Remove)) and is_versioned(write.namespace)]
     if until is None:
         lost = [removal for removal in changing if isinstance(removal, Remove) and place_of(removal.namespace) != USAGE]
     else:

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
-from inference_core.errors import StoreError, StoreUnavailable
+from inference_core.errors import StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.quota import Quota, Quotas
-from inference_core.stores.backend import Backend, Batch, Outcome, Unreadable, WriteRule, answered
+from inference_core.stores.backend import (
+    Backend,
+    Batch,
+    Key,
+    Outcome,
+    States,
+    Unreadable,
+    Write,
+    WriteRule,
+    answered,
+)
 from inference_core.stores.rules.holds import NOBODYS, Holds
 from inference_core.stores.rules.quotas import QuotaCounts
 
@@ -60,6 +71,38 @@ class Rules:
         for root in {damaged.root for damaged in found if damaged.root is not None and damaged.root not in NOBODYS}:
             self.holds.check(root)
         return self._backend.discard(found)
+
+
+class UnusedRule(WriteRule):
+    """Refuses a batch with VersionConflict if there is a row at one of ``keys``, or one was removed there."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self.reads = keys
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """Nothing. Raises VersionConflict."""
+        del after, now
+        if not before.keys().isdisjoint(self.reads):
+            raise VersionConflict("There is a memory of these words, or there was one")
+        return ()
+
+
+class UnchangedRule(WriteRule):
+    """Refuses a batch with VersionConflict unless each row is at its version in ``versions``; 0: it is not there."""
+
+    def __init__(self, versions: Mapping[Key, int]) -> None:
+        self._versions = versions
+        self.reads = list(versions)
+
+    def check(self, before: States, after: States, now: datetime) -> Sequence[Write]:
+        """Nothing. Raises VersionConflict."""
+        del after
+        for place, expected in self._versions.items():
+            state = before.get(place)
+            version = state.version if state and state.is_alive(now) else 0
+            if version != expected:
+                raise VersionConflict(f"{place[1]!r} is at version {version}, not {expected}")
+        return ()
 
 
 def rules_in(batch: Batch) -> list[WriteRule]:

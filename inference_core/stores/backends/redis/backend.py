@@ -98,7 +98,7 @@ def discard(server: Server, keys: Layout, found: Unreadable) -> bool:
     if found.namespace is not None and found.key.encode() == field:
         with suppress(*UNREADABLE):
             cell = checked_cell(packed)
-            after = replace(cell.deleted(), seq=1)
+            after = cell.deleted(1)
             change = CellChange((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
             call = invocation(keys, [change], {found.namespace: 1}, {})
     if not call:

@@ -27,7 +27,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -38,7 +39,6 @@ from inference_core.retrieval.documents import Change
 from inference_core.stores.backend import (
     Batch,
     Capabilities,
-    Check,
     Cursor,
     Head,
     Key,
@@ -58,7 +58,7 @@ from inference_core.stores.backend import (
     unpack_namespace,
     waits_for_disk,
 )
-from inference_core.stores.backends.rows import is_event, lost
+from inference_core.stores.backends.rows import is_event
 from inference_core.stores.backends.sql.base import (
     ALIVE,
     CHANGE,
@@ -806,11 +806,8 @@ class SqliteBackend(SqlBackend):
 
     def _transact(self, batches: Sequence[Batch]) -> list[Outcome]:
         # Events go into the log, where all users' share one database page; as rows, each user's would touch six.
-        writes = [write for batch in batches for write in batch if not is_event(write)]
-        checked = {(write.namespace, write.key) for write in writes if isinstance(write, Check)}
-        others = [[write for write in writes if not isinstance(write, Check)]]
-        made, keys = scopes_made(others), keys_of(others)
-        namespaces, checks = made | {scope for scope, _ in keys}, checked - keys.keys()
+        rows = [[write for write in batch if not is_event(write)] for batch in batches]
+        made, keys = scopes_made(rows), keys_of(rows)
         with self.connections.transaction(waits_for_disk=waits_for_disk(batches)) as writer:
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
@@ -822,15 +819,13 @@ class SqliteBackend(SqlBackend):
                 rows = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
                 return {unpack_namespace(name): (scope, seq) for name, scope, seq in rows}
 
-            heads = heads_of(namespaces)
+            found = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
+            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in found}
+            heads = heads_of(made.union(namespace for namespace, _ in states))  # what is not there is put or left
             if missing := made - heads.keys():
                 writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
                 heads |= heads_of(missing)
-            found = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
-            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in found}
-            found = self._of_keys("s.namespace, r.key, r.version", checks, ALIVE, select=select)
-            there = {(unpack_namespace(name), key): lost(0, version) for name, key, version in found}
-            decision = decide(batches, heads, states | there, self._clock.now(), has_log=True)
+            decision = decide(batches, heads, states, self._clock.now(), has_log=True)
             # Scopes that were added for a refused batch may name a user who was erased.
             unused = {heads[scope][0] for scope in missing} - decision.heads.keys()
             writer.executemany(_DROP_SCOPE, [(scope,) for scope in unused])
@@ -869,13 +864,19 @@ class SqliteBackend(SqlBackend):
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[start : start + _KEYS_AT_ONCE]
-            parameters: dict[str, object] = {f"key{at}": key for at, (_, key) in enumerate(some)}
-            parameters |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)} | {
-                "now": self._now()
-            }
-            wanted = ",".join(f"(:name{at},:key{at})" for at in range(len(some)))
-            query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
-            yield from (select or self._select)(query, parameters)
+            query, parameters = _query_of_keys(selection, condition, len(some))
+            values = chain.from_iterable([(pack_namespace(name), key) for name, key in some])
+            given: dict[str, object] = dict(zip(parameters, values, strict=True))
+            yield from (select or self._select)(query, given | {"now": self._now()})
+
+
+@lru_cache(maxsize=256)
+def _query_of_keys(selection: str, condition: str, count: int) -> tuple[str, list[str]]:
+    """The query for ``count`` keys, and the names of its parameters: those of a namespace and a key in turn."""
+    pairs = [(f"name{at}", f"key{at}") for at in range(count)]
+    wanted = ",".join(f"(:{name},:{key})" for name, key in pairs)
+    query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
+    return query, list(chain.from_iterable(pairs))
 
 
 def _logged(event: Put) -> tuple[Any, ...]:
