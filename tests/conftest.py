@@ -7,6 +7,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.embeddings import local, multilingual
 from inference_core.testing import FrozenClock
 
 for _setting in [name for name in os.environ if name.startswith("AGENT_")]:
@@ -76,7 +78,7 @@ TRACED = frozenset({"unit", "contract", "integration"})
 """The folders whose tests coverage is measured with."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
     # Tests press Ctrl-C in this process and in their own, which a shell ignores in what it starts in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -84,7 +86,8 @@ def pytest_configure() -> None:
     gone |= {name for name in SAMPLED if not (TESTS / name.partition("::")[0]).exists()}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
-    settings.register_profile("busy machine", deadline=None)
+    examples = 100 if config.getoption("--full") else 40
+    settings.register_profile("busy machine", deadline=None, max_examples=examples)
     settings.load_profile("busy machine")
 
 
@@ -230,6 +233,27 @@ def default_deadlines() -> Iterator[Mapping[str, float]]:
     """Has tests run with deadlines that no machine misses; gives those that the package has by default, by name."""
     with patient() as defaults:
         yield defaults
+
+
+@pytest.fixture(autouse=True, scope="session")
+def models_opened_once() -> Iterator[None]:
+    """Each file of a model is opened once in this process, and each vocabulary read once: either takes a while."""
+    open_session, sessions = local.open_session, dict[object, Any]()
+
+    def opened(model: Path | bytes) -> Any:
+        if isinstance(model, bytes):
+            return open_session(model)
+        stat = model.stat()
+        key = (model, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if key not in sessions:
+            sessions[key] = open_session(model)
+        return sessions[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (local, multilingual):
+            patched.setattr(module, "open_session", opened)
+        patched.setattr(multilingual, "Unigram", cache(multilingual.Unigram))
+        yield
 
 
 @pytest.fixture
