@@ -7,8 +7,10 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import coverage_support  # first: it ends the tracing of what is imported below
 import postgres_server
@@ -22,6 +24,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.embeddings import local, multilingual
 from inference_core.testing import FrozenClock
 
 for _setting in [name for name in os.environ if name.startswith("AGENT_")]:
@@ -59,6 +62,14 @@ OF_STORES = frozenset(
     | {"test_transfer.py", "test_earlier_versions.py", "test_sources.py", "test_other_packages.py"}
 )
 """These contracts, and tests of faults, run on every store."""
+ON_EACH_STORE = OF_STORES - {"test_memory_store.py", "test_store_conformance.py", "test_langgraph_semantics.py"}
+"""Contracts of what each database does in its own way: each of their tests runs on every store.
+
+The others see a backend through code that is the same above all of them: on the first store they run whole, and each
+of their tests on one more in turn; with --full on all.
+"""
+STORES_IN_TURN = STORES | {"service", "url", "store", "shared_url"}
+"""The fixtures whose stores take turns."""
 IN_BOTH_FACES = frozenset({"sqlite", "langgraph-memory"})
 """On the other stores, contracts run through async methods with --full alone: what differs lies below both faces."""
 FOLDERS = ("docs", "faults", "property", "security", "contract", "integration", "unit")
@@ -67,7 +78,7 @@ TRACED = frozenset({"unit", "contract", "integration"})
 """The folders whose tests coverage is measured with."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
     # Tests press Ctrl-C in this process and in their own, which a shell ignores in what it starts in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,7 +86,8 @@ def pytest_configure() -> None:
     gone |= {name for name in SAMPLED if not (TESTS / name.partition("::")[0]).exists()}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
-    settings.register_profile("busy machine", deadline=None)
+    examples = 100 if config.getoption("--full") else 40
+    settings.register_profile("busy machine", deadline=None, max_examples=examples)
     settings.load_profile("busy machine")
 
 
@@ -102,18 +114,52 @@ def of_the_short_run(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         if not is_for_full(item):
             tests[test_of(item)].append(item)
-    return [item for name, cases in tests.items() for item in (sample if name in SAMPLED else in_turn)(cases)]
+    return [
+        item
+        for name, cases in tests.items()
+        for item in (sample(cases) if name in SAMPLED else on_stores(in_turn(cases)))
+    ]
 
 
 def in_turn(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Both faces run the same operation, so each case goes through one of them; both, if there is one on each store."""
     faces: defaultdict[tuple[str, ...], list[pytest.Item]] = defaultdict(list)
     for item in cases:
-        given = getattr(item, "callspec", None)
-        faces[tuple(part for part in given._idlist if part not in FACES) if given else ()].append(item)
+        faces[tuple(part for part in parts_of(item) if part not in FACES)].append(item)
     if len({tuple(part for part in case if part not in ALL_STORES) for case in faces}) == 1:
         return cases
     return [same[at % len(same)] for at, same in enumerate(faces.values())]
+
+
+def on_stores(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """All cases on the first store whose coverage is measured; on each of the others one, in turn.
+
+    A test that sees only what all stores have in common runs on as many others as it has cases beside its faces.
+    """
+    module = cases[0].path.name
+    if folder_of(cases[0]) not in TRACED or module == "test_backend_contract.py":
+        return cases
+    stores: defaultdict[tuple[str, ...], list[pytest.Item]] = defaultdict(list)
+    for item in cases:
+        given: Any = getattr(item, "callspec", None)
+        used = sorted(STORES_IN_TURN & given.params.keys()) if given else ()
+        stores[tuple(given.params[name] for name in used if isinstance(given.params[name], str))].append(item)
+    first = next((used for used in stores if UNTRACED_OF.get(module, UNTRACED).isdisjoint(used)), None)
+    if first is None or len(stores) == 1:
+        return cases
+    start = sha256(test_of(cases[0]).encode()).digest()[0]
+    others = [same for used, same in stores.items() if used != first]
+    if module not in ON_EACH_STORE:
+        variants = {tuple(part for part in parts_of(item) if part not in FACES) for item in stores[first]}
+        others = [others[(start + at) % len(others)] for at in range(min(len(others), len(variants)))]
+    kept = [same[(start + at) % len(same)] for at, same in enumerate(others)]
+    return [item for item in cases if item in stores[first] or item in kept]
+
+
+def parts_of(item: pytest.Item) -> tuple[str, ...]:
+    """The parts of a case's name: one for each of its parameters."""
+    given: Any = getattr(item, "callspec", None)
+    return tuple(given._idlist) if given else ()
 
 
 def sample(cases: list[pytest.Item]) -> list[pytest.Item]:
@@ -187,6 +233,27 @@ def default_deadlines() -> Iterator[Mapping[str, float]]:
     """Has tests run with deadlines that no machine misses; gives those that the package has by default, by name."""
     with patient() as defaults:
         yield defaults
+
+
+@pytest.fixture(autouse=True, scope="session")
+def models_opened_once() -> Iterator[None]:
+    """Each file of a model is opened once in this process, and each vocabulary read once: either takes a while."""
+    open_session, sessions = local.open_session, dict[object, Any]()
+
+    def opened(model: Path | bytes) -> Any:
+        if isinstance(model, bytes):
+            return open_session(model)
+        stat = model.stat()
+        key = (model, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if key not in sessions:
+            sessions[key] = open_session(model)
+        return sessions[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (local, multilingual):
+            patched.setattr(module, "open_session", opened)
+        patched.setattr(multilingual, "Unigram", cache(multilingual.Unigram))
+        yield
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import postgres_server
 import redis_server
+
+from inference_core.stores.factory import open_backend
 
 KINDS = ("sqlite", "postgres", "redis", "file", "memory")
 """The databases that the contract holds for."""
@@ -17,11 +21,24 @@ BACKEND_KINDS = (*KINDS, "postgres-debian")
 """The databases that the contract of backends holds for."""
 
 
+@cache
+def _with_tables() -> bytes:
+    """The file of an empty SQLite store: to make its tables takes longer than most of what is done with them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.db"
+        open_backend(f"sqlite:///{path}").close()
+        return path.read_bytes()
+
+
 @contextmanager
 def database(kind: str, folder: Path, *, is_new: bool = False) -> Generator[str]:
     """The URL of an empty database of ``kind``; one of files lies in ``folder``. ``is_new``: it has no tables yet."""
     if kind == "sqlite":
-        yield f"sqlite:///{folder / 'memory.db'}"
+        path = folder / "memory.db"
+        if not is_new and not path.exists():
+            path.touch(0o600)
+            path.write_bytes(_with_tables())
+        yield f"sqlite:///{path}"
     elif kind == "file":
         yield f"file:///{folder / 'memories'}"
     elif kind == "memory":

@@ -549,6 +549,8 @@ def test_every_label_of_the_package_is_a_place_with_an_eraser() -> None:
     for tree, own in zip(trees, by_module, strict=True):
         known = anywhere | {name: {value} for name, value in own.items()}
         for node in ast.walk(tree):
+            if not isinstance(node, ast.Call | ast.Tuple):
+                continue
             match node:
                 case ast.Call(func=ast.Name("sidecar_namespace"), args=[_, ast.Name(name)]):
                     labels |= known.get(name, set())

@@ -168,9 +168,9 @@ def changes() -> list[str]:
     return [f"{path}\n  was {before.get(path)}\n  is  {now.get(path)}" for path in paths]
 
 
-def test_public_names_and_signatures_are_as_written_down():
+def test_public_names_and_signatures_are_as_written_down(quick_python: str):
     """In a process of its own, since the tests' configuration changes defaults."""
-    command = [sys.executable, str(Path(__file__)), "--check"]
+    command = [quick_python, str(Path(__file__)), "--check"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\nIf this is meant: {RENEW}"

@@ -312,16 +312,16 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_configured_store(configured: str):
     with open_memory_store() as store:
         assert isinstance(store, MemoryStore)
-        fill(store, U, 1_050)
+        fill(store, U, 510)
         fill(store, OTHER, 9)
-    assert count_user_long_term_memory(U) == {"semantic": 351, "episodic": 351, "procedural": 348, "total": 1_050}
+    assert count_user_long_term_memory(U) == {"semantic": 171, "episodic": 171, "procedural": 168, "total": 510}
     found, total = list_user_long_term_memory(U, category="episodic", memory_type="context", search="TEA", limit=7)
-    assert (len(found), total) == (7, 351)
+    assert (len(found), total) == (7, 171)
     assert delete_user_long_term_memory_entry(U, *address(found[0])) is True
     assert delete_user_long_term_memory_entry(OTHER, *address(found[1])) is False
     assert delete_user_long_term_memory_entries(U, [address(entry) for entry in found]) == 6
-    assert purge_user_long_term_memory(U, "procedural") == 348
-    assert purge_user_long_term_memory(U) == 1_050 - 7 - 348
+    assert purge_user_long_term_memory(U, "procedural") == 168
+    assert purge_user_long_term_memory(U) == 510 - 7 - 168
     assert count_user_long_term_memory(OTHER)["total"] == 9
     with open_store(configured, embeddings=None) as store:
         assert AgentMemoryStoreService(store=store, agent_name="coder").sync.count_memories(OTHER)["total"] == 7

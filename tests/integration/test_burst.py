@@ -18,7 +18,7 @@ from inference_core.stores.backends.memory import InMemoryBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel
 
-RUNS = 90
+RUNS = 40
 READ_S = 0.1
 PATIENCE_S = 1.0
 """Eight runs at a time are served, so that the last ones wait for longer than that."""

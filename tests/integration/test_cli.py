@@ -232,8 +232,10 @@ def test_settings_that_make_no_sense_name_the_variable(
     assert "AGENT_MEMORY_TIMEZONE" in error
 
 
-def test_a_reader_that_goes_away_causes_no_traceback():
-    command = [sys.executable, "-m", "inference_core", *LOCOMO, "--system", "bm25", "--json"]
+def test_a_reader_that_goes_away_causes_no_traceback(sqlite_url: str):
+    with open_store(sqlite_url, embeddings=None):
+        pass
+    command = [sys.executable, "-m", "inference_core", "list", "--user", "ada", "--url", sqlite_url, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr

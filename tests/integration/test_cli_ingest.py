@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from processes import Forked
 from support import DATA
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.cli import background
 from inference_core.cli.background import ingest
 from inference_core.cli.options import held_back
 from inference_core.effects import Operation
@@ -223,31 +226,28 @@ def test_where_ctrl_c_is_ignored_it_stays_so():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SHOWN = """
-import sys
-from contextlib import contextmanager
-
-import typer
-from inference_core.cli import background as ingest
-
 @contextmanager
-def progress_bar(what):
+def told_progress(_: str) -> Generator[Callable[[int, int], None]]:
     yield lambda done, total: print(done, total, file=sys.stderr, flush=True)
 
-ingest.progress_bar = progress_bar
-typer.run(ingest.ingest)
-"""
+
+def ingest_and_tell(*arguments: str) -> None:
+    """As a process of its own, in which a signal ends the command."""
+    background.progress_bar = told_progress
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115 - never closed
+    sys.argv = ["ingest", *arguments]
+    typer.run(ingest)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_signal_from_the_shell_ends_it_with_130(tmp_path: Path, options: list[str], sqlite_url: str):
     path = tmp_path / "long.jsonl"
     path.write_text("".join(f'{{"role": "user", "content": "message {at}"}}\n' for at in range(3_000)), "utf-8")
-    arguments = [sys.executable, "-c", SHOWN, str(path), *options, "--json"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline() == "32 3000\n"
+    process = Forked(ingest_and_tell, str(path), *options, "--json")
+    with process:
+        assert process.said.readline() == b"32 3000\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert (process.returncode, "run the same command again" in err) == (130, True)
-    assert 0 < json.loads(out)["memories"] == len(stored(sqlite_url)) < 3_000
+        code, lines = process.end()
+    assert (code, any("run the same command again" in line for line in lines)) == (130, True)
+    (report,) = (json.loads(line) for line in lines if line.startswith("{"))
+    assert 0 < report["memories"] == len(stored(sqlite_url)) < 3_000

@@ -386,8 +386,8 @@ def test_on_a_terminal_progress_is_a_bar(
     assert "\x1b" not in out
 
 
-def test_the_script_runs_from_a_shell(url: str, expected: list[Expected]):
-    command = [sys.executable, str(SCRIPT), "--database-url", url]
+def test_the_script_runs_from_a_shell(url: str, expected: list[Expected], quick_python: str):
+    command = [quick_python, str(SCRIPT), "--database-url", url]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"Migrated {COUNT}:" in done.stdout
 

@@ -256,7 +256,7 @@ def memories(draw: st.DrawFn) -> list[tuple[str, str, bool]]:
     return draw(st.lists(st.tuples(texts, st.sampled_from(KINDS), st.booleans()), min_size=1, max_size=12))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     saved=memories(),
     max_tokens=st.integers(1, 2_500),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -368,26 +367,6 @@ def test_langsmith_gets_a_recall_as_a_retriever(store: BaseStore, monkeypatch: p
     assert (document["metadata"]["id"], document["page_content"]) == (one, f"Lives in {CANARY}" if shows else "")
     assert failed["error"] == "InvalidInput"
     assert shows or CANARY not in repr(client.sent)
-
-
-@pytest.mark.untraced
-def test_nothing_is_imported_for_telemetry():
-    """A process without these libraries saves and recalls, and so does one with them, which loads no more of them."""
-    source = """
-import sys
-if sys.argv[1] == "without":
-    sys.modules |= dict.fromkeys(("opentelemetry", "prometheus_client"))  # as if they were not installed
-from inference_core import AgentMemoryStoreService, open_store
-known = {name for name in sys.modules if name.startswith(("opentelemetry", "langsmith", "prometheus"))}
-memory = AgentMemoryStoreService(open_store("memory://", embeddings=None)).sync
-memory.save_memory("ada", "Lives in Lisbon", "facts")
-assert memory.recall_memories("ada", "Lisbon")
-more = {name for name in sys.modules if name.startswith(("opentelemetry", "langsmith", "prometheus"))} - known
-assert not more, more
-"""
-    for how in ("without", "with"):
-        done = subprocess.run([sys.executable, "-c", source, how], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
 
 
 def test_regression_a_library_that_is_being_imported_breaks_no_recall(monkeypatch: pytest.MonkeyPatch):

@@ -46,8 +46,10 @@ def test_the_order_of_the_texts_is_kept_over_batches(model: LocalEmbeddings):
         assert similarity[at] > 0.99
 
 
-def test_no_call_of_the_model_takes_more_tokens_than_memory_allows(monkeypatch: pytest.MonkeyPatch):
-    model, shapes = LocalEmbeddings(), list[tuple[int, ...]]()
+def test_no_call_of_the_model_takes_more_tokens_than_memory_allows(
+    model: LocalEmbeddings, monkeypatch: pytest.MonkeyPatch
+):
+    shapes = list[tuple[int, ...]]()
     model.load()
     run = model._session.run
 

@@ -34,7 +34,7 @@ TEXTS = [
     "\ud800 \x00",
     "a\u0301" * 90,
     "word " * 5_000,
-    "x" * 1_000_000,
+    "x" * 100_000,
 ]
 IDS = ["word", "empty", "blank", "kanji", "emoji", "surrogate", "accents", "words", "long word"]
 
@@ -61,7 +61,13 @@ def test_a_translation_is_closer_than_unrelated_text(model: MultilingualEmbeddin
     assert wanted @ near > wanted @ far + 0.05
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=IDS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=name, marks=pytest.mark.full if name == "words" else ())
+        for text, name in zip(TEXTS, IDS, strict=True)
+    ],
+)
 def test_any_text_has_a_vector_and_one_for_each_token(model: MultilingualEmbeddings, text: str):
     for encoding in (*model.encode([text]), model.encode_query(text)):
         assert encoding.vector.shape == (DIMENSIONS,)
@@ -100,7 +106,7 @@ def test_marks_in_a_text_are_text(model: MultilingualEmbeddings):
 
 
 def test_the_order_of_the_texts_is_kept_over_batches(model: MultilingualEmbeddings):
-    texts = [f"The user has {number} cats and {'very ' * (number % 7)}many dogs" for number in range(40)]
+    texts = [f"The user has {number} cats and {'very ' * (number % 7)}many dogs" for number in range(16)]
     for text, together in zip(texts, model.encode(texts), strict=True):
         (alone,) = model.encode([text])
         assert together.vector @ alone.vector > 0.999

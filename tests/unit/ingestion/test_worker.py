@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -286,9 +285,9 @@ while not asked:
 """
 
 
-def test_regression_a_program_ends_though_its_worker_is_at_work() -> None:
+def test_regression_a_program_ends_though_its_worker_is_at_work(quick_python: str) -> None:
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=40, cwd="tests", capture_output=True)
+    subprocess.run([quick_python, "-c", PROGRAM], check=True, timeout=40, cwd="tests", capture_output=True)
     assert time.monotonic() - started < 40
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.outbox.messages import split_text
@@ -26,7 +26,6 @@ def test_the_best_place_to_cut_is_taken(text: str, parts: list[str]):
     assert split_text(text, 20) == parts
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=300), st.integers(4, 60))
 def test_parts_fit_and_only_white_space_is_lost(text: str, limit: int):
     parts = split_text(text, limit)

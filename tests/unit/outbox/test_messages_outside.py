@@ -22,7 +22,7 @@ from work import at_most
 from inference_core.outbox.messages import MAX_OWN, ConversationMessage, Role, is_plain, own_sentences, quotes
 from inference_core.outbox.said import Said
 
-QUICK = settings(max_examples=150, deadline=None)
+QUICK = settings(deadline=None)
 LETTERS = st.text(
     st.characters(categories=("Lu", "Ll", "Lo", "Nd"), exclude_characters="\ufffc"), min_size=1, max_size=9
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference_core.outbox.messages import ConversationMessage, Role, own_sentences
 from inference_core.outbox.said import Said, holds
 
-QUICK = settings(max_examples=150, deadline=None)
+QUICK = settings(deadline=None)
 WORDS = st.text(st.characters(categories=("Lu", "Ll", "Lo")), min_size=1, max_size=8)
 SENTENCES = st.lists(WORDS, min_size=3, max_size=8).map(lambda words: f"X{' '.join(words)}.")
 TEXTS = st.lists(SENTENCES, min_size=1, max_size=4)

@@ -310,18 +310,24 @@ def test_the_conversation_is_shown_with_names_times_and_speakers():
     assert "word for word" not in model.requests[1][0].text
 
 
+LONG = 2_000
+"""So much of a text holds whatever it tries; it repeats it afterwards."""
+
+
 def test_no_text_leaves_its_element():
-    for role, entry in zip(cycle(Role), load("hostile_contents.json"), strict=False):
-        text = expanded(entry["text"])[:MAX_MESSAGE]
+    texts = [expanded(entry["text"])[:LONG] for entry in load("hostile_contents.json")]
+    every = list(zip(cycle(Role), texts, strict=False))
+    for few in (every[at : at + 8] for at in range(0, len(every), 8)):
         model = ScriptedChatModel(turns=[memories()])
-        offered = [KnownMemory("k1", "i", text)]
-        run(ModelExtractor([model]).extract([said(text + " x", role, author=text + "x")], offered, NOW))
+        messages = [said(text + " x", role, author=text + "x", id=str(at)) for at, (role, text) in enumerate(few)]
+        offered = [KnownMemory(f"k{at}", str(at), text) for at, (_, text) in enumerate(few)]
+        run(ModelExtractor([model]).extract(messages, offered, NOW))
         shown = asked(model)
         assert re.findall(r"<(/?[a-z_]+)", shown) == [
-            *("now", "/now", "known_memories", "memory", "/memory", "/known_memories"),
-            *("conversation", "message", "/message", "/conversation"),
+            *("now", "/now", "known_memories", *("memory", "/memory") * len(few), "/known_memories"),
+            *("conversation", *("message", "/message") * len(few), "/conversation"),
         ]
-        assert len(shown.splitlines()) == 7
+        assert len(shown.splitlines()) == 5 + 2 * len(few)
 
 
 def test_a_message_that_is_too_long_is_cut_and_said_to_be():
