@@ -16,7 +16,7 @@ import pytest
 from commands import quick_commands
 from databases import KINDS, SHARED_KINDS, database
 from deadlines import patient
-from hypothesis import settings
+from hypothesis_support import choose_size
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -67,7 +67,7 @@ TRACED = frozenset({"unit", "contract", "integration"})
 """The folders whose tests coverage is measured with."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Tests leave little garbage in cycles; looking for it seldom is enough."""
     # Tests press Ctrl-C in this process and in their own, which a shell ignores in what it starts in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,8 +75,7 @@ def pytest_configure() -> None:
     gone |= {name for name in SAMPLED if not (TESTS / name.partition("::")[0]).exists()}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
-    settings.register_profile("busy machine", deadline=None)
-    settings.load_profile("busy machine")
+    choose_size(full=config.getoption("--full"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
