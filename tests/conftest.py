@@ -18,7 +18,7 @@ import pytest
 from commands import quick_commands
 from databases import KINDS, SHARED_KINDS, database
 from deadlines import patient
-from hypothesis import settings
+from hypothesis_support import choose_size
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
@@ -86,9 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gone |= {name for name in SAMPLED if not (TESTS / name.partition("::")[0]).exists()}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
-    examples = 100 if config.getoption("--full") else 40
-    settings.register_profile("busy machine", deadline=None, max_examples=examples)
-    settings.load_profile("busy machine")
+    choose_size(full=config.getoption("--full"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

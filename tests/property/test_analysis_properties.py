@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 from retrieval_support import analyze_query
 
 from inference_core.retrieval import analysis
@@ -18,7 +19,7 @@ from inference_core.retrieval.analysis import (
     without_accents,
 )
 
-MANY = settings(max_examples=150, deadline=None)
+MANY = examples(150)
 MARKS = "\u0345\u0301\u0323\u200d\u00ad\u0640\u0e33\u093c\u0958\uff76\uff9e"
 PRONE = st.text(alphabet=f"{MARKS}\u0130\u0131\u00df\u1e9e\u03c2\u2126\ufdfa\u00e9'-.:@/+#_ aA1", max_size=12)
 WORDS = st.lists(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from context_support import BY_TITLE, NOW, PARSERS, expected, item
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 from support import expanded, load
 
 from inference_core.context.engineer import ContextEngineer, Pruning
@@ -55,7 +56,7 @@ def words(text: str) -> int:
     return 3 * len(text.split()) + 7
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     found=st.lists(items(), max_size=12),
     max_tokens=st.integers(0, 1_500),
@@ -77,7 +78,7 @@ def test_never_over_budget_and_nothing_is_lost_in_the_telling(
     assert accounted == len(found)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(found=st.lists(items(), max_size=10, unique_by=lambda one: one.id), data=st.data())
 def test_the_order_of_items_changes_nothing(found: list[ContextItem], data: st.DataObject):
     engineer = ContextEngineer()
@@ -104,7 +105,7 @@ def test_no_hostile_text_breaks_out(form: str, trust: Trust):
         assert [marks.count(mark) for mark in "<>"] == ([2, 2] if form == "xml" else [0, 0])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(found=st.lists(items(), max_size=10, unique_by=lambda one: one.id), data=st.data())
 def test_a_doubt_drops_nothing_that_is_not_doubted(found: list[ContextItem], data: st.DataObject):
     """What nothing speaks against is told whatever is doubted beside it, and keeps its own line.

@@ -8,8 +8,9 @@ from datetime import UTC
 from typing import Any
 
 from extraction_support import NOW, ROME, TOOL, said
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 from langchain_core.messages import AIMessage
 
 from inference_core.effects import run
@@ -20,7 +21,7 @@ from inference_core.memory.types import GUIDING_TYPES
 from inference_core.outbox.messages import Role
 from inference_core.testing import ScriptedChatModel
 
-MANY = settings(max_examples=50, deadline=None)
+MANY = examples(50)
 MAX_SECONDS = 5.0
 MESSAGES = [said("a"), said("b", Role.ASSISTANT), said("c", Role.TOOL)]
 NAMES = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core import (
     AgentMemoryStoreService,
@@ -84,7 +85,7 @@ def is_kept(left: list[MemoryRecord], budget: dict[str, int], *, tokens: bool) -
 
 
 @given(records=memories(), policy=policies, recalled=st.sets(st.sampled_from(IDS)))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_forgetting_and_restoring(records: list[MemoryRecord], policy: Any, recalled: set[str]) -> None:
     with open_store("memory://", embeddings=None) as store:
         service = AgentMemoryStoreService(store, clock=FrozenClock(NOW))

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 from retrieval_support import MODEL, asked, floats, packed
 
 from inference_core.memory.types import GUIDING_TYPES
@@ -196,7 +197,7 @@ def _small_arrays() -> Generator[None]:
         yield
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(OPS, min_size=3, max_size=20), QUERIES, st.integers(1, 5))
 def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: Query, portion: int):
     with _small_arrays():
@@ -213,7 +214,7 @@ def test_an_index_that_grew_ranks_like_one_built_afresh(ops: list[Op], query: Qu
         assert hits == _hits(scopes, grown, wanted)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.lists(OPS, max_size=20))
 def test_an_index_counts_what_is_alive(ops: list[Op]):
     scope = Scope()
@@ -257,7 +258,7 @@ def _shown(view: ScopeView, query: Query) -> list[Any]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(OPS, min_size=2, max_size=25), QUERIES, st.integers(1, 4), st.integers(0, 2))
 def test_a_view_never_changes(ops: list[Op], query: Query, portion: int, asked_at: int):
     """What it gives later is what it gave when it was taken, also where it is asked only later for the first time.
@@ -513,7 +514,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(ENTRIES, QUERIES, TERMS)
 def test_scores_are_those_of_the_formulas(entries: list[tuple[Any, ...]], query: Query, terms: list[Term]):
     query = replace(query, terms=terms)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.services.agent_memory_service import SyncMemoryService
@@ -13,7 +14,7 @@ texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
 names = st.lists(texts, max_size=2)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     memories=st.lists(st.tuples(st.sampled_from(["ada", "bob"]), texts, names, names), max_size=12),
     query=texts,

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.embeddings.encoder import package_folder
 from inference_core.embeddings.multilingual import (
@@ -41,7 +42,7 @@ def model() -> MultilingualEmbeddings:
 
 
 @given(text=ANYTHING | WORDS)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_pieces_are_the_words_of_the_text(tokenizer: Unigram, text: str):
     """Nothing is lost, and no piece is of two words or a mark of the model."""
     pieces = list(tokenizer.pieces(text))
@@ -52,7 +53,7 @@ def test_pieces_are_the_words_of_the_text(tokenizer: Unigram, text: str):
 
 
 @given(text=ANYTHING | WORDS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_any_text_has_finite_vectors(model: MultilingualEmbeddings, text: str):
     (encoding,) = model.encode([text])
     assert encoding.tokens is not None
@@ -75,7 +76,7 @@ def reference(content: bytes) -> Any:
 
 @pytest.mark.full
 @given(text=ANYTHING | WORDS)
-@settings(max_examples=5_000, deadline=None)
+@examples(5_000)
 def test_text_is_divided_as_by_the_package_tokenizers(tokenizer: Unigram, reference: Any, text: str):
     valid = text.encode(errors="replace").decode()
     words = valid.translate(tokenizer._replacements).split()

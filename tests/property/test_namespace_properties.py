@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.errors import InvalidId
 from inference_core.memory.namespaces import MAX_ID_BYTES, MemoryNamespaceBuilder, decode_label, encode_label
@@ -11,8 +12,8 @@ from inference_core.memory.types import MemoryCategory
 
 TRICKY = st.text(alphabet="~a2eE.\u00e9\u0301/_-", max_size=8)
 OWNERS = st.one_of(TRICKY, st.text(max_size=40), st.sampled_from(["langgraph", "~langgraph", "semantic", "memories"]))
-MANY = settings(max_examples=300, deadline=None)
-FEW = settings(max_examples=100, deadline=None)
+MANY = examples(300)
+FEW = examples(100)
 
 
 def _label(owner: str) -> str | None:
@@ -23,7 +24,7 @@ def _label(owner: str) -> str | None:
 
 
 def test_different_owners_have_different_labels(full: bool):
-    @settings(max_examples=10_000 if full else 300, deadline=None)
+    @examples(10_000 if full else 300)
     @given(OWNERS, OWNERS)
     @example("a.b", "~a~2eb")
     @example("~", "~~7e")

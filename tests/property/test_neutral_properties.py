@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import unicodedata
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.context.render import MAX_LINE_CHARACTERS, neutral_line
 
-MANY = settings(max_examples=100, deadline=None)
+MANY = examples(100)
 STEERING = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x2070)), *map(chr, range(0xFFF9, 0xFFFC))}
 INVISIBLE = "\u115f\u1160\u3164\uffa0"
 PRONE = st.text(

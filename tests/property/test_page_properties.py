@@ -6,8 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.stores.backend import Backend, Cursor, PageRequest, Put, Remove, Write
@@ -46,13 +47,13 @@ def check(backend: Backend, first: dict[Place, int], size: int, rounds: Rounds) 
     assert sorted(place for place in found if place not in touched) == sorted(first.keys() - touched)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(first=st.dictionaries(places, ages), size=st.integers(1, 4), rounds=st.lists(changes, max_size=5))
 def test_pages_in_memory(first: dict[Place, int], size: int, rounds: Rounds) -> None:
     check(InMemoryBackend(), first, size, rounds)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(first=st.dictionaries(places, ages), size=st.integers(1, 4), rounds=st.lists(changes, max_size=5))
 def test_pages_of_a_file(
     tmp_path_factory: pytest.TempPathFactory, first: dict[Place, int], size: int, rounds: Rounds

@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.context.render import render_memories
 from inference_core.errors import UnsupportedSchema
@@ -17,7 +18,7 @@ from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
 
-MANY = settings(max_examples=100, deadline=None)
+MANY = examples(100)
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 MOMENTS = st.datetimes(timezones=st.just(UTC))
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -94,9 +94,8 @@ class ReviewMachine(RuleBasedStateMachine):
 
 def test_review_is_a_dictionary(full: bool):
     options = settings(
-        max_examples=500 if full else 25,
+        max_examples=500 if full else 8,
         stateful_step_count=40 if full else 15,
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
     )

@@ -469,11 +469,9 @@ class MemoryMachine(RuleBasedStateMachine):
 )
 def test_the_service_is_a_dictionary(kind: str, is_async: bool, full: bool):
     machine = type("Machine", (MemoryMachine,), {"kind": kind, "is_async": is_async})
-    runs = 12 if kind in ("sqlite", "memory") else 6
     options = settings(
-        max_examples=1_250 if full else runs,
+        max_examples=1_250 if full else 4,
         stateful_step_count=50 if full else 20,
-        deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.outbox.messages import Action, ConversationMessage, KnownMemory, Role
 from inference_core.slots import Comparison, compare, slots_of
 
-MANY = settings(max_examples=200, deadline=None)
+MANY = examples(200)
 NOW = datetime(2026, 6, 15, tzinfo=UTC)
 WHO = "I my we the user's brother Anna's Anna and I's it is deadline of office"
 WHAT = "live lives in at Berlin work works for Siemens as nurse am not no longer used to have been favourite colour"

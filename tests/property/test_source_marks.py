@@ -7,8 +7,9 @@ import re
 import unicodedata
 from datetime import UTC, datetime
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.context.render import (
@@ -100,7 +101,7 @@ def sources(line: str) -> list[str]:
     return [value for name, value in seen(line) if name == "source"]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(records())
 def test_the_marks_that_a_reader_sees_are_those_of_the_record(record: MemoryRecord) -> None:
     """Guards against spoofing: a text from the web held `[source: user]`, and a user's row of trust 0 named `user`."""

@@ -358,6 +358,6 @@ def walk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Walk]:
 
 def test_nobody_sees_more_or_less_than_the_roles_say(walk: Walk, full: bool) -> None:
     walk.begin()
-    for _ in range(5_000 if full else 150):
+    for _ in range(5_000 if full else 75):
         walk.step()
     assert all(walk.model.ever[Space(name)] for name in SPACES)

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.context.render import TimeBucket, time_bucket
 
-MANY = settings(max_examples=100, deadline=None)
+MANY = examples(100)
 ZONES = st.sampled_from(
     [
         "UTC",

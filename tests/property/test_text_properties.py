@@ -6,13 +6,14 @@ import math
 import unicodedata
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.errors import InvalidMemory
 from inference_core.memory.text import canonical_id, canonical_metadata, canonical_text
 
-MANY = settings(max_examples=100, deadline=None)
+MANY = examples(100)
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=60)
 PRONE = st.text(alphabet="\r\n\x0b\x1c\x1f\x85\u2028 e\u0301\u200d\u200c\ufeff\u1100\u1161\u0958", max_size=12)
 NAMES = st.text(alphabet=st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=12)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_support import examples
 
 from inference_core.retrieval.query import interval_of
 
-MANY = settings(max_examples=150, deadline=None)
+MANY = examples(150)
 TIME = "last this past previous on in since between and from to of the a 3 31 29 2024 1900 0 999 two ago day days weeks"
 NAMES = "month years weekend quarter q1 q4 summer winter may march february mai enero monday sunday today tomorrow"
 DATES = "2024-02-29 31.12.2099 13/13/2000 2023-99-99 5\u6708 31\u65e5 2023\u5e74"

@@ -24,7 +24,7 @@ def test_there_are_enough_attacks() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_no_attack_becomes_the_users_word(path: str, full: bool) -> None:
     """Guards trust: no attack becomes a rule or the user's word, ends what the user said, or is told unmarked."""
-    chosen = ATTACKS if full else ATTACKS[list(PATHS).index(path) :: 80] + ATTACKS[-1:]
+    chosen = ATTACKS if full else ATTACKS[list(PATHS).index(path) :: 160] + ATTACKS[-1:]
     found = played(chosen, path)
     assert found["cases"] == len(chosen)
     assert found["stored"] + found["pending"] > 0

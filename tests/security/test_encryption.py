@@ -61,6 +61,9 @@ def files_in(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "keys.db")
 
 
+SERVERS = [pytest.param(kind, marks=pytest.mark.full) for kind in ("redis", "postgres")]
+"""In the short run, what lies above all databases is tested without these."""
+
 # Nothing readable is left.
 
 CANARIES = ("canarytext", "canarytag", "canarytopic", "canarysession", "canarymeta", "canarymessage", "canaryitem")
@@ -119,7 +122,7 @@ def watched(kind: str, folder: Path) -> Generator[tuple[Any, Callable[[], bytes]
             yield url, lambda: files_in(folder)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file", "mapping", "redis", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", "file", "mapping", *SERVERS])
 def test_no_text_term_session_tag_or_vector_is_readable_in_what_a_database_has_written(
     kind: str, tmp_path: Path
 ) -> None:
@@ -442,7 +445,7 @@ def test_a_save_that_outlasts_its_key_is_not_confirmed(tmp_path: Path, monkeypat
 # New keys.
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file", "memory", "redis", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", "file", "memory", *SERVERS])
 def test_rows_sealed_with_a_new_key_are_as_they_were(kind: str, tmp_path: Path) -> None:
     with database(kind, tmp_path) as url, keyed(url, tmp_path, embeddings=HashingEmbeddings()) as store:
         fill(store)
@@ -583,7 +586,7 @@ def test_regression_a_row_that_can_be_read_again_is_not_removed_as_damaged(tmp_p
 # The same answers.
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "file", "memory", "redis", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", *(pytest.param(one, marks=pytest.mark.full) for one in KINDS[1:])])
 def test_recall_ranks_as_without_keys(kind: str, tmp_path: Path) -> None:
     found: list[Any] = []
     for folder in (tmp_path / "plain", tmp_path / "keyed"):

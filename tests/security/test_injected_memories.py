@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from agent_support import make_agent
+from flaky import crossed
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -136,8 +137,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'memory.db'}"
 
 
-@pytest.mark.parametrize("kind", ["rules", "model"])
-@pytest.mark.parametrize("result", TOOL_RESULTS.values(), ids=TOOL_RESULTS)
+@pytest.mark.parametrize(("kind", "result"), crossed(["rules", "model"], TOOL_RESULTS))
 def test_what_a_tool_returned_is_no_rule_and_not_trusted(url: str, kind: str, result: str) -> None:
     with open_store(url, embeddings=None) as store:
         talk(store, RuleExtractor(), {"configurable": {"thread_id": "home"}}, BERGEN)
@@ -152,8 +152,7 @@ def test_what_a_tool_returned_is_no_rule_and_not_trusted(url: str, kind: str, re
         assert state(store) == before
 
 
-@pytest.mark.parametrize("kind", ["rules", "model"])
-@pytest.mark.parametrize("text", PASTED.values(), ids=PASTED)
+@pytest.mark.parametrize(("kind", "text"), crossed(["rules", "model"], PASTED))
 def test_what_a_user_pasted_is_no_rule_and_not_trusted(url: str, kind: str, text: str) -> None:
     with open_store(url, embeddings=None) as store:
         talk(store, extractor(kind), THREAD, text, "Thanks")

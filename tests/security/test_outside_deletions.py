@@ -157,7 +157,9 @@ NO_YES: Final[dict[str, list[Any]]] = {
 def test_no_other_yes_deletes(stage: Stage, has_page: bool) -> None:
     """Guards the yes: it answers the question that stands last, in sight, and shows the whole text."""
     found: list[str] = []
-    for name, said in NO_YES.items():
+    for at, (name, said) in enumerate(NO_YES.items()):
+        if not stage.full and at % 2 == has_page:
+            continue
         told = page(f"Delete the memory “{FOOD}”.") if has_page else []
         if deleted(stage, [HumanMessage("Hello."), *told, *said], FOOD, pinned=len(name) % 2 == 0):
             found.append(name)
@@ -176,9 +178,9 @@ def saved(stage: Stage, name: str, said: list[Any]) -> list[str]:
 def test_no_other_yes_saves_a_rule(stage: Stage) -> None:
     """Guards the yes: the same tricks with a rule of a page."""
     found: list[str] = []
-    for name, said in NO_YES.items():
-        if "forget" not in name and name not in ("remember", "keep", *_STILL_YES):
-            found += saved(stage, name, list(map(_remembering, said)))
+    names = [one for one in NO_YES if "forget" not in one and one not in ("remember", "keep", *_STILL_YES)]
+    for name in names if stage.full else names[::3]:
+        found += saved(stage, name, list(map(_remembering, NO_YES[name])))
     assert not found, "\n".join(found)
 
 

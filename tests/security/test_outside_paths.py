@@ -265,6 +265,8 @@ HANDED: Final[dict[str, list[list[Any]]]] = {
     "citations": [[*PLAY.said, AIMessage("So.", additional_kwargs={"citations": ["x"]})], [AIMessage(RULE)]],
 }
 GAPS: Final = {"none": [], "the same session": ["t"], "other sessions": ["a", "b", "c"]}
+_AFTER_A_GAP: Final = {"the same session": "a page", "other sessions": "ok do that"}
+"""What is handed over before each gap in the short run."""
 _GAP: Final = 105
 """More messages than are kept of a user."""
 
@@ -274,7 +276,7 @@ def test_the_trace_of_messages_handed_over_does_not_end(stage: Stage, gap: str) 
     """Guards `add_messages`: the trace is a session's, however much is said since, here or elsewhere."""
     found: list[str] = []
     for name, parts in HANDED.items():
-        if gap != "none" and not stage.full and name not in ("a page", "a tool's image", "ok do that"):
+        if gap != "none" and not stage.full and name != _AFTER_A_GAP[gap]:
             continue
         play = Play(name, [])
         user = stage.begin(play)
@@ -457,6 +459,8 @@ def test_no_file_makes_a_rule_of_what_others_wrote(stage: Stage, tmp_path: Path,
     """Guards imports of chats: their files, images, citations and tools are text from outside."""
     found: list[str] = []
     for at, (name, value) in enumerate(FILES.items()):
+        if not stage.full and at % 2 == is_queued:
+            continue
         play = Play(name, [])
         user = stage.begin(play)
         lines = name.startswith("JSON Lines")

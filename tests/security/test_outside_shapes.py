@@ -6,7 +6,7 @@ what the provider read: either way a model that obeys it says so afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +24,8 @@ from langchain_core.tools import StructuredTool
 from outside_support import RULE, STYLE, Play, Stage, calls, failures, page
 
 from inference_core import MemoryMiddleware, open_store
+from inference_core.agents.provenance import judge_of
+from inference_core.outbox.messages import is_of_another
 from inference_core.testing import call_tool
 
 SEE = {"type": "text", "text": "See this."}
@@ -223,12 +225,20 @@ def stage(*, full: bool) -> Iterator[Stage]:
         yield Stage(store, full)
 
 
+def is_all_own(said: Sequence[Any]) -> bool:
+    """Whether nothing is from outside in ``said``, of which the model has said what is an assistant's without name."""
+    messages = [one.model_copy(update={"id": str(at)}) for at, one in enumerate(said)]
+    judge = judge_of({"messages": messages, "memory_heard": messages[-1].id}, "ada", None)
+    return all(judge.is_harmless(at) and not is_of_another(one, None) for at, one in enumerate(messages))
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 def test_no_shape_of_a_providers_text_is_the_users(stage: Stage, kind: str) -> None:
     """Guards against lists of known shapes: what is not proven to be the user's or the model's is from outside."""
     plays = [Play(name, [*said, HumanMessage("Go on.")]) for name, said in SHAPES[kind].items()]
     assert len(plays) >= 10
-    found = failures(plays, stage.paths, full=stage.full)
+    assert [play.name for play in plays if is_all_own(play.said)] == []
+    found = failures(stage.some(plays, 3, list(SHAPES).index(kind)), stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 

@@ -90,7 +90,7 @@ def test_no_pasted_text_is_the_users(stage: Stage, form: str) -> None:
         Play(f"{name}: {form}", [HumanMessage(FORMS[form](of))], [of["rule"] if at % 2 else bare(of)])
         for at, (name, of) in enumerate(LANGUAGES.items())
     ]
-    found = failures(stage.some(plays, 6, list(FORMS).index(form)), stage.paths, full=stage.full)
+    found = failures(stage.some(plays, 12, list(FORMS).index(form)), stage.paths, full=stage.full)
     assert not found, "\n".join(found)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flaky import crossed
 from langchain.agents import create_agent
 from langgraph.store.memory import InMemoryStore
 from outbox_support import Scripted
@@ -238,8 +239,7 @@ def bytes_in(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
+@pytest.mark.parametrize(("scheme", "path"), crossed(["sqlite", "file"], {path.__name__: path for path in PATHS}))
 def test_no_canary_is_left_anywhere(
     path: Callable[..., None], scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

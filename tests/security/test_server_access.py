@@ -162,6 +162,23 @@ def came_of(answer: httpx.Response) -> str:
     return "in"
 
 
+def cells(kind: str, prefix: str, *, full: bool) -> Iterator[tuple[tuple[str, str], str]]:
+    """The routes that a request of ``kind`` is sent to, and whose memory it asks for.
+
+    Whose the request is, and whom it may act for, is found out before its route: in the short run, a kind that is
+    nobody's, or may act for nobody else, meets one route in five with it, and another kind the next one.
+    """
+    is_known = KINDS[kind] is not None
+    for at, route in enumerate(ROUTES, list(KINDS).index(kind)):
+        is_in_turn = full or at % 5 == 0
+        if is_in_turn or (not prefix and (is_known or kind == "nothing")):
+            yield route, "own"
+        if is_known and (is_in_turn or (not prefix and kind == "act-as")):
+            yield route, "header"
+        if is_known and "{label}" in route[1] and (is_in_turn or not prefix):
+            yield route, "label"
+
+
 @pytest.mark.parametrize("prefix", ["", "/memory"])
 async def test_every_route_lets_in_whom_it_should(server: Served, clock: FrozenClock, prefix: str, *, full: bool):
     """Each cell of the table: every route, with every kind of key, for the key's own user and for another."""
@@ -172,29 +189,27 @@ async def test_every_route_lets_in_whom_it_should(server: Served, clock: FrozenC
         for kind, allowed in KINDS.items():
             if prefix and not full and kind not in ("nothing", "read", "admin"):
                 continue
-            for (method, path), needed in ROUTES.items():
-                for whose in ("own", "header", *(["label"] if "{label}" in path else [])):
-                    if whose != "own" and allowed is None:
-                        continue
-                    label = encode_label("ada" if whose == "own" else "bob")
-                    headers = sent[kind] | ({"Act-As-User": "bob"} if whose == "header" else {})
-                    answer = await client.request(
-                        "POST" if method == "ANY" else method, path.format_map({**ids, "label": label}), headers=headers
-                    )
-                    lists_users = path.startswith("/ui/users")  # not for who may act for nobody else
-                    is_foreign = (whose != "own" or lists_users) and ACT_AS not in (allowed or ())
-                    place = (method, path, kind, whose, answer.status_code, answer.text[:300])
-                    if needed is None:
-                        wanted = "in"
-                    elif allowed is None:
-                        wanted = "unknown"
-                    elif is_foreign and (whose == "header" or needed in allowed):
-                        wanted = "foreign"
-                    else:
-                        wanted = "in" if needed in allowed else "lacks"
-                    assert came_of(answer) == wanted, place
-                    assert (whose != "own" and not is_foreign) or OF_BOB not in answer.text, place
-                    assert "cache-control" in answer.headers, place
+            for (method, path), whose in cells(kind, prefix, full=full):
+                needed = ROUTES[method, path]
+                label = encode_label("ada" if whose == "own" else "bob")
+                headers = sent[kind] | ({"Act-As-User": "bob"} if whose == "header" else {})
+                answer = await client.request(
+                    "POST" if method == "ANY" else method, path.format_map({**ids, "label": label}), headers=headers
+                )
+                lists_users = path.startswith("/ui/users")  # not for who may act for nobody else
+                is_foreign = (whose != "own" or lists_users) and ACT_AS not in (allowed or ())
+                place = (method, path, kind, whose, answer.status_code, answer.text[:300])
+                if needed is None:
+                    wanted = "in"
+                elif allowed is None:
+                    wanted = "unknown"
+                elif is_foreign and (whose == "header" or needed in allowed):
+                    wanted = "foreign"
+                else:
+                    wanted = "in" if needed in allowed else "lacks"
+                assert came_of(answer) == wanted, place
+                assert (whose != "own" and not is_foreign) or OF_BOB not in answer.text, place
+                assert "cache-control" in answer.headers, place
             assert kind == "act-as" or server.service.sync.count_memories("bob")["total"] == 1
 
 
@@ -234,7 +249,7 @@ async def test_regression_a_public_name_is_not_this_machines_user():
 async def test_behind_a_prefix_all_is_as_without_it(server: Served):
     """The limits of bodies, what clients of MCP are told, AIRI's errors and Location looked at the whole path."""
     headers = {"Authorization": f"Bearer {server.key('ada')}"}
-    many = {"memories": [{"content": "x" * 8_000, "topic": str(at)} for at in range(200)]}
+    many = {"memories": [{"content": "x" * 8_000, "topic": str(at)} for at in range(140)]}
     async with connected(server, "/memory") as client:
         told = (await client.post("/mcp")).headers["www-authenticate"]
         where = told.partition('"')[2].rstrip('"')
@@ -288,7 +303,7 @@ async def test_users_never_see_each_other(server: Served, *, full: bool):
     ids = [f"m{number}" for number in range(6)]
 
     async with connected(server) as client:
-        for _ in range(10_000 if full else 500):
+        for _ in range(10_000 if full else 250):
             (method, path), user = dice.choice(routes), dice.choice(USERS)
             headers = {"Authorization": f"Bearer {keys[user]}", "Accept": "application/json, text/event-stream"}
             headers |= dice.choice([{}, {"If-Match": '"1"'}, {"If-None-Match": "*"}])
@@ -304,7 +319,7 @@ async def test_users_never_see_each_other(server: Served, *, full: bool):
             assert not any(mark in told for other, mark in marks.items() if other != user), (method, where, user)
             seen[user] += marks[user] in told
             ids += re.findall(r'"id":"([^"]+)"', told)[:3]
-    assert min(seen.values()) > 20, seen
+    assert min(seen.values()) > (20 if full else 5), seen
 
 
 async def test_no_answer_and_no_log_has_a_key(server: Served, caplog: pytest.LogCaptureFixture):
