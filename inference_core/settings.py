@@ -60,7 +60,7 @@ class _Settings(BaseSettings):
 class MemorySettings(_Settings):
     """Settings of the memory, each from the environment variable ``AGENT_MEMORY_<NAME>``."""
 
-    model_config = SettingsConfigDict(env_prefix="AGENT_MEMORY_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="AGENT_MEMORY_", extra="ignore", env_ignore_empty=True)
 
     enabled: bool = Field(default=True, description="Enable long-term memory for agents.")
     store_url: str = Field(default="sqlite:///memory.db", description="Where memories are kept.")
@@ -319,7 +319,7 @@ def policy_of(settings: MemorySettings) -> dict[str, Any]:
 class AgentSettings(_Settings):
     """Settings of `AgentService` and the command line's chat, each from the environment variable ``AGENT_<NAME>``."""
 
-    model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="AGENT_", extra="ignore", env_ignore_empty=True)
 
     model: str | None = Field(default=None, description="Chat model, as provider:model, for example openai:gpt-5-mini.")
     model_fallbacks: Names = Field(
@@ -351,7 +351,7 @@ class AgentSettings(_Settings):
 class ServerSettings(_Settings):
     """Settings of ``inference-core serve``, each from the environment variable ``AGENT_SERVER_<NAME>``."""
 
-    model_config = SettingsConfigDict(env_prefix="AGENT_SERVER_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="AGENT_SERVER_", extra="ignore", env_ignore_empty=True)
 
     host: str = Field(default="127.0.0.1", description="The address to listen on; any but loopback needs a key.")
     port: int = Field(default=8765, ge=0, le=65_535, description="The port to listen on.")

@@ -28,7 +28,8 @@ environment, and so do `AgentService`, the command line, `MemoryMiddleware.from_
 
 `AgentService`, the command line and the migration script first read `.env` in the working directory, if there is one.
 For another file, use `inference-core --env-file PATH …`. Elsewhere, call `load_env_file()`. Variables already set in
-the environment override the file. An invalid value raises an error that names the variable.
+the environment override the file. An invalid value raises an error that names the
+variable; an empty one counts as not set.
 """
 
 

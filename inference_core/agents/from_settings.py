@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import weakref
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -19,14 +18,8 @@ from langgraph.errors import GraphBubbleUp
 from inference_core.agents.middleware.calls import AsyncHandler, Handler
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
-from inference_core.errors import (
-    ConfigurationError,
-    InferenceCoreError,
-    MissingExtra,
-    ModelError,
-    in_one_line,
-    raised_as,
-)
+from inference_core.asking import named_model
+from inference_core.errors import ConfigurationError, InferenceCoreError, ModelError
 from inference_core.ingestion.periodic.insights import ModelInsights
 from inference_core.ingestion.periodic.summaries import Summarizer
 from inference_core.ingestion.periodic.tasks import PeriodicWork
@@ -39,9 +32,6 @@ from inference_core.short_term.strategies import Delete, FlushToLongTerm, Overfl
 
 ShortTerm = Overflow | ShortTermMemoryMiddleware
 _LOG = logging.getLogger(__name__)
-_EXTRAS: Final = ("openai", "ollama")
-_NAME: Final = re.compile(r"[a-z0-9_]+:\S+", re.ASCII)
-_KEY_MISSING: Final = re.compile(r"api.?key|credential", re.IGNORECASE)
 _REFUSED: Final = (401, 403)
 _CLIENT_FAULT: Final = 400
 _SERVER_FAULT: Final = 500
@@ -62,12 +52,12 @@ def make_chat_model(settings: AgentSettings, model: str | BaseChatModel | None =
     chosen = settings.model if model is None else model
     if not chosen:
         raise ConfigurationError("No chat model: set AGENT_MODEL, for example openai:gpt-5-mini, or give a model")
-    return _named(chosen) if isinstance(chosen, str) else chosen
+    return named_model(chosen) if isinstance(chosen, str) else chosen
 
 
 def make_chat_models(names: Sequence[str], **options: Any) -> list[BaseChatModel]:
     """The chat models with these names and LangChain's ``options``. Raises what `make_chat_model` raises."""
-    return [_named(name, **options) for name in names]
+    return [named_model(name, **options) for name in names]
 
 
 def guards(settings: AgentSettings) -> list[AgentMiddleware[Any, Any, Any]]:
@@ -116,7 +106,7 @@ class LoopModels(AgentMiddleware[Any, Any, Any]):
         self._first = self._first or weakref.ref(loop)
         if request.model is self._model and loop is not self._first():
             if loop not in self._models:
-                self._models[loop] = _named(self._named, shares_connections=False)
+                self._models[loop] = named_model(self._named, shares_connections=False)
             request = request.override(model=self._models[loop])
         return await handler(request)
 
@@ -207,38 +197,6 @@ def explain(model: BaseChatModel, error: Exception) -> str:
     else:
         failure = f"refused the request ({status}): {told_error(error)}"
     return f"The chat model {name} {failure}"
-
-
-def _named(name: str, *, shares_connections: bool = True, **options: Any) -> BaseChatModel:
-    from langchain.chat_models import init_chat_model  # noqa: PLC0415 - slow to import, and needed only here
-
-    provider = name.partition(":")[0]
-    unknown = f"Unknown chat model {name!r}: use provider:model, for example openai:gpt-5-mini"
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(unknown)
-    if provider == "ollama" and "max_tokens" in options:
-        options["num_predict"] = options.pop("max_tokens")
-    if provider == "openai" and not shares_connections:  # LangChain shares one client among all models
-        from openai import DefaultAsyncHttpxClient  # noqa: PLC0415 - an extra
-
-        options["http_async_client"] = DefaultAsyncHttpxClient()
-
-    def refusal(error: Exception) -> ConfigurationError:
-        if isinstance(error, ImportError):
-            if provider in _EXTRAS:
-                return MissingExtra(f"The chat model {name!r}", provider)
-            return ConfigurationError(f"The chat model {name!r} needs a package: {in_one_line(error)}")
-        if "model provider" in str(error):
-            return ConfigurationError(unknown)
-        if provider == "openai" and _KEY_MISSING.search(str(error)):
-            return ConfigurationError(
-                f"The chat model {name!r} needs a key: set OPENAI_API_KEY. "
-                "For a compatible server set OPENAI_BASE_URL too, and whatever key it wants"
-            )
-        return ConfigurationError(f"The chat model {name!r} cannot be made: {in_one_line(error)}")
-
-    with raised_as(refusal):
-        return cast("BaseChatModel", init_chat_model(name, **options))
 
 
 def make_extractor(settings: MemorySettings) -> Extractor:

@@ -175,7 +175,10 @@ class MemoryBinding:
         self, service: MemoryService | None = None, user_id: UserSource = None, **options: Unpack[BindingOptions]
     ) -> None:
         if service is not None and not isinstance(service, MemoryService):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-            raise ConfigurationError(f"memory_service must be an AgentMemoryStoreService, not {type(service).__name__}")
+            advice = ". A store goes to create_agent(store=…)" if isinstance(service, BaseStore) else ""
+            raise ConfigurationError(
+                f"memory_service must be an AgentMemoryStoreService, not {type(service).__name__}{advice}"
+            )
         if unknown := options.keys() - BindingOptions.__annotations__:
             raise TypeError(f"Unknown arguments: {', '.join(sorted(unknown))}")
         self._scope: MemoryScope | None = None if service is None else service.scope

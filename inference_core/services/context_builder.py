@@ -31,7 +31,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from inference_core.asking import check_model
+from inference_core.asking import chat_model
 from inference_core.clock import in_zone
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SPEAKERS, SUMMARY, ContextEngineer, with_summary
 from inference_core.context.items import AssembledContext, ContextItem, section_of
@@ -614,7 +614,7 @@ class ContextBuilder:
         engineer: ContextEngineer | None = None,
         deadline: float | None = DEFAULT_DEADLINE_S,
         max_tokens: int = DEFAULT_MAX_TOKENS,
-        model: BaseChatModel | None = None,
+        model: BaseChatModel | str | None = None,
     ) -> None:
         if deadline is not None and not deadline > 0:
             raise ConfigurationError(f"deadline must be a positive number of seconds, or None, not {deadline}")
@@ -623,8 +623,6 @@ class ContextBuilder:
                 raise ConfigurationError(
                     f"{source!r:.80} is not a context source: it needs name, section, limit and fetch"
                 )
-        if model is not None:
-            check_model(model)
         # Each has workers of its own, so that a source that hangs takes nothing from the others.
         self._pools = {source.name: WorkerPool(WORKERS, f"context-{source.name}", hang_s=_HANG_S) for source in sources}
         if len(self._pools) < len(sources):
@@ -636,7 +634,7 @@ class ContextBuilder:
         self.engineer = engineer or ContextEngineer()
         self.deadline = deadline
         self.max_tokens = max_tokens
-        self.model = model
+        self.model = None if model is None else chat_model(model)
         self.sync = SyncContextBuilder(self)
 
     async def build(

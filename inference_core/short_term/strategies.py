@@ -11,13 +11,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import get_buffer_string
 
-from inference_core.asking import MODEL_TIMEOUT_S, ask, check_model
+from inference_core.asking import MODEL_TIMEOUT_S, ask, chat_model
 from inference_core.context.render import neutral_line
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, ModelError
 from inference_core.memory.text import CHARACTERS_PER_TOKEN, text_tokens
@@ -134,7 +134,7 @@ class Summarize(OverflowStrategy):
     If the model fails or takes too long, the messages stay.
 
     Args:
-        model: The model that summarizes. None: the agent's own; `AgentMemory` has none and needs one here.
+        model: The model that summarizes, or its name. None: the agent's own; `AgentMemory` has none and needs one here.
         prompt: Instructions for the model; may contain ``{max_tokens}``.
         summary_message_count: How many of the last messages stay word for word, if they fit.
         max_summary_tokens: The maximum tokens of the summary; never more than half of the room for messages.
@@ -145,7 +145,7 @@ class Summarize(OverflowStrategy):
         ConfigurationError: The arguments make no sense.
     """
 
-    model: BaseChatModel | None = None
+    model: BaseChatModel | str | None = None
     prompt: str = DEFAULT_SUMMARY_PROMPT
     summary_message_count: int = 2
     max_summary_tokens: int = 500
@@ -154,7 +154,7 @@ class Summarize(OverflowStrategy):
 
     def __post_init__(self) -> None:
         if self.model is not None:
-            check_model(self.model)
+            object.__setattr__(self, "model", chat_model(self.model))
         _check(self.summary_message_count, "summary_message_count", least=0)
         _check(self.max_summary_tokens, "max_summary_tokens")
         if self.role not in ("user", "system"):
@@ -175,7 +175,7 @@ class Summarize(OverflowStrategy):
 
         Raises ModelError, also for an empty answer; ConfigurationError if there is no model.
         """
-        model = self.model or eviction.model
+        model = cast("BaseChatModel | None", self.model) or eviction.model
         if model is None:
             raise ConfigurationError("Summarize has no model: pass Summarize(model=…)")
         messages = [*([eviction.previous] if eviction.previous else []), *eviction.messages]

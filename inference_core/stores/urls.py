@@ -11,6 +11,8 @@ from inference_core.errors import ConfigurationError
 
 _OF_FILES: Final = {"sqlite": "sqlite:///memory.db", "file": "file:///memories"}
 _URL: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://(.*)", re.ASCII | re.DOTALL)
+_PASSWORD: Final = re.compile(r"(pass\w*|pwd|secret)\s*=\s*(?:'(?:\\.|[^'\\])*'?|[^\s;&]+)", re.IGNORECASE)
+"""A password in a text of names and values, such as libpq's ``host=… password='…'``."""
 
 
 class StoreUrl(NamedTuple):
@@ -69,6 +71,7 @@ def shown_url(url: str) -> str:
     """``url`` without its password and its parameters, which may hold one."""
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     place, _, parameters = rest.partition("?")
+    place = _PASSWORD.sub(r"\1=***", place) if scheme.partition("+")[0] not in _OF_FILES else place
     owner, at, host = place.rpartition("@")
     is_path = scheme.partition("+")[0] == "sqlite" and place.startswith("/")
     if is_path or not (at and owner.strip("/")) or not (separator or ":" in owner):

@@ -1054,3 +1054,12 @@ def service_put(source: MemorySource) -> Put:
         source=source,
     )
     return put_of(record)
+
+
+@pytest.mark.parametrize("empty", [None, (), []])
+def test_no_tags_can_be_said_in_any_way(service: AgentMemoryStoreService, empty: Any) -> None:
+    """Regression: None raised an error, unlike that of every other argument that may be left out."""
+    memory_id = service.sync.save_memory("ada", "Ada has a kiln", tags=empty)
+    assert [one.id for one in service.sync.recall_memories("ada", "kiln", tags=empty)] == [memory_id]
+    (listed,), count = service.sync.list_memories("ada", tags=empty)
+    assert (listed.tags, count) == ([], 1)

@@ -338,3 +338,29 @@ def test_a_user_whose_index_is_larger_than_the_bound_is_named(
     assert "'bob@example.com'" in told
     monkeypatch.setenv("AGENT_MEMORY_INDEX_MB", told.rpartition(" ")[2])
     assert not [hint for hint in findings(capsys)["hints"] if "AGENT_MEMORY_INDEX_MB" in hint]
+
+
+def test_without_embeddings_by_choice_no_installation_is_advised(capsys: Capture):
+    """Regression: it advised installing an extra that was installed."""
+    (hint,) = [one for one in findings(capsys)["hints"] if "by words only" in one]
+    assert hint.endswith("AGENT_MEMORY_EMBEDDINGS turns it off")
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "problem"),
+    [
+        ("openai:gpt-5-mini", KEY, None),
+        ("openai:gpt-5-mini", "", "The key for openai:gpt-5-mini is missing"),
+        ("anthropic:", KEY, "'anthropic:'"),
+    ],
+)
+def test_the_model_that_extracts_is_made(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, model: str, key: str, problem: str | None
+):
+    """Regression: no problem was found where the worker ended with a traceback."""
+    monkeypatch.setenv("AGENT_MEMORY_MODEL", model)
+    for provider in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{provider}_API_KEY", key)
+    found = findings(capsys, 1 if problem else 0)
+    assert [one["name"] for one in found["extraction_models"]] == [model]
+    assert [problem for one in found["problems"] if problem and problem in one] == ([problem] if problem else [])

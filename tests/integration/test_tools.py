@@ -98,15 +98,12 @@ class TestSchemas:
             return schema.model_json_schema()["properties"][name]
 
         assert (field(SAVE, "memory_type")["default"], field(SAVE, "memory_type")["enum"]) == ("general", MEMORY_TYPES)
-        assert field(UPDATE, "memory_type")["default"] is None
-        assert field(RECALL, "category")["anyOf"][0]["enum"] == ["semantic", "episodic", "procedural"]
-        assert field(RECALL, "max_results")["anyOf"][0] == {"maximum": 50, "minimum": 1, "type": "integer"}
+        assert "default" not in field(UPDATE, "memory_type")
+        assert field(RECALL, "max_results")["type"] == "integer"
         assert field(LIST, "page")["minimum"] == 1
 
     def test_descriptions(self, mine: AgentMemoryStoreService) -> None:
-        tools = tools_of(mine)
-        assert format_memory_types_for_description() in tools[SAVE].description
-        assert all(len(one.description) > 20 for one in tools.values())
+        assert all(len(one.description) > 20 for one in tools_of(mine).values())
 
     def test_a_tool_does_not_show_its_service_or_user(self, mine: AgentMemoryStoreService) -> None:
         for one in tools_of(mine, user_id="ada", session_id="s-1").values():

@@ -100,7 +100,7 @@ def test_the_defaults_are_the_documented_ones():
         ("timezone", "Asia/Kathmandu", "Asia/Kathmandu"),
         ("categories", "semantic", ("semantic",)),
         ("categories", " episodic , semantic,", ("episodic", "semantic")),
-        ("categories", "", ()),
+        ("categories", ",", ()),
         ("embeddings", "local", "local"),
         ("late_interaction", "no", False),
         ("log_format", "json", "json"),
@@ -167,7 +167,8 @@ def test_a_bad_setting_is_refused_and_named(field: str, value: Any):
 
 
 @pytest.mark.parametrize(
-    ("text", "spec"), [("auto", "auto"), ("none", None), (" None ", None), ("", None), ("openai:m@256", "openai:m@256")]
+    ("text", "spec"),
+    [("auto", "auto"), ("none", None), (" None ", None), ("", "auto"), ("openai:m@256", "openai:m@256")],
 )
 def test_no_embeddings_can_be_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, text: str, spec: str | None):
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", text)

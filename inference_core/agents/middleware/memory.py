@@ -226,7 +226,7 @@ class MemoryMiddleware(OperationMiddleware):
             self._binding, None, session_id, max_recall_results or PLACES, include_tools
         )
         self._explains_tools = tool_instructions_enabled is not False
-        self._instructions = tools.generate_memory_tools_system_instructions([tool.name for tool in self.tools])
+        self._instructions = tools.instructions_beside_tools([tool.name for tool in self.tools])
 
     @property
     def name(self) -> str:

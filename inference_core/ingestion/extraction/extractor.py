@@ -25,10 +25,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError
 
-from inference_core.asking import MODEL_TIMEOUT_S, ask, check_model
+from inference_core.asking import MODEL_TIMEOUT_S, ask, chat_models
 from inference_core.clock import in_zone
 from inference_core.context.render import neutral_line
-from inference_core.errors import ConfigurationError, ModelError
+from inference_core.errors import ConfigurationError, ModelError, in_one_line
 from inference_core.ingestion.consolidation import judged
 from inference_core.ingestion.extraction.schema import (
     CONTENT,
@@ -161,13 +161,16 @@ class Asking:
 def structured(model: BaseChatModel, form: type[BaseModel]) -> Runnable[Any, Any]:
     """``model`` bound to ``form`` as its only tool, returning the raw message; ``model`` itself if it has no tools.
 
-    Raises ConfigurationError if it is no chat model.
+    Raises ConfigurationError if its provider's package cannot express the form.
     """
-    check_model(model)
     try:
         return model.with_structured_output(form, method="function_calling", include_raw=True)
     except (AttributeError, NotImplementedError):
         return model
+    except Exception as error:  # each provider's package has errors of its own
+        raise ConfigurationError(
+            f"The chat model {type(model).__name__} cannot fill the form {form.__name__}: {in_one_line(error)}"
+        ) from error
 
 
 def shown(problems: Sequence[str]) -> list[str]:
@@ -478,7 +481,7 @@ def stamp(moment: datetime, zone: tzinfo) -> str:
 
 
 class ModelExtractor:
-    """Extracts memories with the first of ``models`` that gives a usable answer.
+    """Extracts memories with the first of ``models``, chat models or their names, that gives a usable answer.
 
     Models answer with structured output: `ExtractedMemories` is their only tool. ``prompt`` says what is worth
     remembering. ``timeout`` limits each call, in seconds, and ``max_memories`` (at most MAX_MEMORIES) the memories
@@ -487,17 +490,17 @@ class ModelExtractor:
 
     def __init__(
         self,
-        models: Sequence[BaseChatModel],
+        models: BaseChatModel | str | Sequence[BaseChatModel | str],
         *,
         prompt: str = EXTRACTION_PROMPT,
         timeout: float | None = MODEL_TIMEOUT_S,
         max_memories: int = DEFAULT_MAX_MEMORIES,
     ) -> None:
-        if not models:
+        if not (given := chat_models(models)):
             raise ConfigurationError("ModelExtractor needs at least one chat model")
         if not 1 <= max_memories <= MAX_MEMORIES:
             raise ConfigurationError(f"max_memories must be from 1 to {MAX_MEMORIES}, not {max_memories}")
-        self._models = [structured(model, ExtractedMemories) for model in models]
+        self._models = [structured(model, ExtractedMemories) for model in given]
         self.prompt = prompt
         self.timeout = timeout
         self.max_memories = max_memories

@@ -211,6 +211,11 @@ def _one_of(*values: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "enum": [*values]})
 
 
+def _one_or_none_of(*values: str) -> WithJsonSchema:
+    # Not null among the values: Gemini takes texts alone there.
+    return WithJsonSchema({"anyOf": [{"type": "string", "enum": [*values]}, {"type": "null"}]})
+
+
 class ExtractedEntity(_Form):
     """Somebody or something that the memory is about."""
 
@@ -256,9 +261,9 @@ class ExtractedMemory(_Form):
     )
     happened_at: _Time = Field(default=None, description=f"When it happened or began to hold: {_DATE}")
     holds_until: _Time = Field(default=None, description=f"When it ends, if that was said: {_DATE}")
-    state: Annotated[str | None, BeforeValidator(lambda value: _STATES.get(folded(value)))] = Field(
-        default=None, description="Of a goal or an idea alone", json_schema_extra={"enum": [*STATES, None]}
-    )
+    state: Annotated[
+        str | None, BeforeValidator(lambda value: _STATES.get(folded(value))), _one_or_none_of(*STATES)
+    ] = Field(default=None, description="Of a goal or an idea alone")
     entities: list[ExtractedEntity] = Field(default=[], max_length=MAX_ENTITIES)
     relations: list[ExtractedRelation] = Field(default=[], max_length=MAX_ENTITIES)
     action: Annotated[

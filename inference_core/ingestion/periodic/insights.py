@@ -18,7 +18,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, ConfigDict, Field
 
-from inference_core.asking import MODEL_TIMEOUT_S
+from inference_core.asking import MODEL_TIMEOUT_S, chat_models
 from inference_core.context.render import neutral_line
 from inference_core.errors import InvalidMemory, ModelError
 from inference_core.ingestion.consolidation import MemoryChanges
@@ -271,12 +271,12 @@ class ModelInsights:
 
     def __init__(
         self,
-        models: Sequence[BaseChatModel],
+        models: BaseChatModel | str | Sequence[BaseChatModel | str],
         *,
         prompt: str = INSIGHT_PROMPT,
         timeout: float | None = MODEL_TIMEOUT_S,
     ) -> None:
-        self._models = [structured(model, HigherLevelMemories) for model in models]
+        self._models = [structured(model, HigherLevelMemories) for model in chat_models(models)]
         self.prompt = prompt
         self.timeout = timeout
 

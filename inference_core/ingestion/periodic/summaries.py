@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, ConfigDict, Field
 
-from inference_core.asking import MODEL_TIMEOUT_S
+from inference_core.asking import MODEL_TIMEOUT_S, chat_models
 from inference_core.context.render import neutral_line
 from inference_core.effects import Operation
 from inference_core.errors import ConfigurationError, InvalidMemory
@@ -346,17 +346,17 @@ class ModelSummarizer:
 
     def __init__(
         self,
-        models: Sequence[BaseChatModel],
+        models: BaseChatModel | str | Sequence[BaseChatModel | str],
         *,
         prompt: str = SUMMARY_PROMPT,
         timeout: float | None = MODEL_TIMEOUT_S,
         window_tokens: int = WINDOW_TOKENS,
     ) -> None:
-        if not models:
+        if not (given := chat_models(models)):
             raise ConfigurationError("ModelSummarizer needs at least one chat model")
         if window_tokens < MIN_WINDOW_TOKENS:
             raise ConfigurationError(f"window_tokens must be at least {MIN_WINDOW_TOKENS}, not {window_tokens}")
-        self._models = [structured(model, SessionSummary) for model in models]
+        self._models = [structured(model, SessionSummary) for model in given]
         self.prompt = prompt
         self.timeout = timeout
         self.window_tokens = window_tokens

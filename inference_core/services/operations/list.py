@@ -102,7 +102,7 @@ async def list_memories(  # noqa: D417 - callers of the service pass no scope
     offset: int = 0,
     session_id: str | None = None,
     after: str | None = None,
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
 ) -> tuple[MemoryPage[MemoryStoreDocument], int]:

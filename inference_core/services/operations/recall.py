@@ -51,7 +51,7 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
     as_of: datetime | None = None,
     ignore_session: bool = False,
     links: bool | None = None,
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = None,
     session_id: str | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,

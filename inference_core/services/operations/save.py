@@ -84,7 +84,7 @@ async def save(  # noqa: D417 - callers of the service pass no scope
     source: MemorySource | None = None,
     importance: float = DEFAULT_IMPORTANCE,
     pinned: bool = False,
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = None,
     valid_from: datetime | None = None,
     expires_at: datetime | None = None,
     expected_version: int | None = None,

@@ -312,8 +312,10 @@ def checked_moment(moment: datetime | None, what: str) -> datetime | None:
         raise InvalidMemory(f"{what} must be a datetime within the calendar, not {quoted(moment)}") from error
 
 
-def checked_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """``tags``, each once. Raises InvalidMemory unless it is a list of at most 32 short texts."""
+def checked_tags(tags: Sequence[str] | None) -> tuple[str, ...]:
+    """``tags``, each once; None: none. Raises InvalidMemory unless it is a list of at most 32 short texts."""
+    if tags is None:
+        return ()
     if not isinstance(tags, list | tuple) or len(tags) > MAX_TAGS:
         raise InvalidMemory(f"tags must be a list of at most {MAX_TAGS} short texts")
     return tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags))
@@ -327,7 +329,7 @@ def checked_importance(importance: float) -> float:
 
 
 def row_filter(
-    tags: Sequence[str] = (),
+    tags: Sequence[str] | None = None,
     session_id: str | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.messages.utils import get_buffer_string
 from pydantic import BaseModel, Field
 
-from inference_core.asking import MODEL_TIMEOUT_S, ask
+from inference_core.asking import MODEL_TIMEOUT_S, ask, chat_model
 from inference_core.context.render import neutral_line
 from inference_core.errors import ConfigurationError, InvalidMemory, ModelError
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
@@ -79,7 +79,7 @@ class ExtractiveMemory(Block):
     newest; with a ``retrieval_prompt``, the model chooses. The other arguments are those of `Block`.
 
     Args:
-        model: Must support structured output.
+        model: The model, or its name; must support structured output.
         extraction_prompt: Instructions for the model that extracts. The conversation follows as the user's message.
         retrieval_prompt: Instructions for the model that chooses, among the 50 best ranked facts, those that fit a
             message, such as "Find the facts that help to answer the message." Each recall then waits for it. If it
@@ -94,7 +94,7 @@ class ExtractiveMemory(Block):
 
     def __init__(
         self,
-        model: BaseChatModel,
+        model: BaseChatModel | str,
         store: StoreSource | None = None,
         *,
         extraction_prompt: str = DEFAULT_EXTRACTION_PROMPT,
@@ -103,9 +103,10 @@ class ExtractiveMemory(Block):
         **options: Unpack[BlockOptions],
     ) -> None:
         super().__init__(store, **options)
+        given = chat_model(model)
         try:
-            self._extractor = model.with_structured_output(ExtractedFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
-            self._chooser = model.with_structured_output(RelevantFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
+            self._extractor = given.with_structured_output(ExtractedFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
+            self._chooser = given.with_structured_output(RelevantFacts)  # pyright: ignore[reportUnknownMemberType] - untyped in LangChain
         except (AttributeError, NotImplementedError) as error:
             raise ConfigurationError(f"ExtractiveMemory needs a model that can call tools, not {model!r}") from error
         self.extraction_prompt = extraction_prompt

@@ -52,6 +52,11 @@ def test_what_is_no_url_is_refused(url: Any):
         ("postgresql:/ada:secret@host/db", "postgresql:***@host/db"),
         ("sqlite://ada:secret@memory.db", "sqlite://ada:***@memory.db"),
         ("file://ada:secret@memories", "file://ada:***@memories"),
+        # Regression: PostgreSQL's own form of a connection, with names and values, was shown whole.
+        ("host=h password=secret user=ada", "host=h password=*** user=ada"),
+        (r"user=ada password = 'my \'secret' host=h", "user=ada password=*** host=h"),
+        ("Server=h;Uid=ada;Pwd=secret;", "Server=h;Uid=ada;Pwd=***;"),
+        ("passwd=secret", "passwd=***"),
     ],
 )
 def test_a_bad_url_is_shown_without_its_password(url: str, shown: str):

@@ -19,13 +19,17 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from support import expanded, load
 
+from inference_core.asking import named_model
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, ModelError
-from inference_core.ingestion.extraction.extractor import MAX_MESSAGE, ModelExtractor
+from inference_core.ingestion.extraction.extractor import MAX_MESSAGE, ModelExtractor, structured
 from inference_core.ingestion.extraction.schema import EXTRACTED_TYPES, ExtractedMemories
+from inference_core.ingestion.periodic.insights import HigherLevelMemories, ModelInsights
+from inference_core.ingestion.periodic.summaries import ModelSummarizer, SessionSummary
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.messages import Action, Entity, Extraction, KnownMemory, Relation, Role
+from inference_core.short_term.strategies import Summarize
 from inference_core.testing import ScriptedChatModel
 
 DRIVERS = pytest.mark.parametrize("drive", [run, arun_now], ids=["run", "arun"])
@@ -177,12 +181,12 @@ def test_no_text_is_no_call():
     ("options", "reason"),
     [
         ({"models": []}, "at least one"),
-        ({"models": ["openai:gpt-5-mini"]}, r"such as init_chat_model\(.*not a str"),
-        ({"models": "openai:gpt-5-mini"}, "not a str"),
+        ({"models": [5]}, r"such as 'openai:gpt-5-mini', not a int"),
+        ({"models": "gpt-5-mini"}, "Unknown chat model 'gpt-5-mini'"),
         ({"max_memories": 0}, "from 1 to 50"),
         ({"max_memories": 51}, "not 51"),
     ],
-    ids=["no-models", "names", "name", "too-few", "too-many"],
+    ids=["no-models", "no-model", "no-provider", "too-few", "too-many"],
 )
 def test_arguments_that_make_no_sense(options: dict[str, Any], reason: str):
     given: dict[str, Any] = {"models": [ScriptedChatModel(turns=["x"])]} | options
@@ -544,3 +548,46 @@ def test_problems_are_few_and_harmless():
     assert len(problems) == 51
     assert problems[-1] == "and 580 more"
     assert all(len(problem) < 350 and "<" not in problem and "\n" not in problem for problem in problems)
+
+
+PROVIDERS: dict[str, dict[str, Any]] = {
+    "openai:gpt-5-mini": {"api_key": "x"},
+    "anthropic:claude-haiku-4-5": {"api_key": "x"},
+    "google_genai:gemini-2.5-flash": {"api_key": "x"},
+}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_providers_class_takes_every_form(name: str):
+    """Regression: Gemini's refused a null among the values of a field, so it could not extract at all."""
+    model = named_model(name, **PROVIDERS[name])
+    for form in (ExtractedMemories, SessionSummary, HigherLevelMemories):
+        assert structured(model, form) is not model
+
+
+def test_a_form_that_a_provider_cannot_express_is_a_wrong_setting():
+    class Picky(ScriptedChatModel):
+        def with_structured_output(self, *_: Any, **__: Any) -> Any:
+            raise ValueError("enum.3: Input should be a valid string")
+
+    with pytest.raises(ConfigurationError, match=r"Picky cannot fill the form ExtractedMemories: enum\.3"):
+        ModelExtractor(Picky(turns=["x"]))
+
+
+@pytest.mark.parametrize("as_given", ["alone", "in a list", "in a tuple"])
+def test_one_model_is_taken_where_several_are(as_given: str):
+    """Regression: a model alone was taken for a list of its fields, and refused as a tuple."""
+    model = ScriptedChatModel(turns=[memories(DOG)])
+    models: Any = {"alone": model, "in a list": [model], "in a tuple": (model,)}[as_given]
+    given = run(ModelExtractor(models).extract([said()], [], NOW))
+    assert [candidate.content for candidate in given.candidates] == [DOG]
+    assert ModelInsights(models).has_model
+    ModelSummarizer(models)
+
+
+def test_a_model_is_taken_by_its_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    ModelExtractor("openai:gpt-5-mini")
+    ModelExtractor(["openai:gpt-5-mini", ScriptedChatModel(turns=["x"])])
+    model: Any = Summarize("openai:gpt-5-mini").model
+    assert model.model_name == "gpt-5-mini"
