@@ -370,12 +370,12 @@ class _Entity:
     mentions: int = 0
     relations: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, found: FoundRow, record: MemoryRecord) -> None:
+    def add(self, hit: FoundRow, record: MemoryRecord) -> None:
         self.newest = max(self.newest, record, key=lambda known: known.happened_at)
         self.mentions += 1
-        if found.relevance is not None:
-            self.relevance = max(self.relevance or 0.0, found.relevance)
-        self.score = max(self.score, found.score)
+        if hit.relevance is not None:
+            self.relevance = max(self.relevance or 0.0, hit.relevance)
+        self.score = max(self.score, hit.score)
         for noted in map(_list, _list(record.extra_metadata.get("relations"))):
             relation = list(map(str, noted))
             if len(relation) == _RELATION_PARTS and self.name.casefold() in map(str.casefold, relation[::2]):
@@ -556,16 +556,16 @@ def search_for(
     )
 
 
-def item_of(found: FoundRow, source: str, section: str, share: float = 1.0) -> ContextItem:
+def item_of(hit: FoundRow, source: str, section: str, share: float = 1.0) -> ContextItem:
     """The item of a hit, with ``share`` of its relevance; ``section`` "" means that of its category."""
-    record = record_of(found.row)
+    record = record_of(hit.row)
     return ContextItem.of(
         record,
         source=source,
         section=section or section_of(record.category),
-        relevance=None if found.relevance is None else round(share * found.relevance, 3),
-        score=found.score,
-        signals=found.shares,
+        relevance=None if hit.relevance is None else round(share * hit.relevance, 3),
+        score=hit.score,
+        signals=hit.shares,
     )
 
 
