@@ -35,7 +35,7 @@ from inference_core.asking import check_model
 from inference_core.clock import in_zone
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SPEAKERS, SUMMARY, ContextEngineer, with_summary
 from inference_core.context.items import AssembledContext, ContextItem, section_of
-from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run
 from inference_core.errors import (
     ConfigurationError,
     DeadlineExceeded,
@@ -70,6 +70,7 @@ class SharedSearches:
         self._engine = engine
         self._searches = searches
         self._results: Future[dict[str, SearchResult]] = Future()
+        self._results.set_running_or_notify_cancel()  # so that a source that gives up does not cancel it for others
         self._lock = threading.Lock()
         self._is_begun = False
 
@@ -87,13 +88,12 @@ class SharedSearches:
         """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
         with self._lock:
             is_first, self._is_begun = not self._is_begun, True
-
-        def search() -> dict[str, SearchResult]:
-            results = run(self._engine.search_together(list(self._searches.values())))
-            return dict(zip(self._searches, results, strict=True))
-
         if is_first:
-            settle(self._results, search)
+            try:
+                results = await self._engine.search_together(list(self._searches.values()))
+                self._results.set_result(dict(zip(self._searches, results, strict=True)))
+            except BaseException as error:  # noqa: BLE001 - each source that asks gets it
+                self._results.set_exception(error)
         return (await Effect(lambda: self._results))[source]
 
 
