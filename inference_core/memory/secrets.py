@@ -112,11 +112,11 @@ def credentials_in(text: str) -> list[Finding]:
     return _placed(text, _credentials)
 
 
-def without(text: str, found: Iterable[Finding]) -> str:
-    """``text`` with ``[redacted: kind]`` in place of each of ``found``, which are in order and do not overlap."""
+def without(text: str, findings: Iterable[Finding]) -> str:
+    """``text`` with ``[redacted: kind]`` in place of each of ``findings``, which are in order and do not overlap."""
     parts: list[str] = []
     at = 0
-    for finding in found:
+    for finding in findings:
         parts += [text[at : finding.start], f"[redacted: {finding.kind}]"]
         at = finding.end
     return "".join([*parts, text[at:]])
@@ -145,10 +145,10 @@ def is_assigned(name: str, value: str) -> bool:
     return bool(names) and _is_strong(value, known, is_password=not known.passwords.isdisjoint(names))
 
 
-def merged(found: Iterable[Finding]) -> list[Finding]:
-    """``found`` in the order of the text; findings that overlap become one, with the kind of the first."""
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """``findings`` in the order of the text; findings that overlap become one, with the kind of the first."""
     joined: list[Finding] = []
-    for one in sorted(found, key=lambda finding: (finding.start, -finding.end)):
+    for one in sorted(findings, key=lambda finding: (finding.start, -finding.end)):
         if joined and one.start < joined[-1].end:
             joined[-1] = joined[-1]._replace(end=max(joined[-1].end, one.end))
         else:

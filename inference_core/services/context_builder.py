@@ -35,7 +35,7 @@ from inference_core.asking import chat_model
 from inference_core.clock import in_zone
 from inference_core.context.engineer import DEFAULT_MAX_TOKENS, SPEAKERS, SUMMARY, ContextEngineer, with_summary
 from inference_core.context.items import AssembledContext, ContextItem, section_of
-from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run, settle
+from inference_core.effects import Deadline, Effect, Operation, WorkerPool, arun, run
 from inference_core.errors import (
     ConfigurationError,
     DeadlineExceeded,
@@ -70,6 +70,7 @@ class SharedSearches:
         self._engine = engine
         self._searches = searches
         self._results: Future[dict[str, SearchResult]] = Future()
+        self._results.set_running_or_notify_cancel()  # so that a source that gives up does not cancel it for others
         self._lock = threading.Lock()
         self._is_begun = False
 
@@ -87,13 +88,12 @@ class SharedSearches:
         """What the search of ``source`` found. Blocks the thread of the source. Raises StoreError."""
         with self._lock:
             is_first, self._is_begun = not self._is_begun, True
-
-        def search() -> dict[str, SearchResult]:
-            results = run(self._engine.search_together(list(self._searches.values())))
-            return dict(zip(self._searches, results, strict=True))
-
         if is_first:
-            settle(self._results, search)
+            try:
+                results = await self._engine.search_together(list(self._searches.values()))
+                self._results.set_result(dict(zip(self._searches, results, strict=True)))
+            except BaseException as error:  # noqa: BLE001 - each source that asks gets it
+                self._results.set_exception(error)
         return (await Effect(lambda: self._results))[source]
 
 
@@ -370,12 +370,12 @@ class _Entity:
     mentions: int = 0
     relations: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, found: FoundRow, record: MemoryRecord) -> None:
+    def add(self, hit: FoundRow, record: MemoryRecord) -> None:
         self.newest = max(self.newest, record, key=lambda known: known.happened_at)
         self.mentions += 1
-        if found.relevance is not None:
-            self.relevance = max(self.relevance or 0.0, found.relevance)
-        self.score = max(self.score, found.score)
+        if hit.relevance is not None:
+            self.relevance = max(self.relevance or 0.0, hit.relevance)
+        self.score = max(self.score, hit.score)
         for noted in map(_list, _list(record.extra_metadata.get("relations"))):
             relation = list(map(str, noted))
             if len(relation) == _RELATION_PARTS and self.name.casefold() in map(str.casefold, relation[::2]):
@@ -556,16 +556,16 @@ def search_for(
     )
 
 
-def item_of(found: FoundRow, source: str, section: str, share: float = 1.0) -> ContextItem:
+def item_of(hit: FoundRow, source: str, section: str, share: float = 1.0) -> ContextItem:
     """The item of a hit, with ``share`` of its relevance; ``section`` "" means that of its category."""
-    record = record_of(found.row)
+    record = record_of(hit.row)
     return ContextItem.of(
         record,
         source=source,
         section=section or section_of(record.category),
-        relevance=None if found.relevance is None else round(share * found.relevance, 3),
-        score=found.score,
-        signals=found.shares,
+        relevance=None if hit.relevance is None else round(share * hit.relevance, 3),
+        score=hit.score,
+        signals=hit.shares,
     )
 
 

@@ -654,7 +654,7 @@ class Backend(Protocol):
         """Every row, readable or not, of the namespaces that begin with the label ``root``, or of all."""
         ...
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         """Removes rows that `inspect` could not read, but for those that have changed since. Returns how many."""
         ...
 

@@ -443,7 +443,7 @@ async def beliefs(scope: MemoryScope, user_id: UserId) -> Beliefs:
     return Beliefs({record.id: record for record in records if record.source.tool != INSIGHT}, insights)
 
 
-def changed_groups(found: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
+def changed_groups(beliefs: Beliefs, answered: Mapping[str, Any]) -> list[Group]:
     """The groups that no model has answered for in their present state, or whose higher-level memory ends."""
-    ended = {record.extra_metadata.get(_GROUP) for record in found.orphans}
-    return [group for group in found.groups if answered.get(group.name) != group.fingerprint or group.name in ended]
+    ended = {record.extra_metadata.get(_GROUP) for record in beliefs.orphans}
+    return [group for group in beliefs.groups if answered.get(group.name) != group.fingerprint or group.name in ended]

@@ -477,20 +477,20 @@ class FileBackend(TableBackend):
                 else:
                     yield from user.table.rows(None)
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         """Rewrites damaged files without the lines that cannot be read, and removes those with a damaged header.
 
         In a journal of an earlier version, rows return to their state before the damaged line.
         """
         with self._writing():
-            for damaged in found:
+            for damaged in unreadable:
                 path: Path = damaged.place
                 try:
                     self._write([self._format.read(path, path.read_bytes(), leaves_out=True)], at_once=False)
                 except DamagedFile:
                     path.unlink()
                     sync_folder(self._files)
-        return len(found)
+        return len(unreadable)
 
     def copy_into(self, folder: Path) -> None:
         """Copies the files, as of this moment, to the new ``folder``. Others wait to write meanwhile."""

@@ -400,9 +400,9 @@ class ForeignBackend:
         """Every row of one user or of all. A row that the store cannot read makes it fail."""
         return chain.from_iterable(map(self._scan, self.namespaces(() if root is None else (root,))))
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         """Removes nothing: repairing the store is up to its own tools."""
-        del found
+        del unreadable
         return 0
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:

@@ -73,9 +73,9 @@ class InMemoryBackend(TableBackend):
         with self._open() as table:
             return list(table.rows(root))
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         """Removes nothing: nothing here can be damaged."""
-        del found
+        del unreadable
         return 0
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:

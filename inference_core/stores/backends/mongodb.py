@@ -431,10 +431,10 @@ class MongoBackend:
         with self._open():
             yield from map(inspected, self._rows.find({"value": {"$ne": None}} | of_root, {"tokens": 0}))
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         removed = 0
         with self._open():
-            for damaged in found:
+            for damaged in unreadable:
                 if damaged.namespace is None:
                     removed += self._rows.delete_one(damaged.place).deleted_count
                 elif self._rows.find_one(damaged.place, {"_id": 1}):  # else it has changed since

@@ -356,9 +356,9 @@ class EncryptedBackend:
                 if isinstance(opened, str):
                     yield _unreadable(namespace, key, opened)
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
-        own = [damaged.place for damaged in found if isinstance(damaged.place, Remove)]
-        others = [damaged for damaged in found if not isinstance(damaged.place, Remove)]
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
+        own = [damaged.place for damaged in unreadable if isinstance(damaged.place, Remove)]
+        others = [damaged for damaged in unreadable if not isinstance(damaged.place, Remove)]
         # A row that is encrypted anew keeps its version, so each is tried once more, with the present keys.
         keys = [(delete.namespace, delete.key) for delete in own]
         ciphers = self._ciphers(keys)

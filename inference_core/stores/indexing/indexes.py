@@ -523,22 +523,22 @@ class Ranked:
         return chain(hits, self._ranking.others(owners, search.kinds)) if search.backfill else hits
 
 
-def are_named(found: Sequence[FoundRow], named: Named) -> bool:
-    """Whether one of ``found`` is about somebody who is ``named``."""
-    return any(named.is_any(subjects_of(hit.row.value, content_of(hit.row))) for hit in found)
+def are_named(hits: Sequence[FoundRow], named: Named) -> bool:
+    """Whether one of ``hits`` is about somebody who is ``named``."""
+    return any(named.is_any(subjects_of(hit.row.value, content_of(hit.row))) for hit in hits)
 
 
-def by_name(search: Search, found: Sequence[FoundRow], named: Named) -> list[FoundRow]:
-    """``found``, the best first, once what is about somebody who is ``named`` has gained by it."""
-    given = dict(enumerate(found))
+def by_name(search: Search, hits: Sequence[FoundRow], named: Named) -> list[FoundRow]:
+    """``hits``, the best first, once what is about somebody who is ``named`` has gained by it."""
+    given = dict(enumerate(hits))
     candidates = _candidates(search, given)
     link_to_query(list(candidates.values()), named)
     return _gained(search, given, candidates)
 
 
-def _gained(search: Search, found: Mapping[K, FoundRow], candidates: Mapping[K, RankingCandidate]) -> list[FoundRow]:
-    """``found`` with what the ``candidates`` among them gained, the best first."""
-    given = dict(found)
+def _gained(search: Search, hits: Mapping[K, FoundRow], candidates: Mapping[K, RankingCandidate]) -> list[FoundRow]:
+    """``hits`` with what the ``candidates`` among them gained, the best first."""
+    given = dict(hits)
     for place, candidate in candidates.items():
         if candidate.links:
             hit, share = given[place], round(candidate.share, DECIMALS)
@@ -548,10 +548,10 @@ def _gained(search: Search, found: Mapping[K, FoundRow], candidates: Mapping[K, 
     return sorted(given.values(), key=attrgetter("score"), reverse=True)
 
 
-def _candidates(search: Search, found: Mapping[K, FoundRow]) -> dict[K, RankingCandidate]:
-    """The rows of ``found`` that the search does not reject, as candidates for links."""
+def _candidates(search: Search, hits: Mapping[K, FoundRow]) -> dict[K, RankingCandidate]:
+    """The rows of ``hits`` that the search does not reject, as candidates for links."""
     candidates: dict[K, RankingCandidate] = {}
-    for place, hit in found.items():
+    for place, hit in hits.items():
         if search.reject is None or search.reject(hit.row) is None:
             text = content_of(hit.row)
             subjects = subjects_of(hit.row.value, text)

@@ -248,18 +248,18 @@ class Selection:
         """How many more rows it takes."""
         return self._wanted - len(self._found)
 
-    def offer(self, found: FoundRow) -> None:
-        """Takes ``found``, or notes why it is left out; does nothing if it is full."""
+    def offer(self, hit: FoundRow) -> None:
+        """Takes ``hit``, or notes why it is left out; does nothing if it is full."""
         if self.missing <= 0:
             return
-        reason = self._search.reject(found.row) if self._search.reject else None
-        if reason is None and self._search.deduplicate and (meant := gist(content_of(found.row))):
-            first = self._said.setdefault(meant, found)
-            reason = None if first is found else f"duplicate of {first.row.key}"
+        reason = self._search.reject(hit.row) if self._search.reject else None
+        if reason is None and self._search.deduplicate and (meant := gist(content_of(hit.row))):
+            first = self._said.setdefault(meant, hit)
+            reason = None if first is hit else f"duplicate of {first.row.key}"
         if reason is None:
-            self._found.append(found)
+            self._found.append(hit)
         else:
-            self.left_out.append(LeftOutRow(found, reason))
+            self.left_out.append(LeftOutRow(hit, reason))
 
     def keys(self) -> set[Key]:
         """The keys of the rows that it took or left out."""

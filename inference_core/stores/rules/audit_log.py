@@ -421,14 +421,14 @@ class AuditLog:
             end[: len(batch)] if isinstance(end, list) else end for end, batch in zip(outcomes, batches, strict=True)
         ]
 
-    def discard(self, found: Sequence[Unreadable], cause: Cause) -> int:
+    def discard(self, unreadable: Sequence[Unreadable], cause: Cause) -> int:
         """Removes rows that cannot be read and records an event for each user. Blocks.
 
-        Returns how many were still as they were ``found``. The event comes after the removals, as these are not one
+        Returns how many were still as in ``unreadable``. The event comes after the removals, as these are not one
         batch. It names no row, as nothing is known of them.
         """
-        removed = self.rules.discard(found)
-        lost = [damaged for damaged in found if removed and damaged.namespace and is_audited(damaged.namespace)]
+        removed = self.rules.discard(unreadable)
+        lost = [damaged for damaged in unreadable if removed and damaged.namespace and is_audited(damaged.namespace)]
         for user in dict.fromkeys(damaged.namespace[0] for damaged in lost if damaged.namespace):
             rows = tuple(("damaged", damaged.key) for damaged in lost if damaged.root == user)
             self.apply([[Check(namespace=(user, AUDIT), key=_NOBODYS, expected=0)]], replace(cause, removed=rows))

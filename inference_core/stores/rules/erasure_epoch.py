@@ -238,10 +238,10 @@ class Fences:
                     self._known[root], self._seen[root] = fence, began
         return fences
 
-    def _compare(self, checks: Sequence[Check], found: Mapping[str, Fence]) -> None:
-        """Raises UserErased if a fence that was ``found`` is up, or has changed since ``checks``."""
+    def _compare(self, checks: Sequence[Check], fences: Mapping[str, Fence]) -> None:
+        """Raises UserErased if one of the present ``fences`` is up, or has changed since ``checks``."""
         expected, key = {check.namespace: check.expected for check in checks}, self._key or b""
-        for root, fence in found.items():
+        for root, fence in fences.items():
             if fence.is_up or fence.version != expected.get(_place(key, root)[0], 0):
                 raise UserErased
 

@@ -66,11 +66,13 @@ class Rules:
         ends = answered([outcomes[at] for at in range(len(batches))])
         return [end[: len(batch)] if isinstance(end, list) else end for batch, end in zip(batches, ends, strict=True)]
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         """Like `Backend.discard`. Raises Held if a user of these rows has a hold, which may keep an unreadable row."""
-        for root in {damaged.root for damaged in found if damaged.root is not None and damaged.root not in NOBODYS}:
+        for root in {
+            damaged.root for damaged in unreadable if damaged.root is not None and damaged.root not in NOBODYS
+        }:
             self.holds.check(root)
-        return self._backend.discard(found)
+        return self._backend.discard(unreadable)
 
 
 class UnusedRule(WriteRule):

@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(options.strict or not promise.is_robustness for promise in broken))
 
 
-def _count(found: Sequence[Verdict], kind: str) -> str:
-    those = [verdict.outcome for verdict in found if verdict.promise.is_robustness is (kind == "robustness")]
+def _count(verdicts: Sequence[Verdict], kind: str) -> str:
+    those = [verdict.outcome for verdict in verdicts if verdict.promise.is_robustness is (kind == "robustness")]
     tried = len(those) - those.count(Outcome.UNTRIED)
     return f"{kind}: {those.count(Outcome.KEPT)} of {tried} kept"
 

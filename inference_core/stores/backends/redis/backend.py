@@ -88,21 +88,21 @@ def inspect(server: Server, keys: Layout, root: str | None) -> Iterator[Row | Un
                     yield found
 
 
-def discard(server: Server, keys: Layout, found: Unreadable) -> bool:
+def discard(server: Server, keys: Layout, damaged: Unreadable) -> bool:
     """Removes a row from every key that mentions it, unless it was written since. Returns whether it did."""
-    scope, field, stamp = found.place
+    scope, field, stamp = damaged.place
     (packed,) = server.ask([("HMGET", keys.raw("cells", scope), field)])[0]
     if packed is None or packed[:STAMP_BYTES] != stamp:
         return False
     call: list[Argument] = []
-    if found.namespace is not None and found.key.encode() == field:
+    if damaged.namespace is not None and damaged.key.encode() == field:
         with suppress(*UNREADABLE):
             cell = checked_cell(packed)
             after = cell.deleted(1)
-            change = CellChange((found.namespace, found.key), Stored(stamp, cell), after, new_stamp())
-            call = invocation(keys, [change], {found.namespace: 1}, {})
+            change = CellChange((damaged.namespace, damaged.key), Stored(stamp, cell), after, new_stamp())
+            call = invocation(keys, [change], {damaged.namespace: 1}, {})
     if not call:
-        call = call_for_lost(keys, found.place, *_members_of_lost(server, keys, found.place))
+        call = call_for_lost(keys, damaged.place, *_members_of_lost(server, keys, damaged.place))
     for _ in range(2):  # the first answer is 0 if the server did not have the script yet
         (answer,) = server.evaluate(SCRIPT, [call])
         if isinstance(answer, Exception):
@@ -367,9 +367,9 @@ class RedisBackend:
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         return inspect(self._server, self._keys, root)
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         self._server.check()
-        return sum(discard(self._server, self._keys, damaged) for damaged in found)
+        return sum(discard(self._server, self._keys, damaged) for damaged in unreadable)
 
     def erase(self, root: str, also: Sequence[Key] = ()) -> None:
         erase(self._server, self._keys, root, also)

@@ -85,13 +85,13 @@ Heads = dict[Namespace, tuple[int, int]]
 """The id of each scope that exists, and the sequence number of its last write."""
 
 
-def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
+def row_of(columns: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
     """The row in the columns ``ROW`` and, if it is there, epoch; None if they cannot be parsed.
 
     ``strictly``: raises one of ``UNREADABLE`` instead.
     """
     try:
-        namespace, key, value, version, seq, created, updated, expires, ttl, *epoch = found
+        namespace, key, value, version, seq, created, updated, expires, ttl, *epoch = columns
         # SQLite stores any type in any column, so a damaged row may have a number for a text.
         if type(key) is not str or not type(version) is type(seq) is int:
             raise WrongType
@@ -112,13 +112,13 @@ def row_of(found: tuple[Any, ...], *, strictly: bool = False) -> Row | None:
         return None
 
 
-def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
+def change_of(columns: tuple[Any, ...], *, strictly: bool = False) -> Change | None:
     """The change in the columns ``CHANGE``, model, vector and, if it is there, epoch.
 
     A row that cannot be parsed counts as deleted; None if not even its key can be. ``strictly``: raises one of
     ``UNREADABLE`` instead.
     """
-    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, *others = found
+    seq, key, kind, created, is_there, text, terms, analyzer, session, reply, happened, weight, *others = columns
     model, vector, *epoch = others
     try:
         if not type(key) is type(kind) is type(session) is str or type(seq) is not int:
@@ -140,22 +140,22 @@ def change_of(found: tuple[Any, ...], *, strictly: bool = False) -> Change | Non
         return Change(seq, key, "", 0.0, None, True, *epoch) if type(seq) is int and type(key) is str else None
 
 
-def cursor_of(found: tuple[Any, ...]) -> Cursor:
+def cursor_of(columns: tuple[Any, ...]) -> Cursor:
     """The cursor behind the row in the columns ``ROW``, whose namespace, key and creation can be parsed."""
-    return Cursor(from_micros(found[CREATED]), found[KEY], unpack_namespace(found[0]))
+    return Cursor(from_micros(columns[CREATED]), columns[KEY], unpack_namespace(columns[0]))
 
 
-def pending_of(found: tuple[Any, ...]) -> UnembeddedRow | None:
+def pending_of(columns: tuple[Any, ...]) -> UnembeddedRow | None:
     """The pending text in the columns namespace, key, version and text; None if they are damaged."""
-    namespace = namespace_of(found[0])
-    _, key, version, text = found
+    namespace = namespace_of(columns[0])
+    _, key, version, text = columns
     is_sound = namespace and (type(key), type(version), type(text)) == (str, int, str)
     return UnembeddedRow(namespace, key, version, text) if namespace and is_sound else None
 
 
-def address_of(found: tuple[Any, ...]) -> Key | None:
+def address_of(columns: tuple[Any, ...]) -> Key | None:
     """The key in the columns namespace and key; None if they are damaged."""
-    namespace, key = namespace_of(found[0]), found[1]
+    namespace, key = namespace_of(columns[0]), columns[1]
     return (namespace, key) if namespace and type(key) is str else None
 
 
@@ -251,9 +251,9 @@ class DamagedRow(NamedTuple):
     seq: object
 
 
-def inspected(root: object, row_id: int, found: Sequence[Any]) -> Row | Unreadable:
+def inspected(root: object, row_id: int, columns: Sequence[Any]) -> Row | Unreadable:
     """The row in the columns ``ROW``, ``CHANGE``, model and vector; `Unreadable` if one of them cannot be parsed."""
-    of_row, of_change = tuple(found[:_ROW_COLUMNS]), tuple(found[_ROW_COLUMNS:])
+    of_row, of_change = tuple(columns[:_ROW_COLUMNS]), tuple(columns[_ROW_COLUMNS:])
     namespace, key = namespace_of(of_row[0]), of_row[1]
     label = root if type(root) is str else namespace[0] if namespace else None
     row = None
@@ -265,9 +265,9 @@ def inspected(root: object, row_id: int, found: Sequence[Any]) -> Row | Unreadab
             return row
         reason = "its vector cannot be unpacked"
     except UNREADABLE as error:
-        is_text = any(type(column) is Undecodable for column in found)
+        is_text = any(type(column) is Undecodable for column in columns)
         reason = fault_of(UnicodeError() if is_text else error)
-    place = DamagedRow(row_id, key if type(key) is str else None, found[SEQ])
+    place = DamagedRow(row_id, key if type(key) is str else None, columns[SEQ])
     if isinstance(key, Undecodable):
         key = key.raw.decode(errors="backslashreplace")
     shown = key if type(key) is str else f"({type(key).__name__})"

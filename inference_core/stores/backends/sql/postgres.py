@@ -566,11 +566,11 @@ class PostgresBackend(SqlBackend):
                 yield inspected(label and label[0], scope, columns)
             parameters |= {"scope": page[-1][0], "key": page[-1][2 + KEY]}
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
 
         def discard(connection: Connection) -> int:
             with connection.writing():
-                return sum(connection.execute(_DISCARD, damaged.place._asdict()).rowcount for damaged in found)
+                return sum(connection.execute(_DISCARD, damaged.place._asdict()).rowcount for damaged in unreadable)
 
         return self.connections.attempt(discard)
 

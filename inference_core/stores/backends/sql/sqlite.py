@@ -766,10 +766,10 @@ class SqliteBackend(SqlBackend):
             for row, label, *columns in self._select(query, {}):
                 yield inspected(label, row, columns)
 
-    def discard(self, found: Sequence[Unreadable]) -> int:
+    def discard(self, unreadable: Sequence[Unreadable]) -> int:
         removed = 0
         with self.connections.transaction() as writer:
-            for row, key, seq in (damaged.place for damaged in found):
+            for row, key, seq in (damaged.place for damaged in unreadable):
                 seen = None if isinstance(seq, Undecodable) else seq  # such a text cannot be compared either
                 if writer.execute(_DISCARD, (key, row, seen)).rowcount:
                     writer.execute("DELETE FROM memory_tokens WHERE row = ?", (row,))
