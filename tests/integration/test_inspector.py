@@ -234,7 +234,7 @@ async def test_pages_stay_small_whatever_is_stored(server: Served, clock: Frozen
         for one in ids[50:]:
             memory.delete_memory(ADA, one)
     else:
-        crowd(server.service, ADA, clock, 3_000)
+        crowd(server.service, ADA, clock, 1_000)
         ids = ["m7"]
     async with server.client(ADA, ALL) as client:
         paths = ("timeline", "timeline?source=web", f"memory?id={ids[0]}", "search?q=a+lisbon", "forgotten", "usage",
