@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     """The URL of an empty database, of every kind."""
     with database(request.param, tmp_path) as url:
         yield url
+
+
+@pytest.fixture(autouse=True, scope="session")
+def versions_read_once() -> Iterator[None]:
+    """The version of each package that is installed is read once: doctor asks for thirty, a file each."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(metadata, "version", cache(metadata.version))
+        yield
 
 
 @pytest.fixture(params=SHARED_KINDS)
