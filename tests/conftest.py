@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def in_turn(cases: list[pytest.Item]) -> list[pytest.Item]:
 def on_stores(cases: list[pytest.Item]) -> list[pytest.Item]:
     """All cases on the first store whose coverage is measured; on each of the others one, in turn.
 
+    Each of a contract's goes through one face; a case on another store, where it can, through the other.
     A test that sees only what all stores have in common runs on as many others as it has cases beside its faces.
     """
     module = cases[0].path.name
@@ -143,15 +145,20 @@ def on_stores(cases: list[pytest.Item]) -> list[pytest.Item]:
         used = sorted(STORES_IN_TURN & given.params.keys()) if given else ()
         stores[tuple(given.params[name] for name in used if isinstance(given.params[name], str))].append(item)
     first = next((used for used in stores if UNTRACED_OF.get(module, UNTRACED).isdisjoint(used)), None)
-    if first is None or len(stores) == 1:
+    if first is None:
         return cases
     start = sha256(test_of(cases[0]).encode()).digest()[0]
+    variants: defaultdict[tuple[str, ...], list[pytest.Item]] = defaultdict(list)
+    for item in stores[first]:
+        variants[tuple(part for part in parts_of(item) if part not in FACES)].append(item)
     others = [same for used, same in stores.items() if used != first]
-    if module not in ON_EACH_STORE:
-        variants = {tuple(part for part in parts_of(item) if part not in FACES) for item in stores[first]}
+    if others and module not in ON_EACH_STORE:
         others = [others[(start + at) % len(others)] for at in range(min(len(others), len(variants)))]
-    kept = [same[(start + at) % len(same)] for at, same in enumerate(others)]
-    return [item for item in cases if item in stores[first] or item in kept]
+    kept = [same[(start + 1 + at) % len(same)] for at, same in enumerate(others)]
+    if folder_of(cases[0]) != "contract":
+        return [item for item in cases if item in stores[first] or item in kept]
+    kept += [same[(start + at) % len(same)] for at, same in enumerate(variants.values())]
+    return [item for item in cases if item in kept]
 
 
 def parts_of(item: pytest.Item) -> tuple[str, ...]:
@@ -276,6 +283,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     """The URL of an empty database, of every kind."""
     with database(request.param, tmp_path) as url:
         yield url
+
+
+@pytest.fixture(autouse=True, scope="session")
+def versions_read_once() -> Iterator[None]:
+    """The version of each package that is installed is read once: doctor asks for thirty, a file each."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(metadata, "version", cache(metadata.version))
+        yield
 
 
 @pytest.fixture(params=SHARED_KINDS)

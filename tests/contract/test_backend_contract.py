@@ -21,6 +21,7 @@ from mongo_support import KIND as MONGODB
 from mongo_support import mongodb
 from postgres_server import PARTITIONED
 from retrieval_support import floats, packed
+from support import case
 
 from inference_core.errors import ScopeTooLarge, StoreError, StoreUnavailable, VersionConflict
 from inference_core.memory.namespaces import Namespace
@@ -452,17 +453,17 @@ def test_scopes_are_exact(backend: Backend):
     assert backend.page(PageRequest([namespaces[0]], limit=9)) == []
 
 
-@pytest.mark.parametrize("prefix", ["u1", "u", "u%", "u_", "U1", '"u1"', ""])
-def test_namespaces_match_whole_labels(backend: Backend, prefix: str):
+def test_namespaces_match_whole_labels(backend: Backend):
     users = ["u1", "u10", "u", "u%", "u_", "U1", '"u1"']
     done(
         backend,
         *(put("k", namespace=(user, "semantic")) for user in users),
         put("k", namespace=("u1", "semantic", "x")),
     )
-    asked = (prefix,) if prefix else ()
     named = [(user, "semantic") for user in users] + [("u1", "semantic", "x")]
-    assert backend.namespaces(asked) == sorted(name for name in named if name[: len(asked)] == asked)
+    for asked in ((), *((user,) for user in users if user != "u10")):
+        with case(str(asked)):
+            assert backend.namespaces(asked) == sorted(name for name in named if name[: len(asked)] == asked)
     assert backend.namespaces(("u1", "semantic")) == [("u1", "semantic"), ("u1", "semantic", "x")]
     assert backend.namespaces(("u1", "sem")) == []
     assert backend.namespaces(("nobody",)) == []
@@ -814,13 +815,13 @@ CALLS: dict[str, Callable[[Backend], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_closed_store_refuses(own: Backend, name: str):
+def test_a_closed_store_refuses(own: Backend):
     done(own, put("a"))
     own.close()
     own.close()
-    with pytest.raises(StoreUnavailable, match="closed"):
-        CALLS[name](own)
+    for name, call in CALLS.items():
+        with case(name), pytest.raises(StoreUnavailable, match="closed"):
+            call(own)
 
 
 def test_a_foreign_store_belongs_to_its_maker(foreign: Backend):

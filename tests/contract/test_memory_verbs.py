@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,14 @@ IDS = ("notes/2026/kayak", "/", "a/../b", ".", "..", "~", "~YQ", "a%2Fb", "a?b#c
        "x/history", "é\u0301🎉", "ü" * 255)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", IDS)
+CLIENTS_IDS = [
+    pytest.param(memory, name, marks=pytest.mark.full if memory == "service" and name != IDS[0] else ())
+    for memory, name in product(("service", "client"), IDS)
+]
+"""The client's calls reach the service, too."""
+
+
+@pytest.mark.parametrize(("memory", "name"), CLIENTS_IDS, indirect=["memory"])
 async def test_regression_every_id_can_be_used(memory: MemoryVerbs, user: str, name: str):
     """Ids with a slash were recalled over HTTP, but not read, changed or deleted there; saving as "." failed."""
     assert await memory.save_memory(user, "Paddles a kayak", "facts", memory_id=name) == name

@@ -29,7 +29,7 @@ WORDS = ("tea", "coffee", "Kyoto", "K\u00e4se", "\u8336", "bicycle", "opera", "m
 def remember(store: MemoryStore) -> AgentMemoryStoreService:
     clock = FrozenClock(datetime(2026, 3, 1, 9, tzinfo=UTC))
     service = AgentMemoryStoreService(store, clock=clock, agent_name="planner", timeout=None)
-    for number in range(120):
+    for number in range(60):
         clock.advance(timedelta(hours=5))
         text = f"{WORDS[number % 10]} and {WORDS[number * 7 % 10]} number {number // 3}"
         service.sync.save_memory(
@@ -40,7 +40,7 @@ def remember(store: MemoryStore) -> AgentMemoryStoreService:
             memory_id=f"m{number}",
             importance=number % 5 / 4,
         )
-    for number in range(0, 120, 17):
+    for number in range(0, 60, 17):
         service.sync.delete_memory("ada", f"m{number}")
     service.sync.update_memory("ada", "m5", "Green tea is best in the morning")
     return service

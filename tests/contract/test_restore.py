@@ -88,7 +88,7 @@ def test_each_store_is_restored_into_each_other(kind: str, tmp_path: Path, full:
     for target in KINDS if full or kind == "sqlite" else ("sqlite",):
         folder = tmp_path / f"into-{target}"
         folder.mkdir()
-        with database(target, folder) as url:
+        with database(target, folder, is_new=True) as url:
             seen = Seen()
             assert restore(tmp_path / "backup", url, progress=seen) == (before, [])
             assert seen.is_complete()
@@ -108,7 +108,7 @@ def test_each_store_is_restored_into_each_other(kind: str, tmp_path: Path, full:
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_was_erased_since_does_not_come_back(kind: str, saved: Path, ledger: Ledger, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
-    with database(kind, tmp_path / "new") as url:
+    with database(kind, tmp_path / "new", is_new=True) as url:
         _, receipts = restore(saved, url, ledger)
         assert [(one.found, one.left) for one in receipts] == [(11, 0)]
         with open_store(url, embeddings=None) as store:
@@ -230,7 +230,7 @@ def test_regression_a_backup_that_is_not_encrypted_is_restored_so_where_keys_are
     """Its rows lay in clear in a store that was marked as encrypted, and nobody could read them."""
     keys: Any = {"keys": f"sqlite:///{tmp_path / 'keys.db'}", "encryption_key": "a" * 64}
     (tmp_path / "new").mkdir()
-    with database(kind, tmp_path / "new") as url:
+    with database(kind, tmp_path / "new", is_new=True) as url:
         assert restore(saved, url, **keys)[0].rows == 21
         with open_store(url, embeddings=None) as store:
             assert len(AgentMemoryStoreService(store).sync.list_memories("ada")[0]) == 11

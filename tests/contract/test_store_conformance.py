@@ -28,7 +28,7 @@ HERE = "test_store_conformance"
 
 class Ours(StoreConformance):
     strict = True
-    crowd = 400
+    crowd = 100
     writes = 10
 
     @pytest.fixture(autouse=True)
@@ -40,6 +40,12 @@ class Ours(StoreConformance):
 
 class TestOurStores(Ours):
     factory = "conformance_support:opened"
+
+    @pytest.fixture(autouse=True)
+    def quick_starts(self, request: pytest.FixtureRequest, quick_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Processes that nobody kills are forked from one that has imported the package."""
+        if "several_processes" in request.node.name:
+            monkeypatch.setattr(sys, "executable", quick_python)
 
     @pytest.fixture
     def store(
@@ -60,8 +66,6 @@ class TestWordsAlone(Ours):
 
 
 class TestEncrypted(Ours):
-    crowd = 100
-
     @pytest.fixture
     def store(self, tmp_path: Path, embeddings: WatchedEmbeddings) -> Iterator[MemoryStore]:
         keys = f"sqlite:///{tmp_path / 'keys.db'}"

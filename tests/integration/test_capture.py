@@ -379,7 +379,7 @@ async def test_streams_hold_nothing_of_the_extraction(tmp_path: Path) -> None:
         options: dict[str, Any] = {"checkpointer": InMemorySaver(), "context_schema": MemoryContext}
         model = ScriptedChatModel(turns=["Noted."])
         agent = make_agent(model, store=store, middleware=[capture], **options)
-        for mode in ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug") * 2:
+        for mode in ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"):
             given = {"messages": [("user", "hello")]}
             stream = agent.astream(given, THREAD, context=ADA, stream_mode=mode)
             events = [str(event) async for event in stream]

@@ -279,7 +279,7 @@ def test_reembed_makes_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_package_runs_as_a_program():
-    command = [sys.executable, "-m", "inference_core", "--version"]
+def test_the_package_runs_as_a_program(quick_python: str):
+    command = [quick_python, "-m", "inference_core", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"inference-core {__version__}\n"

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import html
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -42,16 +43,33 @@ ASSETS = {
 HOME = f"/ui/u/{encode_label(ADA)}"
 
 
+Filled = tuple[Path, datetime, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """A database with what there is to see, when its last change was, and the ids."""
+    path, clock = tmp_path_factory.mktemp("filled") / "memory.db", FrozenClock()
+    with open_store(f"sqlite:///{path}", embeddings=None, clock=clock) as store:
+        service = AgentMemoryStoreService(store, clock=clock)
+        fail_messages(service, clock, "bad one", "bad two")
+        ids = fill(service, ADA, clock, 58)
+    return path, clock.now(), ids
+
+
 @pytest.fixture
-def server(tmp_path: Path, clock: FrozenClock) -> Iterator[Served]:
+def server(request: pytest.FixtureRequest, tmp_path: Path, clock: FrozenClock) -> Iterator[Served]:
+    if "there" in request.fixturenames:
+        path, now, _ = request.getfixturevalue("filled")
+        shutil.copy(path, tmp_path / "memory.db")
+        clock.advance(now - clock.now())
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None, clock=clock) as store:
         yield served(AgentMemoryStoreService(store, clock=clock), ledger=tmp_path / "erasures.jsonl")
 
 
 @pytest.fixture
-def there(server: Served, clock: FrozenClock) -> dict[str, Any]:
-    fail_messages(server.service, clock, "bad one", "bad two")
-    return fill(server.service, ADA, clock, 58)
+def there(server: Served, filled: Filled) -> dict[str, Any]:
+    return dict(filled[2])
 
 
 def addresses(there: dict[str, Any]) -> list[str]:
@@ -234,7 +252,7 @@ async def test_pages_stay_small_whatever_is_stored(server: Served, clock: Frozen
         for one in ids[50:]:
             memory.delete_memory(ADA, one)
     else:
-        crowd(server.service, ADA, clock, 3_000)
+        crowd(server.service, ADA, clock, 1_000)
         ids = ["m7"]
     async with server.client(ADA, ALL) as client:
         paths = ("timeline", "timeline?source=web", f"memory?id={ids[0]}", "search?q=a+lisbon", "forgotten", "usage",

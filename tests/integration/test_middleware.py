@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import threading
 import time
 import weakref
@@ -462,7 +463,7 @@ class TestResume:
         await ask(agent, face, resume, thread, context={"user_id": "bob"})
         mark = (await agent.aget_state(thread)).values["memory_owner"]
         assert is_owner(mark, "ada")
-        assert "ada" not in mark
+        assert "ada" not in re.sub(r"[0-9a-f]{8,}", "", mark)  # a digest may hold these letters
 
     async def test_a_run_that_began_without_a_user_stays_closed(self, store: BaseStore, pause: str, face: str) -> None:
         model, agent, resume = self.paused(pause, store)

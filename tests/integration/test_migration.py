@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import runpy
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -54,10 +55,17 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
+@pytest.fixture(scope="module")
+def legacy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Expected]]:
+    path = tmp_path_factory.mktemp("legacy") / "memory.db"
+    return path, legacy_file(path, COUNT)
+
+
 @pytest.fixture
-def expected(path: Path) -> list[Expected]:
+def expected(path: Path, legacy: tuple[Path, list[Expected]]) -> list[Expected]:
     """A file of LangGraph's with memories and odd rows."""
-    return legacy_file(path, COUNT)
+    shutil.copy(legacy[0], path)
+    return list(legacy[1])
 
 
 @pytest.fixture

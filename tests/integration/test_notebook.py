@@ -6,6 +6,7 @@ import asyncio
 import html
 import os
 import re
+import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -90,8 +91,9 @@ def test_long_texts_are_cut():
 
 
 @pytest.mark.untraced
-async def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_python: str):
     """Each cell, in a kernel; and each table is there."""
+    monkeypatch.setattr(sys, "executable", quick_python)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -335,7 +334,7 @@ def test_a_model_that_cannot_be_loaded_says_so(caplog: pytest.LogCaptureFixture)
     assert "recall is lexical only" in caplog.text
 
 
-def test_the_end_of_the_process_waits_for_a_native_call_that_nobody_waits_for():
+def test_the_end_of_the_process_waits_for_a_native_call_that_nobody_waits_for(quick_python: str):
     program = """
 import threading, time
 from inference_core.effects import run
@@ -353,7 +352,7 @@ embedder.warm(); embedder.wait_ready()
 threading.Thread(target=embedder.embed_now, args=([Passage("x")],), daemon=True).start()
 started.wait()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([quick_python, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "finished\n", "")
 
 
