@@ -24,13 +24,11 @@ from processes import CONTEXT, Forked
 from inference_core.cli import main
 
 _STREAMS = 3
-# A server is stopped by a signal to its process, and so it is the process that the shell has started; pytest looks at
-# what is imported already.
+# The shell stops a server by a signal to the process that it has started, which hands it on; pytest looks at what is
+# imported already.
 _CLIENT = """\
-import json, os, socket, sys
+import json, os, signal, socket, sys
 python, address, *command = sys.argv[1:]
-if command[:2] == ["inference-core", "serve"]:
-    os.execv(python, [python, "-m", "inference_core", *command[1:]])
 if command[:3] == ["python", "-m", "pytest"]:
     os.execv(python, [python, *command[1:]])
 with socket.socket(socket.AF_UNIX) as server:
@@ -38,13 +36,16 @@ with socket.socket(socket.AF_UNIX) as server:
     socket.send_fds(server, [b"-"], [0, 1, 2])
     server.sendall(json.dumps([command, os.getcwd(), dict(os.environ)]).encode())
     server.shutdown(socket.SHUT_WR)
-    sys.exit(int(server.recv(9) or 1))
+    told = server.makefile()
+    process = int(told.readline())
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(process, number))
+    sys.exit(int(told.readline() or 1))
 """
 
 
 @contextmanager
 def quick_commands() -> Generator[str]:
-    """A folder for PATH in which `inference-core` and `python` start at once; neither hears a signal."""
+    """A folder for PATH in which `inference-core` and `python` start at once; of signals, they hear SIGTERM."""
     with tempfile.TemporaryDirectory(prefix="commands-") as name, closing(socket.socket(socket.AF_UNIX)) as listener:
         folder = Path(name)
         address = str(folder / "socket")
@@ -141,6 +142,8 @@ def _answer(asked: socket.socket, python: str) -> None:
         process.start()
         for stream in streams:
             stream.close()
+        with suppress(BrokenPipeError):
+            asked.sendall(f"{process.pid}\n".encode())
         process.join()
         with suppress(BrokenPipeError):  # whoever killed its command waits for no exit status
             asked.sendall(str(process.exitcode).encode())

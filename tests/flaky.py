@@ -70,6 +70,12 @@ def crossed(*groups: Mapping[str, object] | Sequence[str]) -> list[ParameterSet]
     ]
 
 
+def waits(number: int, turn: int, *, full: bool) -> range:
+    """At which of the ``number`` waits of an operation to fail: with ``full`` all; else each second one, from the first
+    or the second on by the ``turn`` of the case, so that two cases of like operations fail at all of them."""
+    return range(number) if full else range(turn % 2, number, 2)
+
+
 def run_with_fault(plan: Operation[Any], at: int, fault: BaseException, *, after: bool = False) -> Any:
     """Runs ``plan``, but its effect number ``at`` raises ``fault``; ``after`` it was done all the same."""
     advance: Callable[[], Any] = partial(plan.send, None)

@@ -211,7 +211,7 @@ def pattern(expected: str) -> str:
     return ".*".join(map(re.escape, expected.split("…")))
 
 
-def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
+def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path, full: bool) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_")} | {
         "OPENAI_API_KEY": "none",
         "LANGSMITH_TRACING": "false",
@@ -220,10 +220,12 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
         "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider -p no:schemathesis",
     }
     with ExitStack() as servers:
-        programs = servers.enter_context(quick_commands()), str(Path(sys.executable).parent), os.environ["PATH"]
-        given = {page: laid_out(page, tmp_path / page, servers) for page in PAGES}
+        quick = servers.enter_context(quick_commands())
+        programs = quick, str(Path(sys.executable).parent), os.environ["PATH"]
+        unscripted, _ = servers.enter_context(chat_server())
+        given = {page: laid_out(page, tmp_path / page, servers, unscripted) for page in PAGES}
         done = subprocess.run(
-            [sys.executable, __file__],
+            [sys.executable if full else f"{quick}/python", __file__],  # a new one warns of what it imports, too
             env=environment | {"PATH": os.pathsep.join(programs)},
             input=json.dumps(given),
             capture_output=True,
@@ -237,12 +239,13 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path) -> None:
             assert re.fullmatch(pattern(snippet.expected), printed), f"{place} printed:\n{printed}"
 
 
-def laid_out(page: str, folder: Path, servers: ExitStack) -> dict[str, Any]:
-    """A folder for the page, and the variables that lead it to a chat model of its own."""
+def laid_out(page: str, folder: Path, servers: ExitStack, unscripted: str) -> dict[str, Any]:
+    """A folder for the page, and the variables that lead it to its own chat model, or the ``unscripted`` one of all."""
     folder.mkdir(parents=True, exist_ok=True)
     for shared in ("scripts", "examples"):
         (folder / shared).symlink_to(ROOT / shared)
-    url, _ = servers.enter_context(chat_server(*CONVERSATIONS.get(page, [])))
+    turns = CONVERSATIONS.get(page)
+    url = servers.enter_context(chat_server(*turns))[0] if turns else unscripted
     return {"folder": str(folder), "environment": {"OPENAI_BASE_URL": url, "AGENT_SERVER_PORT": str(free_port())}}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def test_what_code_does_counts_and_not_where_it_stands(stale: Any, tmp_path: Pat
     assert len({stale.digest(folder) for folder in (one, three, four)}) == 3
 
 
-def test_a_stale_result_fails_and_is_accepted_only_with_a_reason_and_for_that_code(tmp_path: Path):
+def test_a_stale_result_fails_and_is_accepted_only_with_a_reason_and_for_that_code(tmp_path: Path, quick_python: str):
     for name in ("stale.py", "report.py"):
         (tmp_path / "benchmarks").mkdir(exist_ok=True)
         shutil.copy(ROOT / "benchmarks" / name, tmp_path / "benchmarks" / name)
@@ -60,7 +59,7 @@ def test_a_stale_result_fails_and_is_accepted_only_with_a_reason_and_for_that_co
 
     def run(command: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-c", command], cwd=tmp_path / "benchmarks", capture_output=True, text=True, check=False
+            [quick_python, "-c", command], cwd=tmp_path / "benchmarks", capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -13,7 +13,7 @@ from inference_core.ingestion.formats.transcripts import read_messages
 from inference_core.ingestion.verbatim import IngestReport, ingest
 from inference_core.outbox.messages import MARKS
 
-MESSAGES = 3_000
+MESSAGES = 1_500
 
 
 def ingest_and_tell(url: str, path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from databases import database
-from flaky import crossed
+from flaky import crossed, waits
 from outbox_process import LIMITS, MARKER, POISON_LIMITS, Forgetful, talk, work, work_on_poison
 from outbox_support import ADA, Scripted, contents, pipeline_on, put, said, service_on, word_for_word
 from processes import Forked
@@ -36,7 +36,12 @@ FAULTS = {
 }
 INSTEAD_OR_AFTER = {"instead": False, "after": True}
 ONE_OR_TWO = {"one database": False, "outbox elsewhere": True}
+MOST_WAITS = 1_000
+"""No operation has so many."""
 TEXTS = ["Lives in Porto", "Has a cat", "Likes tea"]
+
+
+TURNS = {fault: turn for turn, fault in enumerate(FAULTS.values())}
 
 
 def with_fault(plan: Operation[Any], at: int, fault: BaseException, *, is_done: bool) -> bool:
@@ -75,10 +80,10 @@ def fickle(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemor
 
 @pytest.mark.parametrize(("fault", "is_done", "elsewhere"), crossed(FAULTS, INSTEAD_OR_AFTER, ONE_OR_TWO))
 def test_after_a_fault_at_any_effect_nothing_is_lost_and_nothing_twice(
-    fault: BaseException, is_done: bool, elsewhere: bool
+    fault: BaseException, is_done: bool, elsewhere: bool, full: bool
 ) -> None:
     came = [True]
-    while came[-1]:
+    for at in waits(MOST_WAITS, TURNS[fault], full=full):
         clock = FrozenClock()
         with open_store("memory://", embeddings=None) as store, open_store("memory://", embeddings=None) as other:
             service = service_on(store, clock)
@@ -86,7 +91,7 @@ def test_after_a_fault_at_any_effect_nothing_is_lost_and_nothing_twice(
             outbox = Outbox((other if elsewhere else store).engine, clock)
             pipeline = Pipeline(service.scope, Scripted(fickle), outbox=outbox)
             put(outbox, *(said(text) for text in TEXTS))
-            came.append(with_fault(pipeline.process(ADA), len(came) - 1, fault, is_done=is_done))
+            came.append(with_fault(pipeline.process(ADA), at, fault, is_done=is_done))
             for _ in range(4):
                 clock._moment = clock.now().replace(year=clock.now().year + 1)
                 Worker(pipeline).drain()
@@ -98,7 +103,10 @@ def test_after_a_fault_at_any_effect_nothing_is_lost_and_nothing_twice(
             assert len({row.value["session"] for row in run(jobs(service.scope, "ada"))}) == 1
             found = run(queue.status(outbox.engine, clock))
             assert (found.partitions, found.waiting, found.dead) == (0, 0, 0)
-    assert len(came) > 8
+        if not came[-1]:
+            break
+    assert len(came) > (8 if full else 4)
+    assert not came[-1]
 
 
 def everything_said(checkpoints: str) -> list[str]:
@@ -199,13 +207,13 @@ def test_an_outage_of_the_model_costs_no_message(monkeypatch: pytest.MonkeyPatch
 
     def out(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         tries.update(message.text for message in messages)
-        if sum(tries.values()) < 150:
+        if sum(tries.values()) < 60:
             raise ModelError("503")
         return word_for_word(messages, offered)
 
     with open_store("memory://", embeddings=None) as store:
         pipeline = pipeline_on(store, out, backoff_s=0.001)
-        users = [Partition(f"user{number}") for number in range(100)]
+        users = [Partition(f"user{number}") for number in range(40)]
         for user in users:
             put(pipeline.outbox, said(f"hello from {user.user_id}"), partition=user)
         one = Worker(pipeline)
@@ -215,7 +223,7 @@ def test_an_outage_of_the_model_costs_no_message(monkeypatch: pytest.MonkeyPatch
             time.sleep(0.002)
         letters = run(queue.dead_letters(store.engine))
         done = [user for user in users if contents(store, user.user_id)]
-        assert len(done) + len(letters) == 100
+        assert len(done) + len(letters) == len(users)
         assert all(letter.tries == tries[letter.text] == 3 for letter in letters)
         assert all(letter.reason == "ModelError: 503" for letter in letters)
         assert run(queue.retry(pipeline.outbox.engine, pipeline.scope.clock)) == len(letters) > 0

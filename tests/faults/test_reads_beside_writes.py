@@ -29,7 +29,7 @@ from inference_core.stores.indexing.search import Search, SearchResult
 USER = "ada"
 MANY = 4_500
 """More than are ranked at once, so that the rest is ranked when somebody asks for it."""
-ROUNDS = 60
+ROUNDS = 20
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
 
 

@@ -68,7 +68,7 @@ def test_the_command_says_what_it_did(tmp_path: Path, url: str, capsys: pytest.C
 @pytest.mark.parametrize(
     "former",
     [
-        "local-multilingual:use-multilingual-3:6bit:0db566fd0af8",
+        pytest.param("local-multilingual:use-multilingual-3:6bit:0db566fd0af8", marks=pytest.mark.full),
         FORMER_BY_LANGUAGE,
     ],
     ids=["multilingual", "by language"],

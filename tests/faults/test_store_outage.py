@@ -25,7 +25,7 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.testing import ScriptedChatModel, call_tool
 
 USER = {"user_id": "ada"}
-TURNS = 30
+TURNS = 12
 RECOVERY_S = 60
 
 

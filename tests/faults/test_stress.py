@@ -39,9 +39,9 @@ KINDS = ("facts", "interaction", "workflow")
 OWN_IDS = 12
 HEAVY = USERS[0]
 """Has many memories from the beginning, which nobody purges."""
-STEADY, FULL_STEADY = 300, 4_500
+STEADY, FULL_STEADY = 150, 4_500
 """How many; in the full run more than are ranked at once."""
-SECONDS, FULL_SECONDS = 2.5, 600.0
+SECONDS, FULL_SECONDS = 1.0, 600.0
 PATIENCE_S = 60.0
 MOST_OWN_THREADS = 30
 """Of the store, and of the event loop that callers share."""

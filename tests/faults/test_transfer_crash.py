@@ -20,7 +20,7 @@ from inference_core.stores.backend import EMBEDDING_META, PageRequest, Put
 from inference_core.stores.factory import open_backend
 from inference_core.transfer.copying import copy_store, reembed
 
-COUNT = 1_500
+COUNT = 700
 SCOPES = (("ada", "semantic"), ("bob", "episodic"))
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
