@@ -54,7 +54,7 @@ Chances = Mapping[tuple[str, str], float]
 _MAX_EXTERNAL: Final = 5
 _SURE: Final = 0.995
 _FEW: Final = 5
-_NECESSITY: Final = 0.35
+_NECESSITY: Final = 0.25
 """What a unit of necessity takes off the log-odds of the relevance that is asked for."""
 # Logistic regression on one half of conversations and saved memories, rounded; see `docs/context-quality.md`.
 _BASE: Final = 0.18
@@ -89,7 +89,7 @@ class Pruning:
 
     min_chance: float = 0.01
     min_relevance: float = 0.0
-    min_best: float = 0.07
+    min_best: float = 0.0625
     min_any: float = 0.05
     max_external: int = 2
     keeps_standing: bool = True

@@ -36,7 +36,8 @@ MAX_CHARACTERS: Final = 20_000
 """Longer texts are cut to this many characters: the time and memory that a text takes grow with its length."""
 PROJECTION: Final = "_projection.npz"
 NECESSITY: Final = "necessity.npz"
-"""This file has an array for each model, under the part of its projection file's name before `PROJECTION`."""
+"""This file has the arrays of a `Necessity` for each model: the ``axes`` under the part of its projection file's name
+before `PROJECTION`, the ``scales`` under the same with "_scales"."""
 
 
 class Tokens(NamedTuple):
@@ -50,6 +51,28 @@ class Tokens(NamedTuple):
     first: int
 
 
+class Necessity(NamedTuple):
+    """Tells from a message's vector whether a reply to it needs memory; fitted by `scripts/fit_necessity.py`.
+
+    It is a logistic regression on the vector's entries and their products. ``axes`` (width, 1 + n) are the weights of
+    the entries, then n directions; ``scales`` (1 + n,) the intercept, then the weight of the square in each direction.
+    """
+
+    axes: NDArray[np.float32]
+    scales: NDArray[np.float32]
+
+    @classmethod
+    def read(cls, name: str) -> Necessity | None:
+        """That of the model with this ``name``; None without one."""
+        held = _arrays(NECESSITY)
+        return cls(held[name], held[f"{name}_scales"]) if name in held else None
+
+    def of(self, vector: NDArray[np.float32]) -> float:
+        """The log-odds that a reply needs memory."""
+        entries, *along = (vector @ self.axes).tolist()
+        return self.scales.item(0) + entries + float(np.square(along) @ self.scales[1:])
+
+
 Tokenize = Callable[[str, list[str]], list[Tokens]]
 """Takes a prefix and texts of valid Unicode; gives, for each text after the prefix, the tokens that the model reads."""
 
@@ -60,8 +83,7 @@ class EncoderEmbeddings(Embeddings):
     ``_passage`` and ``_query`` are the prefixes that the model expects before a text, ``_space`` is the vector space.
     ``_projection_file``, made by `scripts/fit_projection.py`, holds the axes (width, dimensions) onto which token
     vectors are projected, and the means of all vectors, which are subtracted because what all vectors have in common
-    carries no meaning (Mu and Viswanath 2018). `NECESSITY`, made by `scripts/fit_necessity.py`, holds weights
-    (width,) and then an intercept, which give the log-odds that a reply to a query needs memory, from its vector.
+    carries no meaning (Mu and Viswanath 2018). `NECESSITY` tells whether a reply to a query needs memory.
     """
 
     _projection_file: ClassVar[str]
@@ -76,7 +98,7 @@ class EncoderEmbeddings(Embeddings):
         self._inputs: frozenset[str] = frozenset()
         self._axes: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self._means: dict[str, NDArray[np.float32]] = {}
-        self._necessity: NDArray[np.float32] | None = None
+        self._necessity: Necessity | None = None
 
     @abstractmethod
     def _open(self) -> tuple[Any, Tokenize]:
@@ -89,7 +111,7 @@ class EncoderEmbeddings(Embeddings):
                 held = _arrays(self._projection_file)
                 self._axes = held.pop("axes")
                 self._means = held
-                self._necessity = _arrays(NECESSITY).get(self._projection_file.removesuffix(PROJECTION))
+                self._necessity = Necessity.read(self._projection_file.removesuffix(PROJECTION))
                 session, self._tokens = self._open()
                 self._inputs = frozenset(one.name for one in session.get_inputs())
                 self._session = session
@@ -115,8 +137,7 @@ class EncoderEmbeddings(Embeddings):
         encodings = self._encoded(self._query, texts)
         if self._necessity is None:
             return encodings
-        weights, intercept = self._necessity[:-1], self._necessity.item(-1)
-        return [encoding._replace(necessity=float(encoding.vector @ weights) + intercept) for encoding in encodings]
+        return [encoding._replace(necessity=self._necessity.of(encoding.vector)) for encoding in encodings]
 
     @property
     def prefixes(self) -> frozenset[str]:

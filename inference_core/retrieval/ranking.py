@@ -543,6 +543,9 @@ _BY_TOKENS: Final = (-2.9, 1.9, 3.8, 0.3)
 """The intercept, and the weights of coverage, closeness and similarity."""
 _AMONG: Final = -0.12
 """The weight of the logarithm of the number of documents: the closest of many may be close by chance."""
+_USUAL: Final = 100
+_MORE: Final = 0.5
+"""What necessity gains with the logarithm of the number of documents above `_USUAL`."""
 
 
 def relevance(signals: Signals, at: int) -> float:
@@ -557,6 +560,15 @@ def relevance(signals: Signals, at: int) -> float:
     known = zip(weights, (1.0, coverage, closeness, similarity), strict=False)
     evidence = sum((weight * signal for weight, signal in known), start=among)
     return round(1 / (1 + math.exp(-evidence)), 3)
+
+
+def necessity_among(necessity: float, documents: int) -> float:
+    """``necessity``, the log-odds that a reply needs memory by its message alone, among so many ``documents``.
+
+    The more is known, the likelier some of it matters. Among many, this makes up for what their number takes from the
+    relevance of each: the best of 10,000 need not stand out more than the best of 100 for any to be shown.
+    """
+    return necessity + _MORE * math.log(max(documents / _USUAL, 1))
 
 
 CANDIDATES: Final = 100

@@ -41,6 +41,7 @@ from inference_core.retrieval.ranking import (
     bridges_of,
     link_to_best,
     link_to_query,
+    necessity_among,
     rank,
     shared_marks,
 )
@@ -795,7 +796,10 @@ class Snapshot:
             with step("rerank"):
                 groups, failure = reranked(self._rerank, search, groups)
             problem = failure or problem
-        return SearchResult(groups, mode, problem, left_out, question.necessity)
+        necessity = question.necessity
+        if necessity is not None:
+            necessity = necessity_among(necessity, len(ranked.pool))
+        return SearchResult(groups, mode, problem, left_out, necessity)
 
     def _selected(
         self, search: Search, ranked: Ranked, query: Query, group: Sequence[Namespace], hits: Iterator[Hit]

@@ -145,7 +145,8 @@ class LeftOutRow:
 class SearchResult:
     """The rows of each group, the best first; how they were ranked; if not by all evidence, why; what was left out.
 
-    ``necessity`` is the log-odds that a reply to the text needs memory; None if the model does not tell.
+    ``necessity`` is the log-odds that a reply to the text needs memory, by the text and by how many rows were ranked;
+    None if the model does not tell.
     """
 
     groups: list[list[FoundRow]]

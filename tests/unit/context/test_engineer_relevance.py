@@ -101,7 +101,7 @@ def test_the_best_item_is_as_likely_however_long_and_the_others_are_not():
         (-4.0, 0.25, True),
         (0.0, 0.06, False),
         (0.0, 0.08, True),
-        (3.0, 0.03, True),
+        (3.0, 0.04, True),
         (3.0, 0.02, False),
         (None, 0.06, True),
         (None, 0.04, False),

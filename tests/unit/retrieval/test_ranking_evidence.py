@@ -30,6 +30,7 @@ from inference_core.retrieval.ranking import (
     between,
     faded,
     ignore_session,
+    necessity_among,
     over_maximum,
     priors,
     promising,
@@ -246,6 +247,12 @@ def test_relevance_is_that_of_the_signals_that_are_known():
         (Signals(200, covered, near, like), [by_tokens, by_words, by_meaning]),
     ):
         assert [relevance(signals, at) for at in range(3)] == expected
+
+
+def test_what_their_number_takes_from_the_relevance_of_many_memories_their_necessity_makes_up_for():
+    """Three of twenty answers were not told among 10,000 memories, although recall found all of them first."""
+    assert necessity_among(-1.0, 1) == necessity_among(-1.0, 100) == -1.0, "as few say little, they take nothing"
+    assert necessity_among(-1.0, 10_000) == pytest.approx(-1.0 + 0.5 * math.log(100))
 
 
 def _index(size: int, offset: int = 0) -> ScopeView:
