@@ -12,6 +12,7 @@ from langchain_core.messages import (
     AIMessage,
     AnyMessage,
     BaseMessage,
+    FunctionMessage,
     HumanMessage,
     SystemMessage,
     ToolMessage,
@@ -62,6 +63,51 @@ def calls(*names: str | None, **options: Any) -> AIMessage:
 def result(name: str, text: str = "found", **options: Any) -> ToolMessage:
     """What the tool answered to the call ``name``."""
     return ToolMessage(text, tool_call_id=name, name="find", **options)
+
+
+def exchange(form: str, name: str) -> list[AnyMessage]:
+    """A call with the id ``name`` and its result, in one of `FORMS`."""
+    asked: Any = {"name": "find", "args": {}, "id": name}
+    use = {"type": "tool_use", "id": name, "name": "find", "input": {}}
+    told = HumanMessage([{"type": "tool_result", "tool_use_id": name, "content": "found"}])
+    match form:
+        case "tool message":
+            return [calls(name), result(name)]
+        case "tool_result of the user":
+            return [AIMessage([use], tool_calls=[asked]), told]
+        case "content alone":
+            return [AIMessage([{"type": "text", "text": "Let me see"}, use]), result(name)]
+        case "computer":
+            call = {"type": "computer_call", "id": "cu_1", "call_id": name, "action": {"type": "click"}}
+            picture = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+            kind = {"type": "computer_call_output"}
+            return [AIMessage([call]), ToolMessage([picture], tool_call_id=name, additional_kwargs=kind)]
+        case "responses":
+            call = {"type": "function_call", "id": "fc_1", "call_id": name, "name": "find", "arguments": "{}"}
+            output = {"type": "function_call_output", "call_id": name, "output": "found"}
+            return [AIMessage([call], tool_calls=[asked]), HumanMessage([output])]
+        case "bedrock":
+            use = {"toolUse": {"toolUseId": name, "name": "find", "input": {}}}
+            return [
+                AIMessage([use]),
+                HumanMessage([{"toolResult": {"toolUseId": name, "content": [{"text": "found"}]}}]),
+            ]
+        case "invalid":
+            broken: Any = {"name": "find", "args": "{", "id": name, "error": "no JSON"}
+            return [AIMessage("", invalid_tool_calls=[broken]), result(name, "no JSON", status="error")]
+        case "approval":
+            call = {"type": "mcp_approval_request", "id": name, "name": "find", "arguments": "{}"}
+            approval = {"type": "mcp_approval_response", "approval_request_id": name, "approve": True}
+            return [AIMessage([call]), HumanMessage([approval])]
+        case _:
+            kwargs = {"function_call": {"name": "find", "arguments": "{}"}}
+            return [AIMessage("", additional_kwargs=kwargs), FunctionMessage(name="find", content="found")]
+
+
+FORMS = (
+    "tool message", "tool_result of the user", "content alone", "computer", "responses", "bedrock", "invalid",
+    "approval", "function",
+)  # fmt: skip
 
 
 def dialogue(turns: int, words: int = 20, first: int = 0) -> list[AnyMessage]:

@@ -233,7 +233,8 @@ class AgentMemory:
 
         stored = await retried(attempt)
         system = await read_system(self._system_scope, conversation)
-        eviction = Eviction(room=self._policy.room(system), conversation=conversation, scope=self._scope)
+        room = self._policy.room(system, warns=True)
+        eviction = Eviction(room=room, conversation=conversation, scope=self._scope)
         result = await self._policy.handle(Window(stored.messages, self._policy.counter), eviction)
         if result.evicted:
             messages = result.messages

@@ -7,6 +7,7 @@ flush fails, or all strategies do, all messages stay. `OverflowPolicy` says how 
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from inference_core.memory.text import CHARACTERS_PER_TOKEN, text_tokens
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.short_term.blocks.memory import Block, Memory, UserSession, as_block
 from inference_core.short_term.blocks.vector import VectorMemory
+from inference_core.short_term.content import text_in
 from inference_core.short_term.window import (
     MESSAGE_TOKENS,
     SUMMARY_MARK,
@@ -35,6 +37,7 @@ from inference_core.short_term.window import (
     tool_tokens,
 )
 
+_LOG = logging.getLogger(__name__)
 DEFAULT_MAX_TOKENS: Final = 100_000
 DEFAULT_SUMMARY_PROMPT: Final = (
     "Summarize the following conversation history, focusing on key information, decisions, and context that should be "
@@ -51,6 +54,7 @@ _SHARE_OF_MODEL: Final = 0.6
 _UNKNOWN_WINDOW_TOKENS: Final = 100_000
 _AFTER_FLUSH: Final = 0.5
 _SHARE_FOR_SUMMARY: Final = 0.5
+_MOST_FIXED: Final = 0.9
 
 
 def shortened(text: str, max_tokens: int) -> str:
@@ -179,7 +183,8 @@ class Summarize(OverflowStrategy):
         if model is None:
             raise ConfigurationError("Summarize has no model: pass Summarize(model=…)")
         messages = [*([eviction.previous] if eviction.previous else []), *eviction.messages]
-        history = get_buffer_string(messages, format="xml")
+        words = [message.model_copy(update={"content": text_in(message)}) for message in messages]
+        history = get_buffer_string(words, format="xml")
         room = max(1, int((model_window(model) or _UNKNOWN_WINDOW_TOKENS) * _SHARE_OF_MODEL))
         limit = self._summary_tokens(eviction.room)
         instructions = SystemMessage(self.prompt.replace("{max_tokens}", str(limit)))
@@ -379,6 +384,7 @@ class OverflowPolicy:
         self._max_tokens = max_tokens
         self._max_ratio = max_ratio
         self._paused_until: dict[UserSession | str | None, float] = {}
+        self._has_warned = False
 
     @property
     def blocks(self) -> list[Block]:
@@ -401,10 +407,23 @@ class OverflowPolicy:
             return self._max_tokens
         return min(window, self._max_tokens) if self._max_ratio is None else max(1, int(window * self._max_ratio))
 
-    def room(self, system: BaseMessage | None = None, tools: Sequence[Any] = (), model: Any = None) -> int:
-        """The tokens left for messages besides the system prompt and the tools' schemas; at least 1."""
-        fixed = (self.counter([system]) if system else 0) + tool_tokens(tools)
-        return max(1, self.limit(model) - fixed)
+    def room(
+        self, system: BaseMessage | None = None, tools: Sequence[Any] = (), model: Any = None, *, warns: bool = False
+    ) -> int:
+        """The tokens left for messages besides the system prompt and the tools' schemas; at least 1.
+
+        ``warns``: log a warning, once, if less than a tenth of the limit is left.
+        """
+        limit, fixed = self.limit(model), (self.counter([system]) if system else 0) + tool_tokens(tools)
+        if warns and not self._has_warned and fixed > limit * _MOST_FIXED:
+            self._has_warned = True
+            _LOG.warning(
+                "Short-term memory: the system prompt and the tools take %d of the %d tokens that a request may have, "
+                "so there is hardly any room for messages. Raise max_tokens or max_ratio",
+                fixed,
+                limit,
+            )
+        return max(1, limit - fixed)
 
     def is_full(self, window: Window, room: int) -> bool:
         """Whether ``window`` has more tokens than the lowest `threshold` of the strategies."""

@@ -6,19 +6,33 @@ the last unit that may be shown, which the model has to answer.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, takewhile
 from typing import Any, Final, cast
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from inference_core.memory.text import text_tokens
-from inference_core.short_term.blocks.memory import is_call, text_in
+from inference_core.short_term.content import (
+    Pairs,
+    accepted,
+    blocks_of,
+    calls_in,
+    encoded,
+    has_only_results,
+    paired,
+    parts_in,
+    results_in,
+    text_in,
+    thoughts_in,
+    told_calls,
+    with_results_cut,
+)
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
@@ -30,11 +44,8 @@ SUMMARY_MARK: Final = "summarization"
 """``additional_kwargs["lc_source"]`` of a summary, as in LangChain's own summaries."""
 _FRAMEWORKS: Final = ("lc_source", "read_file_media_result")
 """Keys of ``additional_kwargs`` by which LangChain and deepagents mark their own messages in the user's role."""
-NO_RESULT: Final = "No result: the run ended before this tool did."
-CUT: Final = "\n… [{} characters cut] …\n"
 _LEAST_CHARACTERS: Final = 200
 _MAX_TOOLS: Final = 512
-_json: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
 _tool_tokens: dict[int, tuple[object, int]] = {}
 
 
@@ -42,18 +53,14 @@ def count_tokens(messages: Sequence[BaseMessage]) -> int:
     """Estimates the tokens of ``messages`` conservatively: four bytes of English or one Chinese character each."""
     count = 0
     for message in messages:
-        content: Any = message.content
         count += MESSAGE_TOKENS
-        for one in cast("list[Any]", [content] if isinstance(content, str) else content):
-            block: dict[str, Any] = {"text": one} if isinstance(one, str) else one
-            text = block.get("text")
-            if isinstance(text, str):
-                count += text_tokens(text)
-            elif not is_call(block):  # else counted with the message's tool calls
-                is_thought = block.get("type") in ("reasoning", "thinking")
-                count += text_tokens(_json(block)) if is_thought else MEDIA_TOKENS
-        if isinstance(message, AIMessage) and message.tool_calls:
-            count += sum(text_tokens(call["name"] + _json(call["args"])) for call in message.tool_calls)
+        if isinstance(message.content, str):  # nearly all messages
+            count += text_tokens(message.content)
+        else:
+            parts = parts_in(message.content)
+            count += sum(MEDIA_TOKENS if part.is_media else text_tokens(part.text) for part in parts)
+            count += sum(map(text_tokens, thoughts_in(message)))
+        count += sum(text_tokens(name + arguments) for name, arguments in told_calls(message))
     return count
 
 
@@ -74,7 +81,7 @@ def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]])
                 _tool_tokens.clear()
             given: Any = tool  # a provider's own tool is its own schema
             schema = cast("dict[str, Any]", given) if isinstance(given, dict) else convert_to_openai_tool(given)
-            known = _tool_tokens[id(tool)] = (tool, text_tokens(_json(schema)))
+            known = _tool_tokens[id(tool)] = (tool, text_tokens(encoded(schema)))
         count += known[1]
     return count
 
@@ -89,17 +96,27 @@ def is_said_by_user(message: BaseMessage) -> bool:
     return isinstance(message, HumanMessage) and not any(map(message.additional_kwargs.get, _FRAMEWORKS))
 
 
+def is_question(message: BaseMessage) -> bool:
+    """Whether a person said it, and it holds more than results of tools, which some providers want in that role."""
+    return is_said_by_user(message) and not has_only_results(message)
+
+
 def last_of_user(messages: Sequence[AnyMessage]) -> AnyMessage | None:
-    """The user's last message."""
-    return next((message for message in reversed(messages) if is_said_by_user(message)), None)
+    """The user's last message; one that holds nothing but tools' results does not count."""
+    return next((message for message in reversed(messages) if is_question(message)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Messages that stay or leave together. ``is_orphan``: a tool's result without its call."""
+    """Messages that stay or leave together, and these as models accept them."""
 
     messages: tuple[AnyMessage, ...]
-    is_orphan: bool = False
+    shown: tuple[AnyMessage, ...]
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether it is a tool's result without its call, of which nothing can be shown."""
+        return not self.shown
 
     @property
     def first(self) -> AnyMessage:
@@ -131,22 +148,23 @@ class Window:
 
     @cached_property
     def units(self) -> list[Unit]:
-        """The messages as units, in order."""
-        groups: list[list[AnyMessage]] = []
-        waiting: set[str | None] = set()
-        for message in self.messages:
-            if isinstance(message, ToolMessage) and message.tool_call_id in waiting:
-                waiting.discard(message.tool_call_id)
-                groups[-1].append(message)
-            else:
-                waiting = {call["id"] for call in message.tool_calls} if isinstance(message, AIMessage) else set()
-                groups.append([message])
-        return [Unit(tuple(group), is_orphan=isinstance(group[0], ToolMessage)) for group in groups]
+        """The messages as units, in order: a message and, if it has calls, what follows with their results."""
+        units: list[Unit] = []
+        at = 0
+        while at < len(self.messages):
+            calls = calls_in(self.messages[at])
+            answers = list(takewhile(results_in, islice(self.messages, at + 1, None))) if calls else []
+            pairs: Pairs = paired(calls, answers) if answers else {}
+            end = at + 1 + max((place[0] + 1 for place in pairs), default=0)
+            messages = tuple(self.messages[at:end])
+            units.append(Unit(messages, accepted(messages, calls, pairs)))
+            at = end
+        return units
 
     @cached_property
     def sizes(self) -> list[int]:
         """The tokens of each unit as models accept it."""
-        return [self.counter(shown) if (shown := valid([unit])) else 0 for unit in self.units]
+        return [self.counter(unit.shown) if unit.shown else 0 for unit in self.units]
 
     @cached_property
     def last(self) -> int:
@@ -156,7 +174,8 @@ class Window:
     @cached_property
     def asked(self) -> int:
         """The position of the unit with the user's last message; -1 if the user said nothing."""
-        return next((at for at in reversed(range(len(self.units))) if is_said_by_user(self.units[at].first)), -1)
+        places = reversed(range(len(self.units)))
+        return next((at for at in places if any(map(is_question, self.units[at].messages))), -1)
 
     def summary(self) -> AnyMessage | None:
         """The summary of what left the window earlier."""
@@ -207,42 +226,12 @@ class Window:
         """``start`` or, since models expect a turn of the user first, the next unit at which such a turn begins."""
         if not 0 < start <= self.asked:
             return start
-        return next(at for at in range(start, self.asked + 1) if is_said_by_user(self.units[at].first))
+        return next((at for at in range(start, self.asked) if is_question(self.units[at].first)), self.asked)
 
 
 def valid(units: Iterable[Unit]) -> list[AnyMessage]:
     """The messages of ``units`` as models accept them: no result without its call, no call without a result."""
-    messages: list[AnyMessage] = []
-    for unit in units:
-        first = unit.first
-        if unit.is_orphan:
-            continue
-        if not isinstance(first, AIMessage):
-            messages += unit.messages
-            continue
-        calls = {call["id"]: call for call in first.tool_calls if call["id"]}
-        if len(calls) < len(first.tool_calls) or first.invalid_tool_calls:
-            # No other tool calls may be left, in any of the forms in which providers store them.
-            content: Any = first.content
-            if not isinstance(content, str):
-                left, kept = set(calls), list[Any]()
-                for block in content:
-                    name = (block.get("call_id") or block.get("id")) if is_call(block) else None
-                    if not is_call(block) or name in left:
-                        kept.append(block)
-                        left.discard(name)
-                content = kept
-            other = {name: value for name, value in first.additional_kwargs.items() if name != "tool_calls"}
-            calls_now = {"tool_calls": list(calls.values()), "invalid_tool_calls": []}
-            first = first.model_copy(update={"content": content, "additional_kwargs": other, **calls_now})
-        there = {message.tool_call_id for message in unit.messages if isinstance(message, ToolMessage)}
-        messages += [first, *unit.messages[1:]]
-        messages += [
-            ToolMessage(NO_RESULT, tool_call_id=name, name=call["name"] or "unknown", status="error")
-            for name, call in calls.items()
-            if name not in there
-        ]
-    return messages
+    return [message for unit in units for message in unit.shown]
 
 
 def view(window: Window, room: int) -> list[AnyMessage]:
@@ -256,28 +245,40 @@ def view(window: Window, room: int) -> list[AnyMessage]:
     messages = valid(window.kept(window.start_for(room)))
     if window.counter(messages) <= room:
         return messages
-    results = {at: text_in(message) for at, message in enumerate(messages) if isinstance(message, ToolMessage)}
 
     def cut(limit: int) -> list[AnyMessage]:
-        shown = list(messages)
-        for at, text in results.items():
-            shorter = text
-            if len(text) > limit:  # three quarters from its start, the rest from its end
-                size = limit - len(CUT.format(len(text)))
-                tail = size // 4
-                shorter = text[: size - tail] + CUT.format(len(text) - size) + text[len(text) - tail :]
-            shown[at] = shown[at].model_copy(update={"content": shorter})
-        return shown
+        return [with_results_cut(message, limit) for message in messages]
 
-    limits = range(_LEAST_CHARACTERS, max(map(len, results.values()), default=0) + 1)
+    longest = max((len(text_in(message)) for message in messages if results_in(message)), default=0)
+    limits = range(_LEAST_CHARACTERS, longest + 1)
     fitting = bisect_left(limits, True, key=lambda limit: window.counter(cut(limit)) > room)
     return cut(limits[fitting - 1] if fitting else _LEAST_CHARACTERS)
+
+
+def in_turn(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """``messages`` with each summary in the user's role put into the user's message beside it, if there is one.
+
+    Some models refuse two messages of the user in a row.
+    """
+    shown: list[AnyMessage] = []
+    for message in messages:
+        before = shown[-1] if shown else None
+        is_double = isinstance(before, HumanMessage) and isinstance(message, HumanMessage)
+        if not (before and is_double and (is_summary(before) or is_summary(message))):
+            shown.append(message)
+            continue
+        both = [*blocks_of(before), *blocks_of(message)]
+        is_text = isinstance(before.content, str) and isinstance(message.content, str)
+        blocks = ({"type": "text", "text": block} if isinstance(block, str) else block for block in both)
+        content = "\n\n".join(both) if is_text else list(blocks)
+        shown[-1] = (before if is_summary(message) else message).model_copy(update={"content": content})
+    return shown
 
 
 def omissions(window: Window, shown: Sequence[AnyMessage], room: int) -> list[str]:
     """Which messages of ``window`` are not among ``shown`` or not as they were, by type and id, and why."""
     there = {message.id: message for message in shown}
-    orphans = {message.id for unit in window.units if unit.is_orphan for message in unit.messages}
+    orphans = {message.id for message in window.messages} - {message.id for message in window.valid}
     hidden = [message for message in window.messages if message.id not in there and message.id not in orphans]
     too_many = f"as the messages have {window.tokens} tokens and there is room for {room}"
     reasons = {

@@ -115,6 +115,43 @@ async def test_runs_that_did_not_end_are_captured_with_the_next(store: MemorySto
     assert captured(store)[5:] == ["user: fourth", "user: fifth", "assistant: Three."]
 
 
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("later", [0, 2], ids=["the last", "an earlier one"])
+async def test_a_message_that_is_edited_is_captured_anew(store: MemoryStore, face: str, later: int) -> None:
+    agent = agent_with(store)
+    await ask(agent, face, {"messages": [HumanMessage("I live in Bergen.", id="h1")]}, THREAD, context=ADA)
+    for number in range(later):
+        await ask(agent, face, f"More {number}", THREAD, context=ADA)
+    before = captured(store)
+    await ask(agent, face, {"messages": [HumanMessage("I live in Oslo.", id="h1")]}, THREAD, context=ADA)
+    assert set(captured(store)) - set(before) == {"user: I live in Oslo."}
+    assert len(captured(store)) == len(before) + 2
+    await ask(agent, face, "And now?", THREAD, context=ADA)
+    assert captured(store).count("user: I live in Oslo.") == 1
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_an_answer_that_is_edited_is_captured_anew(store: MemoryStore, face: str) -> None:
+    agent = agent_with(store)
+    await ask(agent, face, {"messages": [HumanMessage("Hello", id="h1")]}, THREAD, context=ADA)
+    answer = agent.get_state(THREAD).values["messages"][-1]
+    agent.update_state(THREAD, {"messages": [answer.model_copy(update={"content": "Corrected."})]})
+    await ask(agent, face, "And now?", THREAD, context=ADA)
+    assert captured(store).count("assistant: Corrected.") == 1
+    assert captured(store).count("assistant: Noted.") == 2
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_what_others_said_is_not_captured_when_it_is_edited(store: MemoryStore, face: str) -> None:
+    agent = agent_with(store)
+    await ask(agent, face, {"messages": [HumanMessage("I live in Bergen.", id="h1")]}, THREAD, context=ADA)
+    await ask(agent, face, {"messages": [HumanMessage("I live in Rome.", id="h2")]}, THREAD, context={"user_id": "ben"})
+    edits = [HumanMessage("I live in Oslo.", id="h1"), HumanMessage("I live in Milan.", id="h2")]
+    await ask(agent, face, {"messages": edits}, THREAD, context={"user_id": "ben"})
+    assert "user: I live in Milan." in captured(store, "ben")
+    assert "user: I live in Oslo." not in captured(store, "ben")
+
+
 def marks(store: Any) -> list[tuple[str, str | None, bool, bool]]:
     """Of each message in the outbox: its text, its author, whether it is proven, and whether it is marked."""
     rows = store.engine.backend.page(PageRequest([Partition("ada").messages], limit=1_000))

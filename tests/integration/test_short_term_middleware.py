@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
+from short_term_support import FORMS, exchange, numbered
 
 from inference_core import (
     AgentMemoryStoreService,
@@ -138,6 +140,35 @@ async def test_the_system_prompt_and_the_tools_count() -> None:
         sizes.append(len([message for message in model.requests[-1] if message.type != "system"]))
     assert sizes[0] > sizes[1] > 0
     assert sizes[0] > sizes[2] > 0
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("kept", [1, 2, 3])
+async def test_user_and_assistant_take_turns_in_requests_with_a_summary(face: str, kept: int) -> None:
+    model = ScriptedChatModel(turns=["Noted."])
+    summarize = Summarize(ScriptedChatModel(turns=[SUMMARY]), summary_message_count=kept, max_summary_tokens=40)
+    result = await talk(agent_with(None, ShortTermMemoryMiddleware(summarize, max_tokens=140), model=model), face, 8)
+    assert any(SUMMARY in message.text for message in model.requests[-1])
+    for request in model.requests:
+        assert all(one.type != other.type for one, other in pairwise(request))
+    assert said(7) in texts(result["messages"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_conversation_that_fits_is_sent_as_it_is(form: str) -> None:
+    model = ScriptedChatModel(turns=["Noted."])
+    given = numbered([HumanMessage("question"), *exchange(form, "a"), AIMessage("done"), HumanMessage("and now?")])
+    await ask(agent_with(None, ShortTermMemoryMiddleware(Trim()), model=model), "async", {"messages": given}, THREAD)
+    (request,) = model.requests
+    assert [message.model_dump() for message in request] == [message.model_dump() for message in given]
+
+
+async def test_a_limit_that_leaves_no_room_beside_the_tools_is_told_once(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = agent_with(store, patient_memory(), ShortTermMemoryMiddleware(Trim(), max_tokens=1_000))
+    await talk(agent, "async", 3)
+    assert [record.levelname for record in caplog.records if " of the 1000 tokens " in record.message] == ["WARNING"]
 
 
 async def test_the_limit_is_a_share_of_the_models_window_and_never_more_than_it() -> None:

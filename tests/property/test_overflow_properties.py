@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,13 +13,23 @@ from flaky import FlakyBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.tools import ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from short_term_support import (
+    FORMS,
     USER,
     check_valid,
     earlier_summary,
+    exchange,
     extracting,
     lost_words,
     marker,
@@ -78,6 +89,8 @@ EXTRACTORS: dict[str, Any] = {
         ],
     ),
 }
+CALL_IDS = ("id", "call_id", "toolUseId")
+RESULT_IDS = ("tool_call_id", "tool_use_id", "call_id", "approval_request_id", "toolUseId")
 COMBINATIONS = ("S", "T", "D", "F", "FS", "SF", "ST", "SD", "FT", "FD", "FST", "SS")
 
 
@@ -307,6 +320,44 @@ def what_is_shown_is_valid_and_fits(messages: list[AnyMessage], room: int):
     assert again == shown
 
 
+@st.composite
+def exchanges(draw: st.DrawFn) -> list[AnyMessage]:
+    """A conversation with calls in all forms of providers, each with its result."""
+    messages: list[AnyMessage] = []
+    for at in range(draw(st.integers(1, 6))):
+        messages.append(HumanMessage(f"{marker(at)} {'word ' * draw(st.integers(0, 40))}"))
+        for nth, form in enumerate(draw(st.lists(st.sampled_from(FORMS), max_size=3))):
+            messages += exchange(form, f"c{at}-{nth}")
+        messages.append(AIMessage("Found."))
+    return numbered(messages)
+
+
+def what_needs_nothing_is_not_changed(messages: list[AnyMessage]):
+    shown = view(Window(messages, count_tokens), count_tokens(messages))
+    assert len(shown) == len(messages)
+    assert all(one is other for one, other in zip(shown, messages, strict=True))
+
+
+def no_result_is_sent_without_its_call(messages: list[AnyMessage], room: int, lost: set[int]):
+    left = [one for at, one in enumerate(messages) if at not in lost]
+    shown = view(Window(left, count_tokens), room)
+    for at, message in enumerate(shown):
+        if isinstance(message, AIMessage):
+            answered = ids_in(shown[at + 1], *RESULT_IDS) if at + 1 < len(shown) else []
+            needs_none = "mcp_approval_request" in str(message.content)
+            assert needs_none or {*ids_in(message, *CALL_IDS)} <= {*answered}
+        else:
+            asked = ids_in(shown[at - 1], *CALL_IDS) if at else []
+            assert {*ids_in(message, *RESULT_IDS)} <= {*asked}
+        assert not isinstance(message, FunctionMessage) or "function_call" in shown[at - 1].additional_kwargs
+    assert view(Window(shown, count_tokens), room) == shown
+
+
+def ids_in(message: BaseMessage, *names: str) -> list[str]:
+    """The ids of calls under ``names``, anywhere in ``message``."""
+    return [found for name in names for found in re.findall(rf"'{name}': '(c\d-\d)'", str(message.model_dump()))]
+
+
 def a_policy_loses_nothing(case: Case):
     with bench(case) as tools:
         result = tools.handle(case.messages)
@@ -478,6 +529,15 @@ def an_agent_loses_nothing(rounds: list[Round], case: Case):
 
 def test_what_is_shown_is_valid_and_fits(full: bool):
     each(what_is_shown_is_valid_and_fits, 3_000, histories(), ROOMS, full=full)
+
+
+def test_what_needs_nothing_is_not_changed(full: bool):
+    each(what_needs_nothing_is_not_changed, 75, exchanges(), full=full)
+
+
+def test_no_result_is_sent_without_its_call(full: bool):
+    lost = st.sets(st.integers(0, 40), max_size=8)
+    each(no_result_is_sent_without_its_call, 75, exchanges(), ROOMS, lost, full=full)
 
 
 def test_a_policy_loses_nothing(full: bool):

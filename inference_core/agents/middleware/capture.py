@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -54,12 +55,14 @@ class Captured(TypedDict):
     """The mark of whom messages are captured for ("": nobody), and the ``id`` of the last one captured.
 
     ``known``, only in a thread that another user began: the ids of all messages up to the last one. The application may
-    remove that one, and which of the others are this user's must not be guessed then.
+    remove that one, and which of the others are this user's must not be guessed then. ``texts``: hashes of the texts of
+    the captured messages that are still there, by id, which tell when one is edited.
     """
 
     user: str
     id: str
     known: NotRequired[list[str]]
+    texts: NotRequired[dict[str, str]]
 
 
 class CaptureState(OutsideState):
@@ -75,9 +78,10 @@ class CaptureMiddleware(OperationMiddleware):
     stay there until a worker has stored the memories that it extracts from them. Messages of a run that failed, was
     interrupted, or was killed before the commit are captured with the next run of their thread, before its first
     request to the model, if a checkpointer or the application supplies them again. If another user continues a thread,
-    earlier messages are not captured for that user. Capture never breaks a run: failures are logged, and the messages
-    are captured later. Another person's messages, which have a ``name`` other than the user's id, tell nothing of the
-    user; messages that a framework writes in the user's role are not captured.
+    earlier messages are not captured for that user. A message that is edited is captured anew. Capture never breaks a
+    run: failures are logged, and the messages are captured later. Another person's messages, which have a ``name``
+    other than the user's id, tell nothing of the user; messages that a framework writes in the user's role are not
+    captured.
 
     Put it before `ShortTermMemoryMiddleware`, so that messages are captured before they leave the conversation.
 
@@ -217,8 +221,9 @@ class CaptureMiddleware(OperationMiddleware):
             # Without a checkpointer the caller passes the whole history each time, with new ids: then the position of a
             # message identifies it.
             is_kept = thread is not None and configurable_of().get(CHECKPOINTER, True) is not None
+            places = _new(state, end)
             new: list[ConversationMessage] = []
-            for at in _new(state, end):
+            for at in places:
                 said = messages[at]
                 is_agents = isinstance(said, AIMessage) or told is not None
                 message = ConversationMessage(
@@ -245,7 +250,9 @@ class CaptureMiddleware(OperationMiddleware):
             with only_warned(_LOG, "No worker was called: %s"):  # the messages are in the outbox
                 await scope.engine.pool.call(self._dispatch, partition)
         is_shared = captured is not None and "known" in captured
-        return {"captured": _up_to(messages[:end], user, is_shared=is_shared)}
+        noted = {messages[at].id for at in places} | (captured or {}).get("texts", {}).keys()
+        texts = {message.id: _hash(message) for message in messages[:end] if message.id and message.id in noted}
+        return {"captured": {**_up_to(messages[:end], user, is_shared=is_shared), "texts": texts}}
 
     def _pipeline(self, scope: MemoryScope) -> tuple[Pipeline, Worker | None]:
         """The pipeline from the outbox into ``scope``'s store, and its worker; made once for each store."""
@@ -269,14 +276,21 @@ def _log_closed(error: Exception) -> None:
 
 
 def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
-    """The positions before ``end`` of messages of the user and the assistant that were not captured yet."""
+    """The positions before ``end`` of messages of the user and the assistant that are new or edited since captured."""
     messages: Sequence[AnyMessage] = state.get("messages") or []
-    start = _start(messages, state.get("captured"))
+    captured: Captured | None = state.get("captured")
+    start, texts = _start(messages, captured), (captured or {}).get("texts", {})
     return [
         at
-        for at, message in enumerate(messages[start:end], start)
-        if message.text and (is_said_by_user(message) or isinstance(message, AIMessage))
+        for at, message in enumerate(messages[:end])
+        if (at >= start or ((known := texts.get(message.id or "")) and known != _hash(message)))
+        and message.text
+        and (is_said_by_user(message) or isinstance(message, AIMessage))
     ]
+
+
+def _hash(message: AnyMessage) -> str:
+    return hashlib.blake2b(message.text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _start(messages: Sequence[AnyMessage], captured: Captured | None) -> int:

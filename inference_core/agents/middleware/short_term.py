@@ -42,6 +42,7 @@ from inference_core.short_term.window import (
     TokenCounter,
     Window,
     count_tokens,
+    in_turn,
     is_said_by_user,
     is_summary,
     last_of_user,
@@ -188,7 +189,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         given = request
         if recalled:
             request = with_system_text(given, [delimited(with_notice(recalled))])
-        room = self._policy.room(request.system_message, request.tools, request.model)
+        room = self._policy.room(request.system_message, request.tools, request.model, warns=True)
         window = Window(request.messages, self._policy.counter)
         result = OverflowResult(window.messages)
         if self._policy.is_full(window, room):  # only then does it matter whose conversation it is
@@ -225,7 +226,7 @@ class ShortTermMemoryMiddleware(OperationMiddleware):
         # A summary in the system's role goes behind the system prompt: models accept one system message.
         summaries = [message for message in shown if isinstance(message, SystemMessage) and is_summary(message)]
         request = with_system_text(request, [message.text for message in summaries])
-        return request.override(messages=[message for message in shown if message not in summaries]), update
+        return request.override(messages=in_turn([one for one in shown if one not in summaries])), update
 
     def _fitting(
         self, request: ModelRequest[Any], found: dict[str, list[MemoryStoreDocument]], used: int

@@ -18,9 +18,7 @@ from langchain_core.messages import (
     AIMessage,
     AnyMessage,
     BaseMessage,
-    FunctionMessage,
     MessageLikeRepresentation,
-    ToolMessage,
     convert_to_messages,
 )
 from langgraph.store.base import BaseStore
@@ -57,22 +55,18 @@ from inference_core.outbox.messages import (
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations.delete import PORTION
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
+from inference_core.short_term.content import results_in, text_in, told_calls
 from inference_core.stores.backend import Remove, Row, Write
 from inference_core.stores.factory import Database, open_store
-
-_MAX_REFERENCE: Final = 300
-_CALLS: Final = ("tool_use", "tool_call", "function_call", "invalid_tool_call")
-_THOUGHTS: Final = ("reasoning", "thinking")
 
 
 def passage(
     message: AnyMessage, conversation: UserSession, position: int = 0, agent: str | None = None
 ) -> ConversationMessage:
     """``message`` in a conversation with ``agent`` as a message to ingest; tool calls and media become text."""
-    is_result = isinstance(message, ToolMessage | FunctionMessage)
+    is_result = bool(results_in(message))
     is_answer = isinstance(message, AIMessage)
-    calls = message.tool_calls if isinstance(message, AIMessage) else []
-    told = (f"{call['name']}({json.dumps(call['args'], ensure_ascii=False, default=str)})" for call in calls)
+    told = (f"{name}({arguments})" for name, arguments in told_calls(message))
     name = message.name if is_result else author_of(message.name, conversation.user_id)
     return ConversationMessage(
         session_id=conversation.session_id,
@@ -98,32 +92,6 @@ async def passages(
     note = scope.engine, scope.clock, conversation.user_id, conversation.session_id
     was_there = await noted_outside(*note, is_outside=any_outside(said))
     return [replace(message, is_marked=True) for message in said] if was_there else said
-
-
-def text_in(message: AnyMessage) -> str:
-    """The content of ``message``, with a name in place of each picture or file."""
-    content: Any = message.content
-    parts: list[str] = []
-    for one in cast("list[Any]", [content] if isinstance(content, str) else content):
-        block: Mapping[str, Any] = {"text": one} if isinstance(one, str) else one
-        text, kind = block.get("text"), str(block.get("type", "data"))
-        if isinstance(text, str):
-            parts.append(text)
-        elif kind not in (*_CALLS, *_THOUGHTS):
-            # Shown by its kind and its URL or else its media type, never by its data.
-            inner: Any = block.get(kind)
-            fields: dict[str, Any] = {"url": block.get("url") or inner}
-            fields = {**block, **(inner if isinstance(inner, Mapping) else fields)}
-            url = fields.get("url")
-            name = url if isinstance(url, str) and not url.startswith("data:") else fields.get("mime_type")
-            reference = f" {name or ''}".rstrip()[:_MAX_REFERENCE]
-            parts.append(f"[{kind}{reference}]")
-    return "\n".join(part for part in parts if part)
-
-
-def is_call(block: str | Mapping[str, Any]) -> bool:
-    """Whether ``block`` of a message's content is a tool call, in any provider's form."""
-    return not isinstance(block, str) and block.get("type") in _CALLS
 
 
 def block_metadata(block: str, sessions: Sequence[str]) -> dict[str, Any]:

@@ -125,6 +125,19 @@ def test_a_history_larger_than_the_model_takes_is_summarized_in_parts():
     assert after.messages[0].text == "CONVERSATION SUMMARY: three"
 
 
+def test_the_summarizer_reads_words_however_deep_and_learns_of_pictures():
+    model = model_of("They looked.")
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    file = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
+    found = {"type": "search_result", "source": "https://e.org", "content": [{"type": "text", "text": "41 months"}]}
+    messages = [HumanMessage(["Look", picture, file]), calls("a"), result("a").model_copy(update={"content": [found]})]
+    result_of(numbered([*messages, *dialogue(1, words=200)]), Summarize(model, summary_message_count=1))
+    _, history = model.requests[0]
+    for word in ("Look", "[image_url]", "[document application/pdf]", "41 months", 'name="find"'):
+        assert word in history.text
+    assert "AAAA" not in history.text
+
+
 @pytest.mark.parametrize("word", ["\u67cf\u6797", "\u043f\u0440\u0438\u0432\u0435\u0442 ", CAT, "word "])
 def test_regression_each_part_of_a_history_fits_the_model_in_any_script(word: str):
     """Parts were measured in characters of English, so a model with a small window refused each Chinese one."""

@@ -16,7 +16,7 @@ from inference_core.errors import ConfigurationError
 from inference_core.short_term import strategies as policies
 from inference_core.short_term.blocks.memory import UserSession, scope_of
 from inference_core.short_term.strategies import Eviction, OverflowPolicy, OverflowResult
-from inference_core.short_term.window import Window, count_tokens
+from inference_core.short_term.window import MESSAGE_TOKENS, Window, count_tokens
 
 SMALL = SimpleNamespace(profile={"max_input_tokens": 1_000})
 
@@ -51,6 +51,23 @@ def test_room_is_what_the_system_prompt_and_the_tools_leave():
     assert policy.room(SystemMessage("x" * 40)) == 100 - 14
     assert 1 < policy.room(None, [tool]) < 75
     assert policy.room(SystemMessage("x" * 4_000)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "warned"),
+    [(100, 95, True), (1_000, 1_500, True), (1_000, 904, True), (1_000, 896, False), (50, 0, False)],
+    ids=["little", "nothing", "just too much", "just enough", "no system prompt"],
+)
+def test_a_limit_that_the_fixed_part_fills_is_told_once_with_its_numbers(
+    limit: int, size: int, warned: bool, caplog: pytest.LogCaptureFixture
+):
+    policy = OverflowPolicy(Trim(), limit)
+    system = SystemMessage("x" * 4 * (size - MESSAGE_TOKENS)) if size else None
+    policy.room(system)
+    assert caplog.messages == []
+    for _ in range(3):
+        policy.room(system, warns=True)
+    assert [f"take {size} of the {limit} tokens" in message for message in caplog.messages] == [True] * warned
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
-from short_term_support import calls, check_valid, dialogue, earlier_summary, result, texts
+from short_term_support import FORMS, calls, check_valid, dialogue, earlier_summary, exchange, result, texts
 
 from inference_core.short_term import window as tokens
+from inference_core.short_term.content import NO_RESULT
 from inference_core.short_term.window import (
     MEDIA_TOKENS,
     MESSAGE_TOKENS,
     Window,
     count_tokens,
+    in_turn,
+    is_summary,
+    last_of_user,
     model_window,
     tool_tokens,
     valid,
@@ -26,6 +30,10 @@ from inference_core.short_term.window import (
 
 def window_of(*messages: AnyMessage) -> Window:
     return Window(messages, count_tokens)
+
+
+def sent(*messages: AnyMessage) -> list[Any]:
+    return list(window_of(*messages).valid)
 
 
 def lengths(window: Window) -> list[int]:
@@ -68,18 +76,149 @@ def test_calls_that_cannot_be_answered_are_not_shown():
     )
     shown, _ = valid(window_of(message, result("a")).units)
     assert isinstance(shown, AIMessage)
-    assert [(call["id"], call["args"]) for call in shown.tool_calls] == [("a", {"at": 1})]
+    assert [(call["id"], call["args"]) for call in shown.tool_calls] == [("a", {"at": 0})]
     assert shown.invalid_tool_calls == []
     assert shown.content == ["Let me see", {"type": "tool_use", "id": "a", "name": "find", "input": {}}]
     assert shown.additional_kwargs == {"refusal": None}
     assert len(message.tool_calls) == 3
 
 
-def test_a_call_that_was_no_json_is_not_shown():
+def test_a_call_that_was_no_json_is_shown_with_what_it_was_told_only():
     broken: Any = {"name": "find", "args": "{", "id": "z", "error": "no JSON"}
-    (shown,) = valid(window_of(AIMessage("Let me see", invalid_tool_calls=[broken]), result("z")).units)
+    message = AIMessage("Let me see", invalid_tool_calls=[broken])
+    assert valid(window_of(message, result("z", "no JSON")).units) == [message, result("z", "no JSON")]
+    (shown,) = valid(window_of(message).units)
     assert isinstance(shown, AIMessage)
     assert (shown.text, shown.invalid_tool_calls) == ("Let me see", [])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_and_its_result_are_one_unit_in_any_form(form: str):
+    messages = [HumanMessage("question"), *exchange(form, "a"), AIMessage("done")]
+    window = window_of(*messages)
+    assert lengths(window) == [1, 2, 1]
+    assert all(given is shown for given, shown in zip(messages, window.valid, strict=True))
+    assert window.asked == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_result_without_its_call_is_not_shown_in_any_form(form: str):
+    _, answer = exchange(form, "a")
+    assert valid(window_of(HumanMessage("question"), answer).units) == [HumanMessage("question")]
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("tool message", "tool"),
+        ("tool_result of the user", "tool"),
+        ("content alone", "tool"),
+        ("computer", "[]"),
+        ("responses", "tool"),
+        ("bedrock", "tool"),
+        ("invalid", ""),
+        ("approval", "mcp_approval_request"),
+        ("function", "function_call"),
+    ],
+)
+def test_a_call_without_a_result_is_answered_or_left_out_unless_models_accept_it(form: str, expected: str):
+    call, _ = exchange(form, "a")
+    shown = valid(window_of(call, HumanMessage("go on")).units)
+    if expected == "tool":
+        assert shown[:2] == [call, ToolMessage(NO_RESULT, tool_call_id="a", name="find", status="error")]
+    else:
+        assert shown[1:] == [HumanMessage("go on")]
+        assert expected in f"{shown[0].content} {shown[0].additional_kwargs}"
+        assert (shown[0] is call) == bool(expected.strip("[]"))
+
+
+@pytest.mark.parametrize("name", ["", None], ids=["empty", "none"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_calls_without_ids_get_some_by_the_order_of_their_results(name: str | None, count: int):
+    given = [calls(*[name] * count), *(result("", str(at)) for at in range(count)), HumanMessage("go on")]
+    check_valid(sent(*given))
+    call, *answers, _ = sent(*given)
+    assert texts(answers) == [str(at) for at in range(count)]
+    assert [one["id"] for one in call.tool_calls] == [one.tool_call_id for one in answers]
+    assert sent(*sent(*given)) == sent(*given)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "expected"),
+    [
+        (["a", "a"], ["a", "a"], ["0", "1"]),
+        (["a", ""], ["", "a"], ["1", "0"]),
+        (["a", "b"], ["", "a"], ["1", "0"]),
+        ([None, "b"], ["b", "look"], ["1", "0"]),
+        (["a"], ["other", "a"], ["1"]),
+    ],
+    ids=["one id twice", "one without", "a result without", "a name as the id", "another's between"],
+)
+def test_each_result_belongs_to_one_call(asked: list[str | None], answered: list[str], expected: list[str]):
+    call, *answers = sent(calls(*asked), *(result(name, str(at)) for at, name in enumerate(answered)))
+    check_valid([call, *answers])
+    by_id = {one.tool_call_id: one.text for one in answers}
+    assert [by_id[one["id"]] for one in call.tool_calls] == expected
+
+
+def test_ids_are_given_in_every_form_of_a_call_and_of_its_result():
+    use: Any = {"type": "tool_use", "id": "", "name": "find", "input": {}}
+    call: Any = AIMessage([use, {"type": "text", "text": "so"}], tool_calls=[{"name": "find", "args": {}, "id": ""}])
+    told: Any = HumanMessage([{"type": "tool_result", "tool_use_id": "", "content": "found"}])
+    shown, answer = sent(call, told)
+    (name,) = {one["id"] for one in shown.tool_calls}
+    assert name
+    assert shown.content[0]["id"] == answer.content[0]["tool_use_id"] == name
+    assert (call.content[0], told.content[0]["tool_use_id"]) == (use, "")
+
+
+def test_a_question_beside_a_result_is_the_users():
+    told: Any = {"type": "tool_result", "tool_use_id": "a", "content": "found"}
+    mixed = HumanMessage([told, {"type": "text", "text": "and the other?"}])
+    window = window_of(HumanMessage("question"), calls("a", "b"), mixed, AIMessage("done"))
+    assert (lengths(window), window.asked, window.turn_at(1)) == ([1, 2, 1], 1, 1)
+    assert [type(one).__name__ for one in window.valid[1:4]] == ["AIMessage", "ToolMessage", "HumanMessage"]
+    assert last_of_user(window.messages) is mixed
+    (orphan,) = sent(mixed)
+    assert orphan.content == [{"type": "text", "text": "and the other?"}]
+
+
+def test_results_in_the_users_role_are_no_question_and_are_cut_like_others():
+    long = "start " + "middle " * 1_000 + "end"
+    told: Any = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": long}]}
+    messages = [HumanMessage("question"), calls("a"), HumanMessage([told])]
+    assert last_of_user(messages) is messages[0]
+    cut: list[Any] = shown(messages, 200)
+    assert 150 < count_tokens(cut) <= 200
+    assert cut[-1].content[0]["content"].startswith("start middle")
+    assert messages[-1].content == [told]
+
+
+def test_a_screenshot_is_not_cut():
+    messages = [HumanMessage("question"), *exchange("computer", "a")]
+    assert shown(messages, 100) == messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([earlier_summary("S."), HumanMessage("q"), AIMessage("a")], ["CONVERSATION SUMMARY: S.\n\nq", "a"]),
+        ([HumanMessage("q"), earlier_summary("S."), calls("a")], ["q\n\nCONVERSATION SUMMARY: S.", ""]),
+        ([earlier_summary("S."), AIMessage("a"), HumanMessage("q")], ["CONVERSATION SUMMARY: S.", "a", "q"]),
+        ([earlier_summary("S.", "system"), HumanMessage("q")], ["CONVERSATION SUMMARY: S.", "q"]),
+        ([HumanMessage("p"), HumanMessage("q")], ["p", "q"]),
+        (
+            [earlier_summary("S."), HumanMessage(["q", {"type": "image", "base64": "AA=="}])],
+            ["CONVERSATION SUMMARY: S.q"],
+        ),
+    ],
+    ids=["before", "behind", "apart", "system", "no summary", "picture"],
+)
+def test_a_summary_is_no_second_message_of_the_user(messages: list[AnyMessage], expected: list[str]):
+    assert texts(in_turn(messages)) == expected
+    assert [one for one in in_turn(messages) if is_summary(one)] == [
+        one for one in messages if is_summary(one) and one.text in expected
+    ]
 
 
 def test_what_stays_is_the_last_question_the_last_unit_system_messages_and_summaries():
@@ -144,7 +283,7 @@ HAN = "\u8bb0\u5fc6"
         ("\ud800", 1),
         (["four", {"type": "text", "text": "four"}], 2),
         ([{"type": "image_url", "image_url": {"url": "data:,"}}], MEDIA_TOKENS),
-        ([{"type": "tool_use", "id": "a", "name": "find", "input": {}}], 0),
+        ([{"type": "tool_use", "id": "a", "name": "find", "input": {}}], 17),
         ([{"type": "thinking", "thinking": "x" * 400}], 110),
     ],
     ids=["empty", "a word", "two", "Chinese", "surrogate", "parts", "picture", "call", "thoughts"],

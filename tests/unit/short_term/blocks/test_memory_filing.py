@@ -11,7 +11,7 @@ from short_term_support import result
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.outbox.messages import Role
-from inference_core.short_term.blocks.memory import UserSession, is_call, passage, passages
+from inference_core.short_term.blocks.memory import UserSession, passage, passages
 
 ADA = UserSession("ada", "s1")
 
@@ -92,8 +92,3 @@ def test_passages_keep_order_and_ids_and_once_marked_stay_marked():
 def test_what_is_not_plain_is_nobodys_words(message: AnyMessage):
     assert not passage(message, ADA).is_own
     assert passage(HumanMessage("I live in Rome."), ADA).is_own
-
-
-def test_text_is_no_call():
-    assert not is_call("tool_use")
-    assert is_call({"type": "function_call"})
