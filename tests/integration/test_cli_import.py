@@ -144,8 +144,8 @@ def saved(path: Path, value: Any, member: str | None = None) -> str:
 CHATS = [
     ("chatgpt", CHATGPT, None, ["I am vegan", "Try the falafel", "This one?"]),
     ("chatgpt", CHATGPT, "export/conversations.json", ["I am vegan", "Try the falafel", "This one?"]),
-    ("claude", CLAUDE, None, ["I fly to Oslo", "Take a coat", "Thanks"]),
-    ("claude", CLAUDE, "conversations.json", ["I fly to Oslo", "Take a coat", "Thanks"]),
+    ("claude", CLAUDE, None, ["I fly to Oslo", "Take a coat", "Thanks", "attachment: a PDF"]),
+    ("claude", CLAUDE, "conversations.json", ["I fly to Oslo", "Take a coat", "Thanks", "attachment: a PDF"]),
     ("openai", OPENAI, None, ["I play the cello", "Nice"]),
     ("openai", {"messages": OPENAI}, None, ["I play the cello", "Nice"]),
     ("openai", [OPENAI, OPENAI[1:2]], None, ["I play the cello", "Nice", "I play the cello"]),
