@@ -206,11 +206,8 @@ def _gemini(fields: Mapping[str, Any]) -> Mapping[str, Any]:
         is_result = any(isinstance(part, dict) and not part.keys().isdisjoint(_GEMINI_RESULTS) for part in given)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType] - JSON
         return {**rest, "content": [_gemini_part(part) for part in given], **({"role": "tool"} if is_result else {})}
     if "text" in fields and "parts" not in fields and has_only(fields, _CHUNK):
-        return {
-            **_kept(fields),
-            "role": UNSAID if fields.get("isThought") else fields["role"],
-            "content": fields["text"],
-        }
+        said = {"role": UNSAID} if fields.get("isThought") else {"role": fields["role"], "content": fields["text"]}
+        return {**_kept(fields), **said}
     return fields
 
 
