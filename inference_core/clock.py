@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, tzinfo
 from functools import lru_cache
 from typing import Final, Protocol
@@ -11,6 +12,8 @@ from inference_core.errors import ConfigurationError
 
 _MILLISECONDS_FROM: Final = 1e11
 """From here on, a number is taken as milliseconds: as seconds, it would be the year 5138."""
+_EPOCH: Final = re.compile(r"[0-9]{9,13}(?:\.[0-9]{1,9})?")
+"""A number of seconds or milliseconds as text; a shorter one may be a day, such as 20250115."""
 
 
 class Clock(Protocol):
@@ -64,6 +67,8 @@ def moment_of(found: object) -> datetime | None:
     try:
         if isinstance(found, datetime):
             return aware(found)
+        if isinstance(found, str) and _EPOCH.fullmatch(found.strip()):
+            found = float(found)
         if isinstance(found, str):
             return aware(datetime.fromisoformat(found.strip()))
         if isinstance(found, int | float) and not isinstance(found, bool):

@@ -55,6 +55,7 @@ Me = Annotated[
     list[str] | None, option("--me NAME", "A name of the user in the file. Messages of other names are not theirs.")
 ]
 Queued = Annotated[bool, option("--queue", "Queue the messages for a worker instead of storing them as memories.")]
+Strict = Annotated[bool, option("--strict", "Stop at the first entry that cannot be read, instead of skipping it.")]
 
 
 @on_store("user", "agent", "url", "embeddings", "json")
@@ -67,6 +68,7 @@ def ingest(
     threads: Threads = None,
     me: Me = None,
     queue: Queued = False,
+    strict: Strict = False,
 ) -> None:
     """Store conversations from a file, one memory per message. Run it again to continue where it stopped.
 
@@ -74,20 +76,28 @@ def ingest(
     postgresql:// URL), LoCoMo files and BEAM folders.
     """
     chosen = format_of(file) if form == _AUTO else form
-    ingest_conversations(target, file, chosen, threads or (), me or (), queue=queue)
+    ingest_conversations(target, file, chosen, threads or (), me or (), queue=queue, strict=strict)
 
 
 def ingest_conversations(
-    target: Target, file: str, form: str, threads: Sequence[str], me: Sequence[str], *, queue: bool
+    target: Target,
+    file: str,
+    form: str,
+    threads: Sequence[str],
+    me: Sequence[str],
+    *,
+    queue: bool,
+    strict: bool = False,
 ) -> None:
     """Stores the messages of ``file``, or with ``queue`` puts them into the outbox, and prints a report.
 
-    ``me`` are names of the user. Ctrl-C ends it after the current batch, with the exit code 130.
+    ``me`` are names of the user. What cannot be read is listed, or if ``strict`` ends it with an error. Ctrl-C ends it
+    after the current batch, with the exit code 130.
     """
     from inference_core.evaluation.formats import load_transcript  # noqa: PLC0415 - imports all that evaluates
 
     zone = time_zone(target.settings(creates=True).timezone)
-    transcript = load_transcript(form, file, user_id=target.user, me=me, threads=threads, zone=zone)
+    transcript = load_transcript(form, file, user_id=target.user, me=me, threads=threads, zone=zone, strict=strict)
     authors: dict[str | None, None] = {}
 
     def noticed() -> Iterator[ConversationMessage]:
@@ -114,7 +124,7 @@ def ingest_conversations(
         raise typer.Exit(_INTERRUPTED) from None
     finally:
         if is_over or report.done:
-            _print_ingested(target, report, form, queue=queue)
+            _print_ingested(target, report, form, transcript.faults, queue=queue)
             if queue and authors and None not in authors:
                 names = ", ".join(filter(None, [*authors][:_NAMES]))
                 note(
@@ -123,7 +133,7 @@ def ingest_conversations(
                 )
 
 
-def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: bool) -> None:
+def _print_ingested(target: Target, report: IngestReport, form: str, faults: Sequence[str], *, queue: bool) -> None:
     figures: dict[str, Any] = {
         "format": form,
         "messages": report.messages,
@@ -137,10 +147,12 @@ def _print_ingested(target: Target, report: IngestReport, form: str, *, queue: b
         figures["waiting"] = report.waiting
         note(f"{report.waiting} memories wait for the user: inference-core review")
     if target.json:
-        print_json(figures | {"without_vector": report.without_vector})
+        print_json(figures | {"without_vector": report.without_vector} | ({"left_out": faults} if faults else {}))
     else:
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.skipped.items() if count)
         print_figures(figures | {"skipped": reasons or 0})
+    for fault in faults:
+        note(f"Skipped {fault}")
     if report.without_vector:
         note(f"{report.without_vector} memories wait for their vectors; they get them once the embedding model answers")
 

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.background import Me, Queued, Threads, ingest_conversations
+from inference_core.cli.background import Me, Queued, Strict, Threads, ingest_conversations
 from inference_core.cli.options import Target, Users, on_store, one_of, option
 from inference_core.cli.output import counted, print_json, progress_bar
 from inference_core.errors import InvalidInput
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from inference_core.transfer.copying import TransferReport
     from inference_core.transfer.migration_report import MigrationReport
 
+_TRIED: Final = 20
+"""So many values are looked at for the format: the first ones may be odd."""
 Conflicts = Annotated[
     str,
     option(
@@ -75,6 +78,7 @@ def import_(
     threads: Threads = None,
     me: Me = None,
     queue: Queued = False,
+    strict: Strict = False,
 ) -> None:
     """Read memories or conversations from a file or a checkpointer. Safe to repeat: nothing is stored twice.
 
@@ -85,7 +89,9 @@ def import_(
     if chosen not in ("export", "mem0"):
         if user is None:
             raise typer.BadParameter("Pass the user of these conversations: --user ID")
-        ingest_conversations(replace(target, user=user), file, chosen, threads or (), me or (), queue=queue)
+        ingest_conversations(
+            replace(target, user=user), file, chosen, threads or (), me or (), queue=queue, strict=strict
+        )
         return
     settings, users = target.settings(creates=True), () if user is None else (user,)
     if chosen == "export":
@@ -100,7 +106,7 @@ def import_(
     with progress_bar("Memories") as advance:
         report = import_items(
             settings.store_url,
-            lambda: mem0_items(json_values(Path(file)), users),
+            lambda: mem0_items(json_values(Path(file)), users, strict=strict),
             agent_name=target.agent,
             progress=advance,
             **_written_as(settings),
@@ -173,12 +179,12 @@ def _form_of_memories(file: str) -> str | None:
     if path.suffix == ".gz":
         return "export"
     try:
-        _, first = next(json_values(path), ("", None)) if path.is_file() else ("", None)
+        values = [value for _, value in islice(json_values(path), _TRIED)] if path.is_file() else []
     except InvalidInput:
         return None
-    if isinstance(first, dict) and cast("dict[str, Any]", first).get("format") == FORMAT:
+    if any(isinstance(value, dict) and cast("dict[str, Any]", value).get("format") == FORMAT for value in values[:1]):
         return "export"
-    return "mem0" if is_mem0(first) else None
+    return "mem0" if any(map(is_mem0, values)) else None
 
 
 @on_store("json")

@@ -87,6 +87,7 @@ def load_transcript(
     me: Iterable[str] = (),
     threads: Iterable[str] = (),
     zone: tzinfo = UTC,
+    strict: bool = False,
 ) -> Transcript:
     """The messages of a file in any of FORMATS; of the data sets, those of all conversations in it.
 
@@ -95,7 +96,7 @@ def load_transcript(
     """
     own = (user_id, *me)
     if name not in ("locomo", "beam"):
-        return read_conversations(name, place, user_id=user_id, me=own, threads=threads, zone=zone)
+        return read_conversations(name, place, user_id=user_id, me=own, threads=threads, zone=zone, strict=strict)
     path = Path(place)
     conversations = load_locomo(path) if name == "locomo" else load_beam(path.resolve(), with_questions=False)
     said = (turn.message(conversation.id) for conversation in conversations for turn in conversation.turns)

@@ -23,6 +23,7 @@ from inference_core.memory.trust import Decision, MemorySource
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.messages import (
     EMPTY,
+    NO_DATE,
     OTHER_PARTS,
     ConversationMessage,
     Transcript,
@@ -169,7 +170,8 @@ class IngestReport:
     @property
     def done(self) -> int:
         """How many messages were read, including the skipped ones."""
-        return self.messages + self.skipped.total() - self.skipped[OTHER_PARTS] - self.skipped[NOT_OFFERED]
+        no_messages = sum(self.skipped[reason] for reason in (OTHER_PARTS, NO_DATE, NOT_OFFERED))
+        return self.messages + self.skipped.total() - no_messages
 
 
 def ingest(scope: MemoryScope, user_id: UserId, transcript: Transcript) -> Iterator[IngestReport]:

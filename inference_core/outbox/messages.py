@@ -213,6 +213,8 @@ MARKS: Final = "ingested"
 """Second label of the namespace, below the user, that holds the marks of messages that were taken in."""
 OTHER_PARTS: Final = "parts without text"
 """Why a part of a message is skipped, such as an image. Counts parts, not messages."""
+NO_DATE: Final = "times that cannot be read"
+"""Why a message has no date although its source has one. Counts times, not messages."""
 _ENDS: Final = (
     re.compile(r"\n{2,}"),
     re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
@@ -270,12 +272,14 @@ class ConversationMessage:
 class Transcript:
     """Messages in their order and how many there are at most; ``skipped`` counts by reason while they are read.
 
-    Reading may raise InvalidInput; the messages read before that are complete.
+    ``faults`` says of the first entries that could not be read where they are and why. Reading may raise InvalidInput;
+    the messages read before that are complete.
     """
 
     messages: Iterable[ConversationMessage]
     total: int
     skipped: Counter[str] = field(default_factory=Counter[str])
+    faults: list[str] = field(default_factory=list[str])
 
 
 def traced(messages: Iterable[ConversationMessage]) -> Iterator[ConversationMessage]:

@@ -135,6 +135,12 @@ def records_of(
     return [guard.record(record) for record in records]
 
 
+def is_undated(item: LegacyItem) -> bool:
+    """Whether ``item`` does not say when its memory was made, or not in a form that can be read."""
+    value: Mapping[str, Any] = cast("Any", item.value) if isinstance(item.value, Mapping) else {}
+    return not (moment_of(value.get("created_at")) or item.created_at or item.updated_at or "modified_at" in value)
+
+
 def _own_record(item: LegacyItem, category: str, value: dict[str, Any], max_content_bytes: int) -> MemoryRecord:
     """A memory that this package wrote into another library's store, with all fields as they are. Raises Unusable."""
     builder = MemoryNamespaceBuilder(agent_name=item.agent_name)
@@ -207,7 +213,7 @@ def _record_of(item: LegacyItem, namespaces: MemoryNamespaceBuilder, max_content
     category = fields["memory_category"] or get_category_for_type(kind)
     source = _source(item)
     trust = Trust(max(trust_of({"source": source.to_value(), "trust": item.value.get("trust")}), 0))
-    created = fields["created_at"] or item.created_at or item.updated_at or _EPOCH
+    created = fields["created_at"] or item.created_at or item.updated_at or datetime.now(UTC)
     try:
         builder = MemoryNamespaceBuilder(agent_name=item.agent_name) if item.category else namespaces
         return MemoryRecord(

@@ -48,6 +48,7 @@ from inference_core.transfer.legacy import (
     Layouts,
     LegacyItem,
     Unusable,
+    is_undated,
     records_of,
 )
 from inference_core.transfer.migration_report import MigrationReport
@@ -272,6 +273,7 @@ class Migration:
             except Unusable as error:
                 self._report.count_skipped(item.user_id, item.key, error.reason, str(error))
                 continue
+            self._report.undated += is_undated(item)
             self._users.add(hash(records[0].namespace[0]))
             self._report.users = len(self._users)
             if item.category and EXTRA in item.value:

@@ -34,9 +34,10 @@ class MigrationReport:
 
     Of the ``found`` memories of ``users`` users (``by_layout``), ``written`` were migrated, ``waiting`` wait for the
     user's confirmation, ``already_there`` were migrated before or have an id that another memory uses, ``skipped`` (by
-    reason) have nothing that can be stored, and ``failed`` were refused by the store. ``left_out`` names the first that
-    were skipped, ``failures`` the first that failed. ``others`` counts the items of another library's store that are in
-    no layout; ``other_places`` names their first namespaces.
+    reason) have nothing that can be stored, ``undated`` have no time that can be read, so that they get that of the
+    migration, and ``failed`` were refused by the store. ``left_out`` names the first that were skipped, ``failures``
+    the first that failed. ``others`` counts the items of another library's store that are in no layout;
+    ``other_places`` names their first namespaces.
     """
 
     store: str
@@ -51,6 +52,7 @@ class MigrationReport:
     waiting: int = 0
     already_there: int = 0
     skipped: Counter[str] = field(default_factory=Counter[str])
+    undated: int = 0
     failed: int = 0
     left_out: list[UnmigratedMemory] = field(default_factory=list[UnmigratedMemory])
     failures: list[UnmigratedMemory] = field(default_factory=list[UnmigratedMemory])
@@ -90,6 +92,7 @@ class MigrationReport:
             "already_there": self.already_there,
             "skipped": self.skipped.total(),
             "skipped_by_reason": dict(self.skipped),
+            "undated": self.undated,
             "failed": self.failed,
             "others": self.others,
             "other_places": self.other_places,
@@ -117,6 +120,7 @@ class MigrationReport:
             *([f"Skipped {self.already_there} that were already there."] if self.already_there else []),
             *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),
             *map(str, self.left_out),
+            *([f"Without a time that can be read: {self.undated}; they have that of now."] if self.undated else []),
             *([f"FAILED: {self.failed}. Fix the cause and run it again."] if self.failed else []),
             *map(str, self.failures),
             *([others] if others else []),

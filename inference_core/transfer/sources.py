@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
@@ -26,6 +26,7 @@ from inference_core.transfer.legacy import COALA, FLAT, Layouts, LegacyItem, dec
 from inference_core.transfer.migration_report import MigrationReport
 
 NO_USER: Final = "it names no user"
+NO_MEMORY: Final = "it is no memory of mem0"
 _LISTS: Final = ("results", "points", "memories")
 _PLACED: Final = (
     "id",
@@ -39,51 +40,72 @@ _PLACED: Final = (
     "expiration_date",
 )
 _FORM: Final = "a memory of mem0, with 'id', 'memory' and 'user_id', or a point with 'id' and 'payload'"
+_TRIED: Final = 20
+"""So many memories are looked at for the format: the first ones may be odd."""
 
 
 def is_mem0(value: Any) -> bool:
-    """Whether ``value``, the first in a file, holds memories in mem0's format."""
-    _, first = next(_rows([("", value)]), ("", None))
-    return isinstance(first, dict) and ("memory" in first or "payload" in first)
+    """Whether ``value``, one of the first in a file, holds memories in mem0's format."""
+    rows = (row for _, row in islice(_rows([("", value)]), _TRIED))
+    return any(isinstance(row, dict) and ("memory" in row or "payload" in row) for row in rows)
 
 
-def mem0_items(values: Iterable[tuple[str, Any]], user_ids: Iterable[str] = ()) -> Iterator[LegacyItem]:
+def mem0_items(
+    values: Iterable[tuple[str, Any]], user_ids: Iterable[str] = (), *, strict: bool = False
+) -> Iterator[LegacyItem]:
     """The memories in ``values``, each with its place in the file; those of ``user_ids`` only, if any are named.
 
     Ids, times and expiry are kept, ``run_id`` becomes the session, ``metadata`` is kept, and so are all other fields. A
-    memory that names no user gets that as its fault. Raises InvalidInput, naming the place, for what is not a memory.
+    memory that names no user gets that as its fault, and so does what is not a memory, under its place in the file. If
+    ``strict``, the latter raises InvalidInput.
     """
     wanted = frozenset(user_ids)
     for where, row in _rows(values):
-        fields = dict(_object(row, where))
-        if "payload" in fields:
-            payload = _object(fields["payload"], where)
-            known = (*_PLACED, "hash", "agent_id", "actor_id", "role")
-            extra = {name: found for name, found in payload.items() if name not in known}
-            fields = {"id": fields.get("id"), "metadata": extra, **{n: payload[n] for n in known if n in payload}}
-        content = fields.get("memory") if "memory" in fields else fields.get("data")
-        if not isinstance(fields.get("id"), str | int) or not isinstance(content, str):
-            raise InvalidInput(f"{where} is not {_FORM}")
-        user = fields.get("user_id")
+        fields = _memory_fields(row)
+        if fields is None:
+            if strict:
+                raise InvalidInput(f"{where} is not {_FORM}")
+            yield LegacyItem(key=where, fault=NO_MEMORY, layout="mem0", origin="mem0")
+            continue
+        given = fields.get("user_id")
+        user = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
         if wanted and user not in wanted:
             continue
         rest = {name: found for name, found in fields.items() if name not in _PLACED}
         yield LegacyItem(
-            user_id=str(user or ""),
+            user_id=user,
             key=str(fields["id"]),
             value=rest
             | {
-                "content": content,
+                "content": fields["memory"],
                 "created_at": fields.get("created_at"),
                 "session_id": fields.get("run_id"),
                 "extra_metadata": fields.get("metadata"),
             },
             updated_at=moment_of(fields.get("updated_at")),
             expires_at=moment_of(fields.get("expiration_date")),
-            fault=None if isinstance(user, str) and user else NO_USER,
+            fault=None if user else NO_USER,
             layout="mem0",
             origin="mem0",
         )
+
+
+def _memory_fields(row: Any) -> dict[str, Any] | None:
+    """The fields of a memory, or of the payload of a point; None if it is neither."""
+    if not isinstance(row, dict):
+        return None
+    fields = dict(cast("dict[str, Any]", row))
+    if "payload" in fields:
+        if not isinstance(fields["payload"], dict):
+            return None
+        payload = cast("dict[str, Any]", fields["payload"])
+        known = (*_PLACED, "hash", "agent_id", "actor_id", "role")
+        extra = {name: found for name, found in payload.items() if name not in known}
+        fields = {"id": fields.get("id"), "metadata": extra, **{n: payload[n] for n in known if n in payload}}
+    content, id_ = fields.get("memory", fields.get("data")), fields.get("id")
+    if isinstance(id_, bool) or not isinstance(id_, str | int) or not isinstance(content, str):
+        return None
+    return {**fields, "memory": content}
 
 
 def _rows(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -97,12 +119,6 @@ def _rows(values: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield where, value
         for at, row in enumerate(cast("list[Any]", rows or []), 1):
             yield f"{where}, memory {at}", row
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{where} is not {_FORM}")
-    return cast("Mapping[str, Any]", value)
 
 
 PAGE: Final = 200

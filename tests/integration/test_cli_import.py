@@ -6,6 +6,7 @@ Guards against newcomers who have to write a converter first. Each source is sto
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.cli import main
+from inference_core.ingestion import FORMATS
 from inference_core.ingestion.formats.transcripts import read_conversations
 from inference_core.ingestion.verbatim import ingest
 
@@ -141,11 +143,35 @@ def saved(path: Path, value: Any, member: str | None = None) -> str:
     return str(path)
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text("utf-8")
+SAMPLES = re.findall(
+    r"^`(\w+)`([^\n]*):\n\n```\w+\n(.*?)^```$", PAGE.partition("### Samples")[2], re.MULTILINE | re.DOTALL
+)
+"""The samples in the documentation: the format, what else is said of them, the file."""
+
+
+def test_every_format_has_a_sample():
+    assert {form for form, *_ in SAMPLES} == {*FORMATS, "mem0"} - {"locomo", "beam", "langgraph"}
+
+
+@pytest.mark.parametrize(("form", "said", "text"), SAMPLES, ids=[f"{form}{said}" for form, said, _ in SAMPLES])
+def test_the_samples_of_the_documentation_are_read(
+    form: str, said: str, text: str, tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]
+):
+    found = answer(capsys, "import", saved(tmp_path / "chat", text), "--user", "ada", "--strict")
+    if form == "mem0":
+        assert (found["written"], found["by_layout"]) == (1, {"mem0": 1})
+        assert contents() == ["I play the cello"]
+    else:
+        assert (found["format"], found["memories"]) == (form, 2)
+        assert [one.removeprefix("Bob: ") for one in contents()] == ["I play the cello", "Since when?"]
+
+
 CHATS = [
     ("chatgpt", CHATGPT, None, ["I am vegan", "Try the falafel", "This one?"]),
     ("chatgpt", CHATGPT, "export/conversations.json", ["I am vegan", "Try the falafel", "This one?"]),
-    ("claude", CLAUDE, None, ["I fly to Oslo", "Take a coat", "Thanks"]),
-    ("claude", CLAUDE, "conversations.json", ["I fly to Oslo", "Take a coat", "Thanks"]),
+    ("claude", CLAUDE, None, ["I fly to Oslo", "Take a coat", "Thanks", "attachment: a PDF"]),
+    ("claude", CLAUDE, "conversations.json", ["I fly to Oslo", "Take a coat", "Thanks", "attachment: a PDF"]),
     ("openai", OPENAI, None, ["I play the cello", "Nice"]),
     ("openai", {"messages": OPENAI}, None, ["I play the cello", "Nice"]),
     ("openai", [OPENAI, OPENAI[1:2]], None, ["I play the cello", "Nice", "I play the cello"]),
@@ -204,6 +230,80 @@ def test_a_worker_can_make_memories_of_them(tmp_path: Path, capsys: Capture, con
 def test_whose_conversations_these_are_has_to_be_said(tmp_path: Path, capsys: Capture):
     assert main(["import", saved(tmp_path / "chat.json", CHATGPT)]) == 2
     assert "--user ID" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": 1}, "in no known format"),
+        ([{"a": 1}, {"b": [2]}], "in no known format"),
+        ([], "holds nothing to import"),
+        ({"results": []}, "holds nothing to import"),
+        ({"count": 0, "next": None, "previous": None, "results": []}, "holds nothing to import"),
+    ],
+)
+def test_what_holds_nothing_to_import_asks_for_no_user(value: Any, said: str, tmp_path: Path, capsys: Capture):
+    """It asked for the user of these conversations, and only then said that there are none."""
+    file = saved(tmp_path / "x.json", value)
+    for options in ([], ["--user", "ada"]):
+        assert main(["import", file, *options]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_counted_and_listed(tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]):
+    odd = node("n2", "n1", "user", "x") | {"message": {"author": None}}
+    chat = {"id": "c2", "mapping": {"n1": node("n1", None, "user", "I row", create_time="soon"), "n2": odd}}
+    file = saved(tmp_path / "chat.json", [None, *CHATGPT, chat])
+    found = answer(capsys, "import", file, "--user", "ada")
+    assert found["left_out"] == [
+        "value 1: it is not a conversation of ChatGPT with a 'mapping'",
+        "value 3, node n2: its author has no 'role'",
+    ]
+    counted = {"not a conversation": 1, "unknown role": 1, "times that cannot be read": 1}
+    assert {reason: found["skipped"][reason] for reason in counted} == counted
+    assert contents() == ["I am vegan", "Try the falafel", "This one?", "I row"]
+    assert main(["import", file, "--user", "ada", "--strict"]) == 1
+    assert "chat.json, value 1: it is not a conversation of ChatGPT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "form"),
+    [
+        ("conversations.json", CHATGPT, "chatgpt"),
+        ("ChatGPT export/conversations-000.json", CHATGPT, "chatgpt"),
+        ("data/conversations.json", CLAUDE, "claude"),
+        ("WhatsApp Chat - Bob/_chat.txt", WHATSAPP, "whatsapp"),
+    ],
+)
+def test_the_folder_of_an_export_is_read(name: str, value: Any, form: str, tmp_path: Path, capsys: Capture):
+    """It counted as a data set."""
+    (tmp_path / "export" / name).parent.mkdir(parents=True)
+    saved(tmp_path / "export" / name, value)
+    (tmp_path / "export" / "user.json").write_text("{}", encoding="utf-8")
+    found = answer(capsys, "import", str(tmp_path / "export"), "--user", "ada")
+    assert (found["format"], found["memories"] > 1) == (form, True)
+
+
+def test_a_graph_of_ones_own_may_keep_other_messages(
+    tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]
+):
+    place = str(tmp_path / "checkpoints.db")
+    said: list[Any] = [
+        {"role": "user", "content": "I sail"},
+        5,
+        HumanMessage("I row", additional_kwargs={"timestamp": {}}),
+    ]
+    with SqliteSaver.from_conn_string(place) as saver:
+        for thread, messages in [("t1", said), ("t2", "no list"), ("t3", [HumanMessage("I ride")])]:
+            checkpoint = empty_checkpoint()
+            checkpoint["channel_values"] = {"messages": messages}
+            config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+            saver.put(config, checkpoint, {"user_id": "ada"}, {})  # pyright: ignore[reportArgumentType]
+        saver.conn.execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE thread_id = 't2'")
+        saver.conn.commit()
+    found = answer(capsys, "import", place, "--user", "ada")
+    assert contents() == ["I sail", "I row", "I ride"]
+    assert [one.partition(":")[0] for one in found["left_out"]] == ["thread t1, message 2", "thread t2"]
 
 
 def threads(saver: BaseCheckpointSaver[str]) -> None:
@@ -280,6 +380,22 @@ def test_memories_of_mem0_are_memories(
         with open_store(url, embeddings=None) as store:
             (one,) = AgentMemoryStoreService(store).sync.list_memories("ada")[0]
         assert one.metadata == {"mood": 1, "legacy": {"hash": "h"}}
+
+
+def test_rows_of_mem0_that_are_no_memories_are_listed(
+    tmp_path: Path, capsys: Capture, contents: Callable[[], list[str]]
+):
+    rows = [None, {"id": 1, "memory": "Loves tea", "user_id": 42}, {"id": 2, "memory": 5}, *MEM0["results"][:1]]
+    file = saved(tmp_path / "mem0.json", {"results": rows})
+    found = answer(capsys, "import", file)
+    assert (found["written"], found["undated"], found["skipped_by_reason"]) == (2, 1, {"it is no memory of mem0": 2})
+    assert [one["id"] for one in found["left_out"]] == ["value 1, memory 1", "value 1, memory 3"]
+    assert contents() == ["Loves hiking"]
+    assert answer(capsys, "import", file)["already_there"] == 2
+    assert main(["import", file]) == 0
+    assert "Without a time that can be read" in capsys.readouterr().out
+    assert main(["import", file, "--strict"]) == 1
+    assert "value 1, memory 1 is not a memory of mem0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -126,17 +126,36 @@ def test_the_result_is_a_table_and_progress_goes_to_standard_error(
     assert "3/3" in printed.err
 
 
-def test_a_bad_line_keeps_what_came_before_it(
+def test_a_bad_line_is_skipped_counted_and_listed(
+    chat: Path, options: list[str], sqlite_url: str, capsys: pytest.CaptureFixture[str]
+):
+    whole = chat.read_text("utf-8")
+    chat.write_text(f'5\n{whole}{{"role": "user", "con', encoding="utf-8")
+    found = result(capsys, str(chat), *options)
+    assert (found["memories"], found["skipped"]["not a message"], found["skipped"]["damaged"]) == (2, 1, 1)
+    first, last = found["left_out"]
+    assert first.startswith("line 1: it is not an object")
+    assert last == "line 5: the file ends in the midst of it, so it was cut off"
+    assert run(str(chat), *options) == 0
+    printed = capsys.readouterr()
+    assert "Skipped line 5: the file ends in the midst of it" in printed.err
+    assert "1 not a message" in printed.out
+    chat.write_text(f'5\n{whole}{{"role": "user", "content": "And you?"}}\n', encoding="utf-8")
+    assert result(capsys, str(chat), *options)["memories"] == 1
+    assert len(stored(sqlite_url)) == 3
+
+
+def test_if_strict_a_bad_line_ends_it_and_keeps_what_came_before(
     chat: Path, options: list[str], sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ):
     whole = chat.read_text("utf-8")
     chat.write_text(whole + '{"role": "user", "con', encoding="utf-8")
     with pytest.raises(InferenceCoreError, match=r"chat\.jsonl, line 4: the file ends in the midst of it"):
-        run(str(chat), *options, "--json")
+        run(str(chat), *options, "--strict", "--json")
     assert json.loads(capsys.readouterr().out)["memories"] == 2
     assert len(stored(sqlite_url)) == 2
     chat.write_text(whole + '{"role": "user", "content": "And you?"}\n', encoding="utf-8")
-    assert result(capsys, str(chat), *options)["memories"] == 1
+    assert result(capsys, str(chat), *options, "--strict")["memories"] == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from inference_core.evaluation.answers import verdict_of
 from inference_core.ingestion.extraction.extractor import answer_of
 from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.ingestion.extraction.schema import end_of, folded, quoted
-from inference_core.ingestion.formats.chat_exports import order_of, whatsapp_entries
+from inference_core.ingestion.formats.whatsapp import chat_of, whatsapp_entries
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.secrets import credentials_in, personal_in
 from inference_core.memory.text import canonical_text, harmless, unmasked, word_changes
@@ -131,7 +131,7 @@ def _said(text: str) -> object:
 
 def _imported(text: str) -> object:
     lines = [f"12/01/2026, 10:00 - {text}", *text.split("\n"), f"[12.01.26, 10:00:00] Ada: {text}"]
-    return list(whatsapp_entries(enumerate(lines), order_of(lines), "chat", UTC))
+    return list(whatsapp_entries(enumerate(lines), chat_of(lines), "chat", UTC))
 
 
 def _extracted(text: str) -> object:

@@ -1,8 +1,8 @@
-"""Conversations in exports of ChatGPT, Claude and WhatsApp, in LangGraph's checkpoints, and as OpenAI's API takes them.
+"""Conversations in exports of ChatGPT and Claude, in LangGraph's checkpoints, and as OpenAI's API takes them.
 
-Each reader turns the values or lines of a file into messages in one form: role, content, id, session_id, timestamp,
-name. What a reader does not know to be harmless becomes one field more, so that the message is not proven. JSON files
-and zip archives of any size are read value by value; damaged and hostile input is refused.
+Each reader turns the values of a file into entries (see `entries`). What a reader does not know to be harmless becomes
+one field more, so that the message is not proven. JSON files, folders and zip archives of any size are read value by
+value; hostile input is refused.
 
 A checkpointer's database is only read, and holds the threads of many users. So a thread is read if its checkpoint names
 the user, or if the caller names the thread; a thread that names another user never is.
@@ -18,21 +18,38 @@ import zlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import datetime, tzinfo
 from functools import partial
 from io import BufferedReader, RawIOBase, TextIOWrapper
-from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, FunctionMessage, HumanMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
+from inference_core.ingestion.formats.entries import (
+    DAMAGED,
+    FORM,
+    NO_CONTENT,
+    NO_CONVERSATION,
+    NO_ROLE,
+    OUTSIDE,
+    UNEXPECTED,
+    UNSAID,
+    Entry,
+    Odd,
+    entry_of,
+    held_messages,
+    is_message,
+    list_in,
+    message_fields,
+    object_in,
+    session_of,
+)
 from inference_core.memory.namespaces import is_owner
 from inference_core.memory.secrets import quoted
-from inference_core.outbox.messages import has_calls, has_only, is_plain, label
+from inference_core.outbox.messages import has_only
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -44,78 +61,119 @@ _CHUNK: Final = 1024 * 1024
 _MAX_RATIO: Final = 200
 _FREE_BYTES: Final = 16 * _CHUNK
 _BETWEEN: Final = re.compile(r"[\s,]*")
+_DECODER: Final = json.JSONDecoder()
+_MAX_DAMAGED: Final = 100
+"""So many values of a file may be no JSON: looking for the next one reads the rest of the file."""
+_BROKEN_ARCHIVE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError)
+_ERRORS: Final = "surrogateescape"
+UNDECODED: Final = re.compile(r"[\udc80-\udcff]")
+"""What a byte that is not UTF-8 becomes."""
 
 
 def json_values(path: Path) -> Iterator[tuple[str, Any]]:
     """The values in a JSON file, each with its place: the elements of arrays, or values one after the other.
 
-    Of a zip archive, those of its files ``conversations….json``. Only one value at a time is in memory. Raises
-    InvalidInput, which says where, for input that is not JSON, damaged, too large, or unpacks to far more than its
-    size.
+    Of a folder or zip archive, those of its files ``conversations….json``. Only one value at a time is in memory. What
+    is not JSON, or too large, is an `Odd`; the values behind it follow if they begin on a line of their own. Raises
+    InvalidInput for a file that cannot be read at all.
     """
     with text_files(path, r"conversations[^/]*\.json") as files:
-        count = 0
-        for file in files:
-            for value in _values(file, f"{path}, value", count):
-                count += 1
-                yield f"value {count}", value
+        for name, file in files:
+            for number, value in enumerate(_values(file), 1):
+                yield f"{name}, value {number}" if name else f"value {number}", value
 
 
-def _values(file: IO[str], where: str, before: int) -> Iterator[Any]:
-    decoder = json.JSONDecoder()
-    buffer, at, count, is_array, is_over = "", 0, before, None, False
+def _values(file: IO[str]) -> Iterator[Any]:
+    buffer, at, is_array, is_over, indent, damaged = "", 0, None, False, "", 0
     while True:
-        at = _BETWEEN.match(buffer, at).end()  # pyright: ignore[reportOptionalMemberAccess] - matches anything
+        between = cast("re.Match[str]", _BETWEEN.match(buffer, at))  # matches anything
+        at = between.end()
+        if "\n" in between[0]:
+            indent = between[0].rpartition("\n")[2]
         if is_array is None and at < len(buffer):
             is_array = buffer[at] == "["
             at += is_array
-            continue
-        if is_array and buffer.startswith("]", at):
+        elif is_array and buffer.startswith("]", at):
             is_array, at = None, at + 1  # another array may follow, such as the next page of an API
-            continue
-        try:
-            value, end = decoder.raw_decode(buffer, at)
-            if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123
-                at, count = end, count + 1
-                yield value
-                continue
-        except (ValueError, RecursionError) as error:
-            if is_over and (at < len(buffer) or is_array):
-                raise InvalidInput(f"{where} {count + 1} is not JSON, or cut off: {error!s:.100}") from error
-        if is_over:
+        elif found := _decoded(buffer, at, is_over=is_over, is_array=bool(is_array)):
+            value, end = found
+            yield value
+            if end is None:
+                damaged += 1
+                following = re.compile(rf"\n{indent}[\[{{]").search(buffer, at)
+                if following is None or damaged == _MAX_DAMAGED:
+                    return
+                end = following.end() - 1
+            at = end
+        elif is_over:
             return
-        size = len(buffer) - at
-        if size > MAX_VALUE_CHARACTERS:
-            raise InvalidInput(
-                f"{where} {count + 1} is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"
-            )
-        try:
-            more = file.read(max(_CHUNK, size))  # doubles the buffer, so that the total time is linear
-        except UnicodeDecodeError as error:
-            raise InvalidInput(f"{where.removesuffix(', value')} is not text in UTF-8: {error}") from error
-        is_over = not more
-        buffer, at = buffer[at:] + more, 0
+        else:
+            try:
+                more = file.read(max(_CHUNK, len(buffer) - at))  # doubles the buffer, so that the total time is linear
+            except (*_BROKEN_ARCHIVE, InvalidInput) as error:
+                yield Odd(DAMAGED, f"it cannot be read on: {error}")
+                return
+            is_over = not more
+            buffer, at = buffer[at:] + more, 0
+
+
+def _decoded(buffer: str, at: int, *, is_over: bool, is_array: bool) -> tuple[Any, int | None] | None:
+    """The value that begins at ``at``, and its end; an `Odd` without one; None if it is not known before more is read.
+
+    ``is_over``: nothing follows the buffer.
+    """
+    try:
+        value, end = _DECODER.raw_decode(buffer, at)
+    except (ValueError, RecursionError) as error:
+        if is_over and (at < len(buffer) or is_array):
+            return Odd(DAMAGED, f"it is not JSON, or cut off: {error!s:.100}"), None
+    else:
+        if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123
+            is_text = not UNDECODED.search(buffer, at, end)
+            return (value if is_text else Odd(DAMAGED, "it is not text in UTF-8")), end
+    if not is_over and len(buffer) - at > MAX_VALUE_CHARACTERS:
+        return Odd(DAMAGED, f"it is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"), None
+    return None
 
 
 @contextmanager
-def text_files(path: Path, member: str) -> Generator[Iterator[IO[str]]]:
-    """The file as text, or the files in a zip archive whose names match ``member``, sorted. Raises InvalidInput."""
+def text_files(path: Path, member: str) -> Generator[Iterator[tuple[str, IO[str]]]]:
+    """The file as text; of a folder or zip archive, the files whose names match ``member``, sorted.
+
+    Each comes with its name, "" for the only one. Bytes that are not UTF-8 become lone surrogates. Raises InvalidInput.
+    """
     try:
+        if path.is_dir():
+            found = [one for one in _files_in(path) if re.fullmatch(member, one.name)]
+            yield ((file.name if len(found) > 1 else "", text) for file in found for text in _opened_text(file))
+            return
         if not zipfile.is_zipfile(path):
-            with path.open(encoding="utf-8-sig") as file:
-                yield iter([file])
+            yield (("", text) for text in _opened_text(path))
             return
         with zipfile.ZipFile(path) as archive:
             names = sorted(one for one in archive.namelist() if re.fullmatch(member, one.rpartition("/")[2]))
             if not names:
                 raise InvalidInput(f"{path} holds no conversations: no file in it is named as in a known export")
             sizes = {name: archive.getinfo(name).compress_size for name in names}
-            bounded = (_Bounded(archive.open(name), f"{path}, {name}", size) for name, size in sizes.items())
-            yield (TextIOWrapper(BufferedReader(raw, _CHUNK), encoding="utf-8-sig") for raw in bounded)
+            bounded = ((name, _Bounded(archive.open(name), f"{path}, {name}", size)) for name, size in sizes.items())
+            yield (
+                (name if len(names) > 1 else "", TextIOWrapper(BufferedReader(raw, _CHUNK), "utf-8-sig", _ERRORS))
+                for name, raw in bounded
+            )
     except OSError as error:
         raise InvalidInput(f"Cannot read {path}: {error}") from error
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+    except _BROKEN_ARCHIVE as error:
         raise InvalidInput(f"{path} is no zip archive that can be read: {error}") from error
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files in ``folder`` and in the folders in it, sorted."""
+    return sorted(one for depth in ("*", "*/*") for one in folder.glob(depth) if one.is_file())
+
+
+def _opened_text(path: Path) -> Iterator[IO[str]]:
+    with path.open(encoding="utf-8-sig", errors=_ERRORS) as file:
+        yield file
 
 
 class _Bounded(RawIOBase):
@@ -138,28 +196,17 @@ class _Bounded(RawIOBase):
 
 
 def text_lines(file: IO[str], where: str) -> Iterator[tuple[int, str]]:
-    """The lines of ``file`` and their numbers, from 1. Raises InvalidInput for one too long or not in UTF-8."""
-    try:
-        for number, line in enumerate(iter(partial(file.readline, _CHUNK + 1), ""), 1):
-            if len(line) > _CHUNK:
-                raise InvalidInput(f"{where}, line {number} has more than {_CHUNK} characters")
-            yield number, line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{where} is not text in UTF-8: {error}") from error
+    """The lines of ``file`` and their numbers, from 1. Raises InvalidInput for one that is too long."""
+    for number, line in enumerate(iter(partial(file.readline, _CHUNK + 1), ""), 1):
+        if len(line) > _CHUNK:
+            raise InvalidInput(f"{where}, line {number} has more than {_CHUNK} characters")
+        yield number, line.rstrip("\r\n")
 
 
 OTHERS: Final = "threads of other users"
 NOBODYS: Final = "threads that name no user"
 _THREADS: Final = "SELECT DISTINCT thread_id FROM checkpoints WHERE checkpoint_ns = '' ORDER BY thread_id"
 _USERS: Final = ("langgraph_auth_user_id", "user_id")
-FRAMEWORKS: Final = "messages of a framework"
-"""The role given to what a framework wrote, such as a summary, in whatever role; it is skipped."""
-_KINDS: Final = {
-    HumanMessage: "user",
-    AIMessage: "assistant",
-    ToolMessage: "tool",
-    FunctionMessage: "function",
-}
 
 
 def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Counter[str]) -> Iterator[Entry]:
@@ -173,7 +220,12 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
         if missing := sorted(named.difference(found)):
             raise InvalidInput(f"{'The database' if '://' in place else place} has no thread {quoted(missing[0])}")
         for thread in found:
-            state = saver.get_tuple({"configurable": {"thread_id": thread}})
+            where = f"thread {thread[:60]}"
+            try:
+                state = saver.get_tuple({"configurable": {"thread_id": thread}})
+            except UNEXPECTED as error:  # whose it is is not known either
+                yield where, Odd(DAMAGED, f"its state cannot be read: {error!r:.200}", thread)
+                continue
             if state is None:
                 continue
             # LangGraph's metadata name the user, or else this package's middleware does.
@@ -187,27 +239,16 @@ def thread_entries(place: str, user_id: str, threads: Iterable[str], skipped: Co
                 skipped[OTHERS if owner else NOBODYS] += 1
                 continue
             if values.get("memory_outside"):  # its message may have been trimmed or summarized since
-                yield f"thread {thread[:60]}", {"role": "system", "session_id": thread, **OUTSIDE}
+                yield where, {"role": UNSAID, "session_id": thread, **OUTSIDE}
             messages: Any = values.get("messages")
             for at, message in enumerate(cast("list[Any]", messages) if isinstance(messages, list) else [], 1):
+                place = f"{where}, message {at}"
                 if isinstance(message, BaseMessage):
                     fields = {"session_id": thread, **message_fields(message)}
                     fields["timestamp"] = fields["timestamp"] or state.checkpoint["ts"]
-                    yield f"thread {thread[:60]}, message {at}", fields
-
-
-def message_fields(message: BaseMessage) -> dict[str, Any]:
-    """A message of LangChain in the readers' form; a `FRAMEWORKS` message if a framework marked it as its own."""
-    role = next((role for kind, role in _KINDS.items() if isinstance(message, kind)), "system")
-    is_harmless = is_plain(message) and not has_calls(message)
-    return {
-        "role": FRAMEWORKS if message.additional_kwargs.get("lc_source") else role,
-        "content": message.text,
-        "id": message.id,
-        "timestamp": message.additional_kwargs.get("timestamp"),
-        "name": label(message.name) if isinstance(message, HumanMessage) else None,
-        **({} if is_harmless else OUTSIDE),
-    }
+                    yield place, fields
+                else:  # a graph of one's own may keep them as OpenAI's API takes them
+                    yield entry_of(place, thread, object_in, message, "it is not a message")
 
 
 @contextmanager
@@ -251,13 +292,10 @@ def _opened(place: str) -> Generator[tuple[BaseCheckpointSaver[str], list[str]]]
         raise StoreUnavailable(f"PostgreSQL: {without_quotes(error)}") from error
 
 
-Entry = tuple[str, Mapping[str, Any]]
-"""Where a message is in its file, for errors, and its fields."""
-OUTSIDE: Final = {"outside": "yes"}
-"""A field that no message has: it says that the message, or something that came with it, may be from outside."""
+_CONVERSATION_IDS: Final = ("id", "session_id", "thread_id", "conversation_id")
+_LOST: Final = ""
+"""The parent of a message that names none."""
 _SPEAKERS: Final = ("user", "human", "assistant")
-_UNSAID: Final = "system"
-"""The role given to what nobody said or saw, such as a model's thoughts; it is skipped."""
 _SPOKEN: Final = frozenset({"text", "multimodal_text"})
 _THOUGHT: Final = frozenset({"thoughts", "reasoning_recap"})
 _CHATGPT_MESSAGE: Final = frozenset({
@@ -274,26 +312,10 @@ _CHATGPT_METADATA: Final = frozenset({
 _TRANSCRIPT: Final = frozenset({"content_type", "text", "direction", "decoding_id"})
 _CLAUDE_MESSAGE: Final = frozenset({
     "uuid", "text", "content", "sender", "created_at", "updated_at", "parent_message_uuid", "stop_reason", "input_mode",
-    "attachments", "files",
+    "attachments", "files", "index",
 })  # fmt: skip
 _CLAUDE_BLOCK: Final = frozenset({"start_timestamp", "stop_timestamp", "flags"})
 _CLAUDE_THOUGHT: Final = frozenset({"thinking", "redacted_thinking", "token_budget"})
-_MARKS: Final = r"[\u200e\u200f\u202a-\u202c]{0,4}"
-"""Marks of the direction of text, which WhatsApp writes beside dates and names."""
-_HEAD: Final = re.compile(
-    rf"{_MARKS}\[?{_MARKS}(\d{{1,4}}){_MARKS}[./-]{_MARKS}(\d{{1,2}}){_MARKS}[./-]{_MARKS}(\d{{1,4}}){_MARKS}[,\u060c]?"
-    rf"\s+{_MARKS}(\d{{1,2}})[:.](\d\d)(?:[:.](\d\d))?(?:\s*([AaPp\u0635\u0645])(?:\.?\s?[Mm]\.?)?)?{_MARKS}"
-    r"(?:\]|\s+-)\s+(.*)",
-    re.DOTALL,
-)
-_LATIN_HALVES: Final = frozenset("AaPp")
-_AFTERNOON: Final = frozenset("Pp\u0645")
-_AUTHOR: Final = re.compile(r"([^:\n]{1,100}): ?(.*)", re.DOTALL)
-_MEDIA: Final = re.compile(r"\A(?:<[^<>\n]{1,60}>\Z|(?:\u200e[^\n]*(?:\n|\Z))+)")
-"""A placeholder for a picture or other media, or a notice of WhatsApp itself. The picture's caption may follow."""
-_HEADS: Final = 20
-_MONTHS: Final = 12
-_CENTURY: Final = 100
 
 
 def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
@@ -302,47 +324,62 @@ def chatgpt_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
     A conversation has a ``mapping`` of nodes with ``parent``, ``children`` and ``message``, and a ``current_node``.
     """
     for where, value in values:
-        conversation = _object(value, where, "a conversation of ChatGPT")
-        mapping = _object(conversation.get("mapping"), where, "a conversation of ChatGPT with a 'mapping'")
-        branch = _branch(mapping, conversation.get("current_node"), where)
+        conversation = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        mapping: Any = conversation.get("mapping")
+        if not isinstance(mapping, dict):
+            yield where, _no_conversation(value, "a conversation of ChatGPT with a 'mapping'")
+            continue
+        nodes = cast("dict[str, Any]", mapping)
+        known = {name: cast("dict[str, Any]", node) for name, node in nodes.items() if isinstance(node, dict)}
+        parents = {name: known[name].get("parent", _LOST) if name in known else _LOST for name in nodes}
+        branch, is_circle = _branch(parents, conversation.get("current_node"))
         # Old exports have no ids of conversations, and many titles are "New chat": their roots tell them apart.
-        root = next((name for name, _ in branch), None)
-        session = conversation.get("conversation_id") or conversation.get("id") or root
+        session = session_of(conversation.get("conversation_id"), conversation.get("id"), *branch[:1])
+        if is_circle:
+            yield where, Odd(NO_CONVERSATION, f"node {quoted(branch[0])} is its own ancestor", session)
         if conversation.get("gizmo_id") or conversation.get("plugin_ids"):
-            yield where, {"role": _UNSAID, "session_id": session, **OUTSIDE}  # instructions and files of somebody else
-        for name, node in branch:
-            place = f"{where}, node {name[:60]}"
-            if node.get("message") is None:
-                continue
-            message = _object(node["message"], place, "a message")
-            author = _object(message.get("author"), place, "an author with a 'role'")
-            content = _object(message.get("content") or {"content_type": "none"}, place, "content with 'parts'")
-            metadata = _object(message.get("metadata") or {}, place, "metadata")
-            parts = _list(content.get("parts", []), place, "parts")
-            kind, role = content.get("content_type", "text"), author.get("role")
-            is_hidden = bool(metadata.get("is_visually_hidden_from_conversation"))
-            is_said = role in _SPEAKERS and not is_hidden and kind in _SPOKEN
-            is_plain_text = has_only(content, frozenset({"content_type", "parts"}))
-            is_empty = is_plain_text and not any(parts)
-            is_harmless = (
-                (is_plain_text if is_said else is_empty or (role == "assistant" and kind in _THOUGHT))
-                and message.get("recipient") in (None, "all")  # else it calls a tool
-                and has_only(message, _CHATGPT_MESSAGE)
-                and has_only(metadata, _CHATGPT_METADATA)
-                and has_only(author, frozenset({"role", "name"}))
-            )
-            yield (
-                place,
-                {
-                    "role": role if is_said or role == "tool" else _UNSAID,
-                    "content": [_part(part) for part in parts] if is_said else None,
-                    "id": message.get("id") or name,
-                    "session_id": session,
-                    "timestamp": message.get("create_time"),
-                    "name": author.get("name") if is_said else None,
-                    **({} if is_harmless else OUTSIDE),
-                },
-            )
+            yield where, {"role": UNSAID, "session_id": session, **OUTSIDE}  # instructions and files of somebody else
+        for name in branch:
+            node: Any = nodes[name]
+            if not isinstance(node, dict) or cast("dict[str, Any]", node).get("message") is not None:
+                yield entry_of(f"{where}, node {name[:60]}", session, _chatgpt_message, name, node)
+
+
+def _chatgpt_message(name: str, node: Any) -> dict[str, Any]:
+    message = object_in(object_in(node, "it is not a node")["message"], "it is not a message")
+    author = _as_object(message.get("author"), "role", "its author has no 'role'", NO_ROLE)
+    content = _as_object(message.get("content") or {"content_type": "none"}, "parts", "its content has no 'parts'")
+    metadata = object_in(message.get("metadata") or {}, "its metadata are no object")
+    kind, role = content.get("content_type", "text"), author.get("role")
+    has_text = "parts" not in content and kind in _SPOKEN
+    given: Any = content.get("text" if has_text else "parts")
+    if not isinstance(given, list | str | None):
+        raise Odd(NO_CONTENT, "its content has no parts, or not as a list")
+    parts = list_in(given)
+    is_hidden = bool(metadata.get("is_visually_hidden_from_conversation"))
+    is_said = role in _SPEAKERS and not is_hidden and kind in _SPOKEN
+    is_plain_text = has_only(content, frozenset({"content_type", "text" if has_text else "parts"}))
+    is_empty = is_plain_text and not any(parts)
+    is_harmless = (
+        (is_plain_text if is_said else is_empty or (role == "assistant" and kind in _THOUGHT))
+        and message.get("recipient") in (None, "all")  # else it calls a tool
+        and has_only(message, _CHATGPT_MESSAGE)
+        and has_only(metadata, _CHATGPT_METADATA)
+        and has_only(author, frozenset({"role", "name"}))
+    )
+    return {
+        "role": role if is_said or role == "tool" else UNSAID,
+        "content": [_part(part) for part in parts if part is not None] if is_said else None,
+        "id": message.get("id") or name,
+        "timestamp": message.get("create_time"),
+        "name": author.get("name") if is_said else None,
+        **({} if is_harmless else OUTSIDE),
+    }
+
+
+def _as_object(value: Any, name: str, why: str, reason: str = NO_CONTENT) -> Mapping[str, Any]:
+    """``value``, or a text as an object that has it as ``name``. Raises Odd, which says ``why``."""
+    return {name: value} if isinstance(value, str) else object_in(value, why, reason)
 
 
 def _part(part: Any) -> Any:
@@ -356,158 +393,145 @@ def _part(part: Any) -> Any:
     return {**named, "text": fields["text"]} if is_text else {"type": "other"}
 
 
-def _branch(mapping: Mapping[str, Any], last: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The nodes from the root to ``last``, or if that is unknown to the last node in ``mapping``."""
-    if last not in mapping:
-        last = next(reversed(list(mapping)), None)
-    found: dict[str, Mapping[str, Any]] = {}
-    while isinstance(last, str) and last in mapping:
-        if last in found:
-            raise InvalidInput(f"{where}: node {quoted(last)} is its own ancestor")
-        found[last] = _object(mapping[last], where, "a node")
-        last = found[last].get("parent")
-    return list(reversed(found.items()))
+def _branch(parents: Mapping[str, Any], last: Any) -> tuple[list[str], bool]:
+    """The messages from the root to ``last``, by their ids and those of their parents; whether one is its own ancestor.
+
+    If ``last`` is unknown, it is the newest message. The parent of one whose parent is not there is the message before
+    it, unless this is where the first one begins, too.
+    """
+    names = list(parents)
+    before = dict(zip(names[1:], names, strict=False))
+    last = last if isinstance(last, str) and last in parents else next(reversed(names), None)
+    found: dict[str, None] = {}
+    while last is not None and last not in found:
+        found[last] = None
+        parent = parents[last]
+        is_root = parent is None or (parent != _LOST and parent == parents[names[0]])
+        is_known = isinstance(parent, str) and parent in parents
+        last = parent if is_known else None if is_root else before.get(last)
+        while last in found and not is_known:
+            last = before.get(last)
+    return [*reversed(found)], last is not None
 
 
 def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
-    """The messages of conversations with ``chat_messages``, without results of tools.
+    """The branch of each conversation with ``chat_messages`` that its user saw last, without results of tools.
 
-    An attachment or file is a part without text: what is in it, somebody else may have written.
+    The text of an attachment is a message under the name of the file: somebody else may have written it.
     """
     for where, value in values:
-        conversation = _object(value, where, "a conversation of Claude")
-        for at, one in enumerate(_list(conversation.get("chat_messages"), where, "'chat_messages'"), 1):
-            place = f"{where}, message {at}"
-            message = _object(one, place, "a message")
-            content: Any = message.get("content") or message.get("text") or ""
-            session = conversation.get("uuid") or conversation.get("name")
-            parts = cast("list[Any]", content) if isinstance(content, list) else [content]
-            blocks = [cast("dict[str, Any]", part) for part in parts if isinstance(part, dict)]
-            if any(str(block.get("type")).startswith("tool") for block in blocks):
-                yield place, {"role": "tool", "session_id": session}  # what follows may only repeat its results
-            files = [file for name in ("attachments", "files") for file in message.get(name) or ()]
-            is_known = message.get("sender") in _SPEAKERS and has_only(message, _CLAUDE_MESSAGE)
-            yield (
-                place,
-                {
-                    "role": message["sender"] if message.get("sender") in _SPEAKERS else _UNSAID,
-                    "content": [*map(_block, parts), *({"type": "file"} for _ in files)],
-                    "id": message.get("uuid"),
-                    "session_id": session,
-                    "timestamp": message.get("created_at"),
-                    **({} if is_known else OUTSIDE),
-                },
-            )
+        conversation = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        messages: Any = conversation.get("chat_messages")
+        if not isinstance(messages, list):
+            yield where, _no_conversation(value, "a conversation of Claude with a list of 'chat_messages'")
+            continue
+        session = session_of(conversation.get("uuid"), conversation.get("name"))
+        hidden = _hidden(cast("list[Any]", messages), conversation.get("current_leaf_message_uuid"))
+        for at, message in enumerate(cast("list[Any]", messages), 1):
+            if _uuid(message) not in hidden:
+                yield from _claude_message(f"{where}, message {at}", session, message)
+
+
+def _hidden(messages: list[Any], last: Any) -> set[str]:
+    """The ids of the messages that are not on the branch that ends with ``last``; none if none names its parent."""
+    parents = {name: message.get("parent_message_uuid", _LOST) for message in messages if (name := _uuid(message))}
+    return {*parents}.difference(_branch(parents, last)[0]) if set(parents.values()) != {_LOST} else set()
+
+
+def _uuid(message: Any) -> str | None:
+    found: Any = cast("dict[str, Any]", message).get("uuid") if isinstance(message, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _claude_message(place: str, session: Any, message: Any) -> Iterator[Entry]:
+    """A message, before it its tools, and behind it the texts of its attachments."""
+    where, fields = entry_of(place, session, _claude_fields, message)
+    if isinstance(fields, Odd):
+        yield where, fields
+        return
+    texts = fields.pop("attached")
+    if fields.pop("has_tools"):
+        yield place, {"role": "tool", "session_id": session}  # what follows may only repeat its results
+    yield where, fields
+    for at, (name, text) in enumerate(texts, 1):
+        shown = {"role": fields["role"], "content": text, "name": name, "timestamp": fields["timestamp"]}
+        id_ = f"{fields['id']}#{at}" if fields["id"] else None
+        yield f"{place}, attachment {at}", {"session_id": session, "id": id_, **shown, **OUTSIDE}
+
+
+def _claude_fields(message: Any) -> dict[str, Any]:
+    fields = object_in(message, "it is not a message")
+    parts = list_in(fields.get("content"))
+    blocks = [_block(part) for part in parts]
+    kinds = [str(cast("dict[str, Any]", part).get("type")) for part in parts if isinstance(part, dict)]
+    text: Any = fields.get("text")
+    if text and not any(_has_text(block) for block in blocks):
+        blocks.append(text)
+    files = [file for name in ("attachments", "files") for file in list_in(fields.get(name))]
+    attached = [found for file in files if (found := _attached(file))]
+    is_known = fields.get("sender") in _SPEAKERS and has_only(fields, _CLAUDE_MESSAGE)
+    return {
+        "role": fields["sender"] if fields.get("sender") in _SPEAKERS else UNSAID,
+        "content": [*blocks, *({"type": "file"} for file in files if not _attached(file))],
+        "id": fields.get("uuid"),
+        "timestamp": fields.get("created_at"),
+        "attached": attached,
+        "has_tools": any(kind.startswith("tool") for kind in kinds),
+        **({} if is_known and not files else OUTSIDE),
+    }
+
+
+def _attached(file: Any) -> tuple[str, str] | None:
+    """The name and the text of an attachment; None if the export does not have its text."""
+    fields = cast("dict[str, Any]", file) if isinstance(file, dict) else {}
+    text: Any = fields.get("extracted_content")
+    named = next((fields[one] for one in ("file_name", "name", "id") if isinstance(fields.get(one), str)), "")
+    return (named or "attachment", text) if isinstance(text, str) and text.strip() else None
+
+
+def _has_text(block: Any) -> bool:
+    text: Any = cast("dict[str, Any]", block).get("text") if isinstance(block, dict) else block
+    return isinstance(text, str) and bool(text.strip())
 
 
 def _block(part: Any) -> Any:
-    """A block of a message of Claude, without its times; of a thought, only that it is one."""
+    """A block of a message of Claude, without its times; of a thought, only that it is one. Voice notes are text."""
     if not isinstance(part, dict):
         return part
     fields = cast("dict[str, Any]", part)
     if fields.get("type") in _CLAUDE_THOUGHT:
         return {"type": "thinking"}
-    return {name: held for name, held in fields.items() if name not in _CLAUDE_BLOCK}
+    known = {name: held for name, held in fields.items() if name not in _CLAUDE_BLOCK}
+    if fields.get("type") == "voice_note":
+        return {name: held for name, held in known.items() if name != "title"} | {"type": "text"}
+    return known
 
 
 def openai_entries(values: Iterable[tuple[str, Any]], name: str) -> Iterator[Entry]:
-    """Messages in an array, arrays of them, or objects with ``messages``; OpenAI's or LangChain's.
+    """Messages in an array, arrays of them, or objects with ``messages`` or the like; in any shape of `fields_of`.
 
     Messages outside of such arrays and objects form one conversation, those of each array or object another. Without
     an id, its session is ``name``, that of the file, and its number.
     """
-    what = "a message with 'role' and 'content'"
     for number, (where, value) in enumerate(values, 1):
-        given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-        held = given.get("messages") if isinstance(value, dict) else value
-        if held is None:
-            yield where, _object(value, where, what)
+        try:
+            messages = held_messages(value)
+        except Odd as error:
+            yield where, error
             continue
-        session = given.get("id") or given.get("session_id") or given.get("thread_id") or f"{name} {number}"
-        for at, message in enumerate(_list(held, where, "a list of messages"), 1):
-            place = f"{where}, message {at}"
-            yield place, {"session_id": session, **_object(message, place, what)}
+        if messages is None:
+            yield where, value if is_message(value) else _no_conversation(value, "a message, or messages in a list")
+            continue
+        session = f"{name} {number}"
+        if isinstance(value, dict):
+            given = cast("dict[str, Any]", value)
+            around: list[Any] = [given, given.get("checkpoint"), given.get("metadata")]
+            dicts = [cast("dict[str, Any]", one) for one in around if isinstance(one, dict)]
+            ids = [one.get(key) for one in dicts for key in _CONVERSATION_IDS]
+            session = session_of(*ids) or session
+        for at, message in enumerate(messages, 1):
+            yield entry_of(f"{where}, message {at}", session, object_in, message, f"it is not {FORM}")
 
 
-def _object(value: Any, where: str, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{where} is not {what}")
-    return cast("Mapping[str, Any]", value)
-
-
-def _list(value: Any, where: str, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidInput(f"{where} has no {what}, or not as a list")
-    return cast("list[Any]", value)
-
-
-class Order(NamedTuple):
-    """The positions, from 1, of the day, the month and the year in a date."""
-
-    day: int
-    month: int
-    year: int
-
-
-def is_whatsapp(lines: Iterable[str]) -> bool:
-    """Whether one of the first lines begins like a WhatsApp message."""
-    return any(_HEAD.match(line) for line in islice(lines, _HEADS))
-
-
-def order_of(lines: Iterable[str]) -> Order:
-    """The order of day, month and year in this chat. It depends on the phone's settings; numbers above 12 reveal it."""
-    seen = Counter[str]()
-    for match in filter(None, map(_HEAD.match, lines)):
-        first, second = int(match[1]), int(match[2])
-        if first > 31:  # noqa: PLR2004 - no day
-            return Order(3, 2, 1)
-        seen["day first"] += first > _MONTHS
-        seen["month first"] += second > _MONTHS
-        seen["american"] += match[7] in _LATIN_HALVES
-    is_month_first = seen["month first"] or (seen["american"] and not seen["day first"])
-    return Order(2, 1, 3) if is_month_first else Order(1, 2, 3)
-
-
-def whatsapp_entries(lines: Iterable[tuple[int, str]], order: Order, name: str, zone: tzinfo) -> Iterator[Entry]:
-    """The messages of a chat; those of one day form a session. ``zone`` is the phone's time zone."""
-    held: tuple[int, re.Match[str], list[str]] | None = None
-    for number, line in lines:
-        if match := _HEAD.match(line):
-            if held:
-                yield from _entry(*held, order, name, zone)
-            held = number, match, [match[8]]
-        elif held:
-            held[2].append(line)
-    if held:
-        yield from _entry(*held, order, name, zone)
-
-
-def _entry(
-    number: int, head: re.Match[str], texts: list[str], order: Order, name: str, zone: tzinfo
-) -> Iterator[Entry]:
-    said = _AUTHOR.fullmatch("\n".join(texts))
-    year, hour = int(head[order.year]), int(head[4])
-    if head[7]:
-        hour = hour % 12 + 12 * (head[7] in _AFTERNOON)
-    try:
-        at = datetime(
-            year + 2000 * (year < _CENTURY),
-            int(head[order.month]),
-            int(head[order.day]),
-            hour,
-            int(head[5]),
-            int(head[6] or 0),
-            tzinfo=zone,
-        )
-    except ValueError:
-        at = None
-    day = f"{at:%Y-%m-%d}" if at else "without date"
-    fields = {"session_id": f"{name} {day}", "timestamp": at and at.isoformat()}
-    text = _MEDIA.sub("", said[2]) if said else ""
-    if said is None or not text:
-        yield f"line {number}", {"role": "system", **fields}
-    else:
-        yield (
-            f"line {number}",
-            {"role": "user", "name": said[1].strip("\u200e\u200f\u202a\u202b\u202c "), "content": text, **fields},
-        )
+def _no_conversation(value: Any, what: str) -> Odd:
+    return value if isinstance(value, Odd) else Odd(NO_CONVERSATION, f"it is not {what}")

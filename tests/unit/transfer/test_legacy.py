@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from inference_core.transfer.legacy import (
     NOT_STORABLE,
     LegacyItem,
     Unusable,
+    is_undated,
     records_of,
 )
 
@@ -69,9 +71,21 @@ def test_times_of_all_forms_are_read(found: Any, expected: object):
     assert record({"content": "x", "created_at": found}).created_at == expected
 
 
-def test_without_any_time_it_is_the_oldest():
-    (made,) = records_of(LegacyItem(user_id="ada", key="m1", value={"content": "x"}), BUILDER, 9)
-    assert (made.created_at.year, made.updated_at) == (1970, made.created_at)
+@pytest.mark.parametrize("time", [None, "Jan 15, 2025", "", {"t": 1}, 1e30, True])
+def test_without_a_time_that_can_be_read_it_is_of_now(time: Any):
+    """It was of 1970, so that a memory of last week was the oldest of all."""
+    before = datetime.now(UTC)
+    item = LegacyItem(user_id="ada", key="m1", value={"content": "x", "created_at": time})
+    (made,) = records_of(item, BUILDER, 9)
+    assert before <= made.created_at <= datetime.now(UTC)
+    assert (is_undated(item), made.updated_at) == (True, made.created_at)
+
+
+@pytest.mark.parametrize("time", ["2025-01-15", 1736937000, "1736937000", "1736937000.5", 1736937000000])
+def test_times_are_read_as_text_and_as_numbers(time: Any):
+    item = LegacyItem(user_id="ada", key="m1", value={"content": "x", "created_at": time})
+    (made,) = records_of(item, BUILDER, 9)
+    assert (is_undated(item), f"{made.created_at:%Y-%m-%d}") == (False, "2025-01-15")
 
 
 def test_what_has_no_place_is_kept_under_legacy():

@@ -12,8 +12,9 @@ from support import DATA
 
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.formats import transcripts
-from inference_core.ingestion.formats.transcripts import format_of, read_messages
-from inference_core.outbox.messages import OTHER_PARTS, ConversationMessage, Role
+from inference_core.ingestion.formats.entries import NO_MESSAGE
+from inference_core.ingestion.formats.transcripts import LISTED, format_of, read_messages
+from inference_core.outbox.messages import NO_DATE, OTHER_PARTS, ConversationMessage, Role
 
 FOLDER = DATA / "evaluation"
 NOON = datetime(2025, 3, 4, 12, tzinfo=UTC)
@@ -56,6 +57,8 @@ def test_without_a_session_the_file_is_one_and_positions_count_by_session(tmp_pa
         "2025-03-04T12:00:00",
         "2025-03-04T13:00:00+01:00",
         NOON.timestamp(),
+        str(int(NOON.timestamp())),
+        str(int(NOON.timestamp() * 1000)),
         int(NOON.timestamp() * 1000),
     ],
 )
@@ -140,10 +143,21 @@ def test_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path: Path):
         ('{"role": "user", "content": "a", "timestamp": 1e30}', "time 1e+30 is neither"),
     ],
 )
-def test_a_bad_line_is_named_and_those_before_it_are_given(line: str, message: str, tmp_path: Path):
+def test_a_bad_line_is_named_and_the_others_are_given(line: str, message: str, tmp_path: Path):
     path = tmp_path / "chat.jsonl"
-    path.write_text(f'{{"role": "user", "content": "a"}}\n{line}\n', encoding="utf-8")
-    reading = iter(read_messages(path).messages)
+    path.write_text(
+        f'{{"role": "user", "content": "a"}}\n{line}\n{{"role": "user", "content": "b"}}\n', encoding="utf-8"
+    )
+    transcript = read_messages(path)
+    if "timestamp" in line:
+        assert [one.at for one in transcript.messages] == [None, None, None]
+        assert (transcript.skipped, transcript.faults) == ({NO_DATE: 1}, [])
+    else:
+        assert [(one.text, one.position) for one in transcript.messages] == [("a", 0), ("b", 2)]
+        (fault,) = transcript.faults
+        assert (fault.partition(":")[0], transcript.skipped.total()) == ("line 2", 1)
+        assert message in fault
+    reading = iter(read_messages(path, strict=True).messages)
     assert next(reading).text == "a"
     with pytest.raises(InvalidInput, match=r"chat\.jsonl, line 2: .*run the same command again") as raised:
         next(reading)
@@ -153,8 +167,34 @@ def test_a_bad_line_is_named_and_those_before_it_are_given(line: str, message: s
 def test_a_last_line_that_was_cut_off_is_known_as_such(tmp_path: Path):
     path = tmp_path / "chat.jsonl"
     path.write_text('{"role": "user", "content": "a"}\n{"role": "us', encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"line 2: the file ends in the midst of it"):
-        list(read_messages(path).messages)
+    transcript = read_messages(path)
+    assert [one.text for one in transcript.messages] == ["a"]
+    assert transcript.faults == ["line 2: the file ends in the midst of it, so it was cut off"]
+
+
+def test_the_first_places_are_listed_and_all_counted(tmp_path: Path):
+    transcript = read_messages(lines(tmp_path, *[5] * 60, {"role": "user", "content": "a"}))
+    assert len(list(transcript.messages)) == 1
+    assert (transcript.skipped, len(transcript.faults)) == ({NO_MESSAGE: 60}, LISTED)
+
+
+def test_a_file_of_nothing_but_what_cannot_be_read_is_refused(tmp_path: Path):
+    with pytest.raises(
+        InvalidInput, match=r"chat\.jsonl holds no message that can be read\. line 1: it is not an object"
+    ):
+        messages(tmp_path, 5, {"role": "critic", "content": "a"})
+    assert messages(tmp_path, 5, {"role": "system", "content": "a"}) == []
+
+
+def test_what_cannot_be_read_may_have_been_of_somebody_else(tmp_path: Path):
+    """It marks its session, as all that is not known to be harmless does."""
+    found = messages(
+        tmp_path,
+        {"role": "critic", "content": "Eve says", "session_id": "s"},
+        {"role": "assistant", "content": "So it is", "session_id": "s"},
+        {"role": "assistant", "content": "Hello", "session_id": "other"},
+    )
+    assert [one.is_marked for one in found] == [True, False]
 
 
 def test_a_line_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -168,17 +208,42 @@ def test_a_line_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path, mo
     [
         ('{"role": "user", "content": "a"}\n', "messages"),
         ('{"id": 1, "role": "us', "messages"),
-        ('{"wrong": 1}\n', "messages"),
+        ('hello\n{"wrong": 1}\n{"role": "user", "content": "a"}\n', "messages"),
+        ('{"type": "human", "content": "a"}\n', "messages"),
+        ('{"from": "human", "value": "a"}\n', "messages"),
         ('{"sample_id": "s", "conversation": {}}', "locomo"),
         ('{\n  "sample_id": "s"', "locomo"),
-        (" \n[\n {", "locomo"),
         ('[{"role": "user", "content": "a"}]', "openai"),
+        ('[null, {"x": 1}, {"role": "user", "content": "a"}]', "openai"),
+        ('[{"type": "human", "content": "a"}]', "openai"),
+        ('[{"type": "function_call", "name": "a"}]', "openai"),
+        ('[[5, {"from": "gpt", "value": "a"}]]', "openai"),
+        ('{"contents": [{"role": "user", "parts": [{"text": "a"}]}]}', "openai"),
+        ('[null, {"mapping": {}}]', "chatgpt"),
+        ('[[], {"chat_messages": []}]', "claude"),
     ],
 )
 def test_the_format_is_known_by_the_beginning(content: str, form: str, tmp_path: Path):
     path = tmp_path / "data"
     path.write_text(content, encoding="utf-8")
     assert format_of(path) == form
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [
+        ("conversations.json", '[{"mapping": {}}]', "chatgpt"),
+        ("export/conversations-001.json", '[{"mapping": {}}]', "chatgpt"),
+        ("conversations.json", '[5, {"chat_messages": []}]', "claude"),
+        ("_chat.txt", "[31.01.25, 09:30:05] Ada: Hi", "whatsapp"),
+        ("notes.txt", "Hi", "beam"),
+    ],
+)
+def test_the_format_of_a_folder_is_that_of_its_files(name: str, content: str, form: str, tmp_path: Path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    (tmp_path / "user.json").write_text("{}", encoding="utf-8")
+    assert format_of(tmp_path) == form
 
 
 def test_a_folder_is_beam_and_a_list_is_locomo():
@@ -191,9 +256,16 @@ def test_a_folder_is_beam_and_a_list_is_locomo():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "known: locomo .*, beam .*, messages"),
-        ("role,content", "known: locomo"),
+        ("", "holds nothing to import"),
+        ("role,content", "known: locomo .*, beam .*, messages"),
         ("[project]\n", "known: locomo"),
+        (" \n[\n {", "known: locomo"),
+        ('{"wrong": 1}\n', "known: locomo"),
+        ('{"messages": 5}', "known: locomo"),
+        ('[{"wrong": 1}]', "known: locomo"),
+        ("[]", "holds nothing to import"),
+        ('{"results": []}', "holds nothing to import"),
+        ('{"result": {"points": []}}', "holds nothing to import"),
         ('[{"batch_number": 1', "give the folder"),
     ],
 )
