@@ -41,7 +41,7 @@ MOST_WAITS = 1_000
 TEXTS = ["Lives in Porto", "Has a cat", "Likes tea"]
 
 
-TURNS = {fault: turn for turn, fault in enumerate(FAULTS.values())}
+TURNS: dict[BaseException, int] = {fault: turn for turn, fault in enumerate(FAULTS.values())}
 
 
 def with_fault(plan: Operation[Any], at: int, fault: BaseException, *, is_done: bool) -> bool:
