@@ -24,13 +24,10 @@ from processes import CONTEXT, Forked
 from inference_core.cli import main
 
 _STREAMS = 3
-# The shell stops a server by a signal to the process that it has started, which hands it on; pytest looks at what is
-# imported already.
+# The shell stops a server by a signal to the process that it has started, which hands it on.
 _CLIENT = """\
 import json, os, signal, socket, sys
-python, address, *command = sys.argv[1:]
-if command[:3] == ["python", "-m", "pytest"]:
-    os.execv(python, [python, *command[1:]])
+address, *command = sys.argv[1:]
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(address)
     socket.send_fds(server, [b"-"], [0, 1, 2])
@@ -51,7 +48,7 @@ def quick_commands() -> Generator[str]:
         address = str(folder / "socket")
         (folder / "client.py").write_text(_CLIENT, encoding="utf-8")
         for program in ("inference-core", "python"):
-            words = (sys.executable, "-IS", str(folder / "client.py"), sys.executable, address, program)
+            words = (sys.executable, "-IS", str(folder / "client.py"), address, program)
             (folder / program).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
             (folder / program).chmod(0o755)
         listener.bind(address)

@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gone |= {name for name in SAMPLED if not (TESTS / name.partition("::")[0]).exists()}
     assert not gone, f"{gone} are no modules any more: name them anew in {__file__}"
     gc.set_threshold(20_000, 20, 50)
-    choose_size(full=config.getoption("--full"))
+    choose_size(full=bool(config.getoption("--full")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -31,6 +31,7 @@ CONTEXT.set_forkserver_preload(
         "langchain.agents",
         "langgraph.checkpoint.sqlite",
         "langgraph.prebuilt.chat_agent_executor",
+        "pytest",
     ]
 )
 

@@ -217,7 +217,9 @@ def test_snippets_run_and_print_what_the_pages_show(tmp_path: Path, full: bool) 
         "LANGSMITH_TRACING": "false",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "PYTHONWARNINGS": "error",
-        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider -p no:schemathesis",
+        # In a forked process, what pytest would rewrite is imported already.
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider -p no:schemathesis"
+        " -W ignore::pytest.PytestAssertRewriteWarning",
     }
     with ExitStack() as servers:
         quick = servers.enter_context(quick_commands())
