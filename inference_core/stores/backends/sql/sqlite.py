@@ -40,14 +40,12 @@ from inference_core.stores.backend import (
     Capabilities,
     Check,
     Cursor,
-    Head,
     Key,
     Outcome,
     PageRequest,
     Place,
     Put,
     Row,
-    Tally,
     Unreadable,
     check_schema,
     expiry_micros,
@@ -654,10 +652,6 @@ class SqliteBackend(SqlBackend):
             writable=self.connections.is_writable,
         )
 
-    def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        self._settle(namespace for namespace, key in keys if key != SALT)
-        return super().get(keys)
-
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
         kinds = [None] if request.kinds is None else request.kinds
@@ -729,14 +723,6 @@ class SqliteBackend(SqlBackend):
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, parameters)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
-
-    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
-        self._settle(namespaces)
-        return super().tally(namespaces)
-
-    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
-        self._settle(namespaces)
-        return super().heads(namespaces)
 
     def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
         self._settle([namespace])
@@ -852,7 +838,7 @@ class SqliteBackend(SqlBackend):
         return decision.outcomes
 
     def _settle(self, namespaces: Iterable[Namespace]) -> None:
-        """Moves logged events to their place before a read of ``namespaces``, if these include events."""
+        """Moves logged events to their place, if ``namespaces`` include some."""
         if any(namespace[1:] == (AUDIT,) for namespace in namespaces):
             self.connections.settle()
 
@@ -869,10 +855,9 @@ class SqliteBackend(SqlBackend):
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[start : start + _KEYS_AT_ONCE]
-            parameters: dict[str, object] = {f"key{at}": key for at, (_, key) in enumerate(some)}
-            parameters |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)} | {
-                "now": self._now()
-            }
+            parameters: dict[str, object] = {"now": to_micros(self._clock.now())}
+            parameters |= {f"key{at}": key for at, (_, key) in enumerate(some)}
+            parameters |= {f"name{at}": pack_namespace(name) for at, (name, _) in enumerate(some)}
             wanted = ",".join(f"(:name{at},:key{at})" for at in range(len(some)))
             query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
             yield from (select or self._select)(query, parameters)
