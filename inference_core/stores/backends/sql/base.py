@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from inference_core.clock import Clock, SystemClock
 from inference_core.errors import StoreError, in_one_line
-from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, Namespace
+from inference_core.memory.namespaces import MEMORIES_STORE_NAME, MIGRATED, SALT, Namespace
 from inference_core.memory.types import MEMORY_CATEGORIES
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, DocumentMetadata, Term
 from inference_core.stores.backend import (
@@ -376,7 +376,11 @@ class SqlBackend(ABC):
                 outcomes += [error] * len(part)
         return outcomes
 
+    def _settle(self, namespaces: Iterable[Namespace]) -> None:  # noqa: B027 - most have nothing to do
+        """Called before a read of ``namespaces``: puts into place what was written elsewhere, such as into a log."""
+
     def get(self, keys: Sequence[Key]) -> list[Row | None]:
+        self._settle([namespace for namespace, key in keys if key != SALT])  # which is never logged
         rows = map(row_of, self._of_keys(f"{ROW}, {self.epoch}", keys, ALIVE))
         found = {(row.namespace, row.key): row for row in rows if row}
         return [found.get(key) for key in keys]
@@ -387,6 +391,7 @@ class SqlBackend(ABC):
         return [found.get(key) for key in keys]
 
     def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
+        self._settle(namespaces)
         condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
         rows = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", namespaces, condition)
         return [
@@ -408,6 +413,7 @@ class SqlBackend(ABC):
         return sorted(name for name in names if name and name[: len(prefix)] == prefix)
 
     def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
+        self._settle(namespaces)
         rows = self._of_scopes(f"{self.epoch}, {self.scope_heads}", namespaces, "TRUE")
         heads = {name: Head(head, epoch) for epoch, name, _, head in rows}
         absent = Head(0, rows[0][0] if rows else NO_EPOCH)

@@ -40,14 +40,12 @@ from inference_core.stores.backend import (
     Batch,
     Capabilities,
     Cursor,
-    Head,
     Key,
     Outcome,
     PageRequest,
     Place,
     Put,
     Row,
-    Tally,
     Unreadable,
     check_schema,
     expiry_micros,
@@ -654,10 +652,6 @@ class SqliteBackend(SqlBackend):
             writable=self.connections.is_writable,
         )
 
-    def get(self, keys: Sequence[Key]) -> list[Row | None]:
-        self._settle(namespace for namespace, key in keys if key != SALT)
-        return super().get(keys)
-
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
         kinds = [None] if request.kinds is None else request.kinds
@@ -729,14 +723,6 @@ class SqliteBackend(SqlBackend):
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, parameters)
         return sum(count for (count,) in there) - sum(count for (count,) in over)
-
-    def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
-        self._settle(namespaces)
-        return super().tally(namespaces)
-
-    def heads(self, namespaces: Sequence[Namespace]) -> list[Head]:
-        self._settle(namespaces)
-        return super().heads(namespaces)
 
     def changes(self, namespace: Namespace, since: int) -> Iterable[Change]:
         self._settle([namespace])
@@ -847,7 +833,7 @@ class SqliteBackend(SqlBackend):
         return decision.outcomes
 
     def _settle(self, namespaces: Iterable[Namespace]) -> None:
-        """Moves logged events to their place before a read of ``namespaces``, if these include events."""
+        """Moves logged events to their place, if ``namespaces`` include some."""
         if any(namespace[1:] == (AUDIT,) for namespace in namespaces):
             self.connections.settle()
 
@@ -867,7 +853,7 @@ class SqliteBackend(SqlBackend):
             query, parameters = _query_of_keys(selection, condition, len(some))
             values = chain.from_iterable([(pack_namespace(name), key) for name, key in some])
             given: dict[str, object] = dict(zip(parameters, values, strict=True))
-            yield from (select or self._select)(query, given | {"now": self._now()})
+            yield from (select or self._select)(query, given | {"now": to_micros(self._clock.now())})
 
 
 @lru_cache(maxsize=256)
