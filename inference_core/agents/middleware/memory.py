@@ -120,8 +120,8 @@ class MemoryMiddleware(OperationMiddleware):
             instead of going on without memory.
         auto_recall: Whether to recall before each run. Without it the agent has the tools only. A run's
             ``config["configurable"]["memory_session_context_enabled"]`` decides for that run.
-        max_recall_results: The maximum number of memories of each category. None: five, and up to ten where other
-            categories leave places unused.
+        max_recall_results: The maximum number of memories of each category. None: those that fit the question
+            best, up to ten of each category and fourteen in all, and less where the others fit far worse.
         include_memory_types: Recall only these types, such as ``["facts", "goals"]``. None: all.
         include_categories: Recall only these of ``semantic``, ``episodic`` and ``procedural``. None: all.
         include_tools: Names of the tools that the agent gets. None: save, recall, update and delete.

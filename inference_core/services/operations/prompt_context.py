@@ -8,6 +8,7 @@ The user's profile stays the same from turn to turn; the block changes with each
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,11 +56,15 @@ DEFAULT_MAX_MEMORIES: Final = 30
 SOURCE: Final = "memories"
 _RECOUNTS: Final = 3
 PLACES: Final = 5
-"""Memories of each category, if the options set no limit; other categories may use the places that one leaves free."""
+"""The memories of each category where nothing tells which fit the question, if the options set no limit."""
 _MOST_PLACES: Final = 2 * PLACES
-"""The most memories of a category that uses free places of others."""
-_AS_RELEVANT: Final = 0.5
-"""With several categories, a memory takes a free place of another one if its relevance is this share of the best."""
+"""The most memories of a category, if the options set no limit."""
+_TOGETHER: Final = 14
+"""The most memories of all categories, with those of the profile, if the options set no limit."""
+_BEHIND: Final = 3.0
+"""Of more than `PLACES` memories of several categories, none whose score is further behind the best one's is shown, if
+the options set no limit, except the first `_ANYWAY`. Not so in one category: chats would lose evidence."""
+_ANYWAY: Final = 3
 _SPARE: Final = 3
 """Spare results of each category, which may replace results that look outdated."""
 _MOST_ASKED: Final = 8_000
@@ -71,9 +76,9 @@ longer queries, and the profile waits for it."""
 class TurnOptions:
     """What a turn may show: memories of which ``types`` and ``categories`` (None: all), how many, and in what form.
 
-    ``per_category`` bounds the memories of each category in profile and block together. None: `PLACES` each; places
-    that a category leaves free go to the most relevant memories of others. ``max_memories`` (None: unbounded) bounds
-    all memories, ``max_tokens`` both texts with the elements around them, by the engineer's counter.
+    ``per_category`` bounds the memories of each category in profile and block together. None: the best of all
+    categories, `_TOGETHER` at most, and `_MOST_PLACES` of each. ``max_memories`` (None: unbounded) bounds all memories,
+    ``max_tokens`` both texts with the elements around them, by the engineer's counter.
 
     ``has_profile``: memories that hold in every turn are in a profile of at most ``profile_tokens`` tokens, which is
     rewritten when more than the share ``profile_change`` of its lines have changed; otherwise, they are in the block.
@@ -369,17 +374,21 @@ class _Turn:
             scores = accumulate((item.score for item in own), min)
             left = [(score - item.doubt, at, item) for at, (item, score) in enumerate(zip(own, scores, strict=True))]
             ranked[name] = sorted(left, key=itemgetter(0), reverse=True)
-        unused = sum(max(room[name] - len(own), 0) for name, own in ranked.items())
-        best = max((item.relevance or 0.0 for item in items), default=0.0)
-        least = _AS_RELEVANT * best if sum(map(bool, ranked.values())) > 1 else 0.0
-        more = [
-            (score, name)
-            for name, own in ranked.items()
-            for score, _, item in own[room[name] : most[name]]
-            # What only fills up has no score. Requests do not mention the preferences that they need.
-            if score and (item.kind in STANDING or (item.relevance or 0.0) >= least)
-        ]
-        room.update(Counter(name for _, name in sorted(more, key=itemgetter(0), reverse=True)[:unused]) + Counter(room))
+        if self.options.per_category is None:
+            fitting = [
+                (score, name, item.score)
+                for name, own in ranked.items()
+                for score, _, item in own[: most[name]]
+                if item.score  # what only fills up has none
+            ]
+            fitting = sorted(fitting, key=itemgetter(0), reverse=True)[: max(_TOGETHER - len(given), PLACES)]
+            are_mixed = sum(map(bool, ranked.values())) > 1 and len(items) > PLACES
+            is_sure = are_mixed and result.mode is RecallMode.HYBRID
+            least = max(item.score for item in items) - _BEHIND if is_sure else -math.inf
+            chosen = Counter(name for at, (_, name, score) in enumerate(fitting) if at < _ANYWAY or score >= least)
+            for name, own in ranked.items():
+                fits = sum(bool(item.score) for *_, item in own)
+                room[name] = chosen[name] if chosen[name] < fits else max(chosen[name], room[name])
         found: dict[MemoryCategory, list[ContextItem]] = {}
         for (name, own), group in zip(ranked.items(), result.groups, strict=True):
             found[name] = [item for _, _, item in own[: room[name]]]
