@@ -27,6 +27,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from inference_core.clock import moment_of
 from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
 from inference_core.ingestion.formats.entries import (
     DAMAGED,
@@ -315,6 +316,8 @@ _CLAUDE_MESSAGE: Final = frozenset({
     "attachments", "files", "index",
 })  # fmt: skip
 _CLAUDE_BLOCK: Final = frozenset({"start_timestamp", "stop_timestamp", "flags"})
+_UNSHOWN: Final = re.compile(r"```\s?This block is not supported on your current device yet\.\s?```\s?")
+"""What stands in a message's text in place of each block that is none."""
 _CLAUDE_THOUGHT: Final = frozenset({"thinking", "redacted_thinking", "token_budget"})
 
 
@@ -434,7 +437,12 @@ def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
 
 def _hidden(messages: list[Any], last: Any) -> set[str]:
     """The ids of the messages that are not on the branch that ends with ``last``; none if none names its parent."""
-    parents = {name: message.get("parent_message_uuid", _LOST) for message in messages if (name := _uuid(message))}
+    known = {name: cast("dict[str, Any]", message) for message in messages if (name := _uuid(message))}
+    parents = {name: message.get("parent_message_uuid", _LOST) for name, message in known.items()}
+    if last not in known and known:
+        said = [moment_of(message.get("created_at")) for message in known.values()]
+        newest = max((at for at in said if at), default=None)
+        last = [name for name, at in zip(known, said, strict=True) if at == newest][-1]
     return {*parents}.difference(_branch(parents, last)[0]) if set(parents.values()) != {_LOST} else set()
 
 
@@ -466,7 +474,7 @@ def _claude_fields(message: Any) -> dict[str, Any]:
     kinds = [str(cast("dict[str, Any]", part).get("type")) for part in parts if isinstance(part, dict)]
     text: Any = fields.get("text")
     if text and not any(_has_text(block) for block in blocks):
-        blocks.append(text)
+        blocks.append(_UNSHOWN.sub("", text) if isinstance(text, str) else text)
     files = [file for name in ("attachments", "files") for file in list_in(fields.get(name))]
     attached = [found for file in files if (found := _attached(file))]
     is_known = fields.get("sender") in _SPEAKERS and has_only(fields, _CLAUDE_MESSAGE)

@@ -30,20 +30,23 @@ _SIGNS: Final = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2
 """Marks of the direction of text, which WhatsApp writes beside dates and names."""
 _BLANKS: Final = f"{_SIGNS} \u00a0\u202f\n"
 _MARKS: Final = f"[{_SIGNS}]{{0,4}}"
-_BETWEEN: Final = rf"{_MARKS}[./-]\s?{_MARKS}"
-_WORD: Final = r"[^\W\d_](?:[^\W\d_]|[.\u0300-\u036f\u200c\u00a0\u202f ](?=[^\W\d_]|[.,\s])){0,6}\.?"
+_BETWEEN: Final = rf"{_MARKS}[./\-年月년월]\s?{_MARKS}"
+_WORD: Final = r"[^\s\d:,\[\]<>/\-\u2010-\u2015]{1,12}"
+_WORDS: Final = rf"{_WORD}(?:\s{_WORD})?"
+"""What stands beside a time: "下午", "klo", "a las", "p. m."."""
 _HEAD: Final = re.compile(
-    rf"{_MARKS}(?P<bracket>\[)?{_MARKS}(\d{{1,4}}){_BETWEEN}(\d{{1,2}}){_BETWEEN}(\d{{1,4}})\.?{_MARKS}"
-    rf"(?:\s?[^\W\d_]{{1,2}}\.)?[,\u060c]?{_MARKS}\s+{_MARKS}(?:(?P<before>{_WORD}),?\s*)?{_MARKS}"
-    rf"(\d{{1,2}})\s?[:.h]\s?(\d\d)(?P<seconds>\s?[:.]\s?(\d\d))?(?:[\s{_SIGNS}]{{0,4}}(?P<after>{_WORD}))?{_MARKS}"
+    rf"{_MARKS}(?P<bracket>\[)?{_MARKS}(\d{{1,4}}){_BETWEEN}(\d{{1,2}}){_BETWEEN}(\d{{1,4}})[.日일]?{_MARKS}"
+    rf"(?:\s?[^\W\d_]{{1,2}}\.)?[,\u060c]?{_MARKS}\s+{_MARKS}(?:(?P<before>{_WORDS}),?\s?)?{_MARKS}"
+    rf"(\d{{1,2}})\s?[:.h]\s?(\d\d)(?P<seconds>\s?[:.]\s?(\d\d))?(?:\s?(?P<after>{_WORDS}))?{_MARKS}"
     r"(?:(?(bracket)\]|\s+[-\u2010-\u2015])|(?(bracket)(?!)|(?(seconds):|(?!))))\s+(?P<text>.*)",
     re.DOTALL,
 )
+_DOTS: Final = re.compile(rf"[.\s{_SIGNS}]")
 _AUTHOR: Final = re.compile(r"([^:\n]{1,100}): ?(.*)", re.DOTALL)
 _MEDIA: Final = re.compile(
     r"\A(?:\u200e?<(?:[^<>\n]{1,60}>\Z|(?=[^<>\n]*(?: |[^\x00-\x7f]))[^<>\n]{1,60}>\n)"
     r"|(?:\u200e[^\n]*(?:\n|\Z))+"
-    r"|[^\n/\\]{1,120}\.\w{2,5} \([^()\n]{3,40}\)(?:\n|\Z))"
+    r"|[^\n/\\]{1,120}\.\w{2,5} (?:\([^()\n]{3,40}\)|<[^<>\n]{3,40}>)(?:\n|\Z))"
 )
 """A placeholder for a picture or other media, or a notice of WhatsApp itself. The picture's caption may follow."""
 _EDIT: Final = re.compile(r"(\u200e)?<([^<>\n]{3,60})>\Z")
@@ -159,7 +162,7 @@ def _moment(head: re.Match[str], order: Order, zone: tzinfo) -> datetime | None:
     """The time of a message; None if it is none, or long before or after WhatsApp's."""
     year, month, day, hour = int(head[order.year]), int(head[order.month]), int(head[order.day]), int(head[6])
     for half in filter(None, (head["before"], head["after"])):
-        word = re.sub(r"[^\w\u0300-\u036f]", "", half).casefold()
+        word = _DOTS.sub("", half).casefold()
         if word in _MORNING or word in _AFTERNOON:
             hour = hour % 12 + 12 * (word in _AFTERNOON)
     year += 2000 * (year < _CENTURY)
