@@ -67,8 +67,6 @@ _MAX_DAMAGED: Final = 100
 """So many values of a file may be no JSON: looking for the next one reads the rest of the file."""
 _BROKEN_ARCHIVE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError)
 _ERRORS: Final = "surrogateescape"
-UNDECODED: Final = re.compile(r"[\udc80-\udcff]")
-"""What a byte that is not UTF-8 becomes."""
 
 
 def json_values(path: Path) -> Iterator[tuple[str, Any]]:
@@ -130,11 +128,19 @@ def _decoded(buffer: str, at: int, *, is_over: bool, is_array: bool) -> tuple[An
             return Odd(DAMAGED, f"it is not JSON, or cut off: {error!s:.100}"), None
     else:
         if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123
-            is_text = not UNDECODED.search(buffer, at, end)
-            return (value if is_text else Odd(DAMAGED, "it is not text in UTF-8")), end
+            return (value if was_utf8(buffer[at:end]) else Odd(DAMAGED, "it is not text in UTF-8")), end
     if not is_over and len(buffer) - at > MAX_VALUE_CHARACTERS:
         return Odd(DAMAGED, f"it is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"), None
     return None
+
+
+def was_utf8(text: str) -> bool:
+    """Whether all bytes of ``text``, read from one of the `text_files`, were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from inference_core.ingestion.formats.chat_exports import UNDECODED
+from inference_core.ingestion.formats.chat_exports import was_utf8
 from inference_core.ingestion.formats.entries import DAMAGED, Entry, Odd
 
 NOTICE: Final = "notices"
@@ -122,7 +122,7 @@ def _entry(number: int, head: re.Match[str], texts: list[str], chat: Chat, name:
         "session_id": f"{name} {day}",
         "timestamp": at.isoformat() if at else head[0][: head.start("text")],
     }
-    if UNDECODED.search(text):
+    if not was_utf8(text):
         return where, Odd(DAMAGED, "it is not text in UTF-8", fields["session_id"])
     said = _AUTHOR.fullmatch(text)
     if said is None or _is_notice(_name(said[1]), chat.authors):
