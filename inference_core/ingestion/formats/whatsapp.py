@@ -151,11 +151,12 @@ def _is_notice(name: str, authors: Counter[str]) -> bool:
     """Whether what stands before a colon is the begin of a notice: 'Ada changed the subject to "Trip: Rome"'."""
     if any(name.count(start) > name.count(end) or (start == end and name.count(start) % 2) for start, end in _QUOTES):
         return True
-    for other in authors:
-        rest = name.removeprefix(f"{other} ") if other != name and name.startswith(f"{other} ") else ""
-        if rest[:1].islower() and rest.split()[0] not in _PARTICLES:
-            return True
-    return False
+    words = name.split(" ")
+    return any(
+        word[:1].islower() and word not in _PARTICLES and " ".join(words[:at]) in authors
+        for at, word in enumerate(words)
+        if at
+    )
 
 
 def _moment(head: re.Match[str], order: Order, zone: tzinfo) -> datetime | None:
