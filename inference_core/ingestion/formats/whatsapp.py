@@ -35,12 +35,17 @@ _WORD: Final = r"[^\s\d:,\[\]<>/\-\u2010-\u2015]{1,12}"
 _WORDS: Final = rf"{_WORD}(?:\s{_WORD})?"
 """What stands beside a time: "下午", "klo", "a las", "p. m."."""
 _HEAD: Final = re.compile(
-    rf"{_MARKS}(?P<bracket>\[)?{_MARKS}(\d{{1,4}}){_BETWEEN}(\d{{1,2}}){_BETWEEN}(\d{{1,4}})[.日일]?{_MARKS}"
-    rf"(?:\s?[^\W\d_]{{1,2}}\.)?[,\u060c]?{_MARKS}\s+{_MARKS}(?:(?P<before>{_WORDS}),?\s?)?{_MARKS}"
-    rf"(\d{{1,2}})\s?[:.h]\s?(\d\d)(?P<seconds>\s?[:.]\s?(\d\d))?(?:\s?(?P<after>{_WORDS}))?{_MARKS}"
-    r"(?:(?(bracket)\]|\s+[-\u2010-\u2015])|(?(bracket)(?!)|(?(seconds):|(?!))))\s+(?P<text>.*)",
-    re.DOTALL,
+    rf"""
+    {_MARKS} (?P<bracket>\[)? {_MARKS}
+    (\d{{1,4}}) {_BETWEEN} (\d{{1,2}}) {_BETWEEN} (\d{{1,4}}) [.日일]? {_MARKS} (?:\s?[^\W\d_]{{1,2}}\.)? [,\u060c]?
+    {_MARKS} \s+ {_MARKS} (?:(?P<before>{_WORDS}),?\s?)? {_MARKS}
+    (\d{{1,2}}) \s?[:.h]\s? (\d\d) (?P<seconds>\s?[:.]\s?(\d\d))? (?:\s?(?P<after>{_WORDS}))? {_MARKS}
+    (?(bracket)\] | (?:\s+[-\u2010-\u2015] | (?(seconds): | :(?=\s+[^:\n]{{1,60}}:\s))))
+    \s+ (?P<text>.*)
+    """,
+    re.DOTALL | re.VERBOSE,
 )
+"""How a message begins, in a line each: "[", the date, what is between, the time, "]" or "-", or ":" on old phones."""
 _DOTS: Final = re.compile(rf"[.\s{_SIGNS}]")
 _AUTHOR: Final = re.compile(r"([^:\n]{1,100}): ?(.*)", re.DOTALL)
 _MEDIA: Final = re.compile(
