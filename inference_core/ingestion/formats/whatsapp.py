@@ -19,7 +19,7 @@ from inference_core.ingestion.formats.chat_exports import was_utf8
 from inference_core.ingestion.formats.entries import DAMAGED, Entry, Odd
 
 NOTICE: Final = "notices"
-MEDIA: Final = "media"
+MEDIA: Final = "media and the like"
 DELETED: Final = "deleted messages"
 """The roles given to what is not a message, by which it is skipped and counted."""
 _DATA: Final[dict[str, str]] = tomllib.loads((files(str(__package__)) / "whatsapp.toml").read_text("utf-8"))
@@ -55,6 +55,8 @@ _MEDIA: Final = re.compile(
 )
 """A placeholder for a picture or other media, or a notice of WhatsApp itself. The picture's caption may follow."""
 _EDIT: Final = re.compile(r"(\u200e)?<([^<>\n]{3,60})>\Z")
+_SENTENCE: Final = re.compile(r"\w{5}[.!?] ")
+"""No name has the end of a sentence in it; "Dr. Ada" is none."""
 _QUOTES: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u00ab\u00bb", "\u300c\u300d")
 _HEADS: Final = 20
 _MONTHS: Final = 12
@@ -154,7 +156,9 @@ def _plain(text: str) -> str:
 
 def _is_notice(name: str, authors: Counter[str]) -> bool:
     """Whether what stands before a colon is the begin of a notice: 'Ada changed the subject to "Trip: Rome"'."""
-    if any(name.count(start) > name.count(end) or (start == end and name.count(start) % 2) for start, end in _QUOTES):
+    if _SENTENCE.search(name) or any(
+        name.count(start) > name.count(end) or (start == end and name.count(start) % 2) for start, end in _QUOTES
+    ):
         return True
     words = name.split(" ")
     return any(
