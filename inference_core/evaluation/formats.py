@@ -301,7 +301,7 @@ def conversations_with(name: str, place: Path, path: Path, zone: tzinfo = UTC) -
 
     Raises InvalidInput as `load_transcript` and `questions_about` do.
     """
-    said = load_transcript(name, place, zone=zone).messages
+    said = load_transcript(name, place, zone=zone, strict=True).messages
     # Whoever is named is a speaker of the conversation, whose words the questions are about.
     speakers = {Role.USER: Origin.USER, Role.ASSISTANT: Origin.AGENT}
     turns = [

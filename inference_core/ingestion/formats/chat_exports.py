@@ -27,6 +27,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from inference_core.clock import moment_of
 from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
 from inference_core.ingestion.formats.entries import (
     DAMAGED,
@@ -66,8 +67,6 @@ _MAX_DAMAGED: Final = 100
 """So many values of a file may be no JSON: looking for the next one reads the rest of the file."""
 _BROKEN_ARCHIVE: Final = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError)
 _ERRORS: Final = "surrogateescape"
-UNDECODED: Final = re.compile(r"[\udc80-\udcff]")
-"""What a byte that is not UTF-8 becomes."""
 
 
 def json_values(path: Path) -> Iterator[tuple[str, Any]]:
@@ -129,11 +128,19 @@ def _decoded(buffer: str, at: int, *, is_over: bool, is_array: bool) -> tuple[An
             return Odd(DAMAGED, f"it is not JSON, or cut off: {error!s:.100}"), None
     else:
         if end < len(buffer) or is_over:  # else a number may go on in the next chunk: 12, 123
-            is_text = not UNDECODED.search(buffer, at, end)
-            return (value if is_text else Odd(DAMAGED, "it is not text in UTF-8")), end
+            return (value if was_utf8(buffer[at:end]) else Odd(DAMAGED, "it is not text in UTF-8")), end
     if not is_over and len(buffer) - at > MAX_VALUE_CHARACTERS:
         return Odd(DAMAGED, f"it is not JSON, or has more than {MAX_VALUE_CHARACTERS // 1024**2} MB"), None
     return None
+
+
+def was_utf8(text: str) -> bool:
+    """Whether all bytes of ``text``, read from one of the `text_files`, were UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager
@@ -315,6 +322,8 @@ _CLAUDE_MESSAGE: Final = frozenset({
     "attachments", "files", "index",
 })  # fmt: skip
 _CLAUDE_BLOCK: Final = frozenset({"start_timestamp", "stop_timestamp", "flags"})
+_UNSHOWN: Final = re.compile(r"```\s?This block is not supported on your current device yet\.\s?```\s?")
+"""What stands in a message's text in place of each block that is none."""
 _CLAUDE_THOUGHT: Final = frozenset({"thinking", "redacted_thinking", "token_budget"})
 
 
@@ -434,7 +443,12 @@ def claude_entries(values: Iterable[tuple[str, Any]]) -> Iterator[Entry]:
 
 def _hidden(messages: list[Any], last: Any) -> set[str]:
     """The ids of the messages that are not on the branch that ends with ``last``; none if none names its parent."""
-    parents = {name: message.get("parent_message_uuid", _LOST) for message in messages if (name := _uuid(message))}
+    known = {name: cast("dict[str, Any]", message) for message in messages if (name := _uuid(message))}
+    parents = {name: message.get("parent_message_uuid", _LOST) for name, message in known.items()}
+    if last not in known and known:
+        said = [moment_of(message.get("created_at")) for message in known.values()]
+        newest = max((at for at in said if at), default=None)
+        last = [name for name, at in zip(known, said, strict=True) if at == newest][-1]
     return {*parents}.difference(_branch(parents, last)[0]) if set(parents.values()) != {_LOST} else set()
 
 
@@ -466,7 +480,7 @@ def _claude_fields(message: Any) -> dict[str, Any]:
     kinds = [str(cast("dict[str, Any]", part).get("type")) for part in parts if isinstance(part, dict)]
     text: Any = fields.get("text")
     if text and not any(_has_text(block) for block in blocks):
-        blocks.append(text)
+        blocks.append(_UNSHOWN.sub("", text) if isinstance(text, str) else text)
     files = [file for name in ("attachments", "files") for file in list_in(fields.get(name))]
     attached = [found for file in files if (found := _attached(file))]
     is_known = fields.get("sender") in _SPEAKERS and has_only(fields, _CLAUDE_MESSAGE)

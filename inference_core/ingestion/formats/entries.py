@@ -68,7 +68,7 @@ _GEMINI_CALLS: Final = ("functionCall", "function_call")
 _GEMINI_RESULTS: Final = ("functionResponse", "function_response")
 _CHUNK: Final = frozenset({"role", "text", "tokenCount", "isThought", "finishReason", *_KEPT})
 """The harmless fields of a message in a chat that Google's AI Studio saved."""
-_HOLDERS: Final = ("messages", "conversations", "contents", "history", "items", "output", "data", "chunks")
+_HOLDERS: Final = ("messages", "conversations", "contents", "history", "items", "output", "input", "data", "chunks")
 _AROUND: Final = ("values", "chunkedPrompt")
 """Fields whose object holds the list of messages: of a state in LangGraph's API, of a chat in AI Studio."""
 UNEXPECTED: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -124,7 +124,8 @@ def is_message(value: Any) -> bool:
         return False
     fields = cast("dict[str, Any]", value)
     kind = fields.get("type")
-    is_known = kind in _LANGCHAIN.values() and not fields.keys().isdisjoint(("content", "data"))
+    is_kind = kind in _LANGCHAIN.values() or str(kind).endswith("MessageChunk")
+    is_known = is_kind and not fields.keys().isdisjoint(("content", "data"))
     return is_known or "role" in fields or "lc" in fields or {"from", "value"} <= fields.keys() or _is_item(fields)
 
 

@@ -15,11 +15,11 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from inference_core.ingestion.formats.chat_exports import UNDECODED
+from inference_core.ingestion.formats.chat_exports import was_utf8
 from inference_core.ingestion.formats.entries import DAMAGED, Entry, Odd
 
 NOTICE: Final = "notices"
-MEDIA: Final = "media"
+MEDIA: Final = "media and the like"
 DELETED: Final = "deleted messages"
 """The roles given to what is not a message, by which it is skipped and counted."""
 _DATA: Final[dict[str, str]] = tomllib.loads((files(str(__package__)) / "whatsapp.toml").read_text("utf-8"))
@@ -30,23 +30,33 @@ _SIGNS: Final = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2
 """Marks of the direction of text, which WhatsApp writes beside dates and names."""
 _BLANKS: Final = f"{_SIGNS} \u00a0\u202f\n"
 _MARKS: Final = f"[{_SIGNS}]{{0,4}}"
-_BETWEEN: Final = rf"{_MARKS}[./-]\s?{_MARKS}"
-_WORD: Final = r"[^\W\d_](?:[^\W\d_]|[.\u0300-\u036f\u200c\u00a0\u202f ](?=[^\W\d_]|[.,\s])){0,6}\.?"
+_BETWEEN: Final = rf"{_MARKS}[./\-年月년월]\s?{_MARKS}"
+_WORD: Final = r"[^\s\d:,\[\]<>/\-\u2010-\u2015]{1,12}"
+_WORDS: Final = rf"{_WORD}(?:\s{_WORD})?"
+"""What stands beside a time: "下午", "klo", "a las", "p. m."."""
 _HEAD: Final = re.compile(
-    rf"{_MARKS}(?P<bracket>\[)?{_MARKS}(\d{{1,4}}){_BETWEEN}(\d{{1,2}}){_BETWEEN}(\d{{1,4}})\.?{_MARKS}"
-    rf"(?:\s?[^\W\d_]{{1,2}}\.)?[,\u060c]?{_MARKS}\s+{_MARKS}(?:(?P<before>{_WORD}),?\s*)?{_MARKS}"
-    rf"(\d{{1,2}})\s?[:.h]\s?(\d\d)(?P<seconds>\s?[:.]\s?(\d\d))?(?:[\s{_SIGNS}]{{0,4}}(?P<after>{_WORD}))?{_MARKS}"
-    r"(?:(?(bracket)\]|\s+[-\u2010-\u2015])|(?(bracket)(?!)|(?(seconds):|(?!))))\s+(?P<text>.*)",
-    re.DOTALL,
+    rf"""
+    {_MARKS} (?P<bracket>\[)? {_MARKS}
+    (\d{{1,4}}) {_BETWEEN} (\d{{1,2}}) {_BETWEEN} (\d{{1,4}}) [.日일]? {_MARKS} (?:\s?[^\W\d_]{{1,2}}\.)? [,\u060c]?
+    {_MARKS} \s+ {_MARKS} (?:(?P<before>{_WORDS}),?\s?)? {_MARKS}
+    (\d{{1,2}}) \s?[:.h]\s? (\d\d) (?P<seconds>\s?[:.]\s?(\d\d))? (?:\s?(?P<after>{_WORDS}))? {_MARKS}
+    (?(bracket)\] | (?:\s+[-\u2010-\u2015] | (?(seconds): | :(?=\s+[^:\n]{{1,60}}:\s))))
+    \s+ (?P<text>.*)
+    """,
+    re.DOTALL | re.VERBOSE,
 )
+"""How a message begins, in a line each: "[", the date, what is between, the time, "]" or "-", or ":" on old phones."""
+_DOTS: Final = re.compile(rf"[.\s{_SIGNS}]")
 _AUTHOR: Final = re.compile(r"([^:\n]{1,100}): ?(.*)", re.DOTALL)
 _MEDIA: Final = re.compile(
     r"\A(?:\u200e?<(?:[^<>\n]{1,60}>\Z|(?=[^<>\n]*(?: |[^\x00-\x7f]))[^<>\n]{1,60}>\n)"
     r"|(?:\u200e[^\n]*(?:\n|\Z))+"
-    r"|[^\n/\\]{1,120}\.\w{2,5} \([^()\n]{3,40}\)(?:\n|\Z))"
+    r"|[^\n/\\]{1,120}\.\w{2,5} (?:\([^()\n]{3,40}\)|<[^<>\n]{3,40}>)(?:\n|\Z))"
 )
 """A placeholder for a picture or other media, or a notice of WhatsApp itself. The picture's caption may follow."""
 _EDIT: Final = re.compile(r"(\u200e)?<([^<>\n]{3,60})>\Z")
+_SENTENCE: Final = re.compile(r"\w{5}[.!?] ")
+"""No name has the end of a sentence in it; "Dr. Ada" is none."""
 _QUOTES: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u00ab\u00bb", "\u300c\u300d")
 _HEADS: Final = 20
 _MONTHS: Final = 12
@@ -119,7 +129,7 @@ def _entry(number: int, head: re.Match[str], texts: list[str], chat: Chat, name:
         "session_id": f"{name} {day}",
         "timestamp": at.isoformat() if at else head[0][: head.start("text")],
     }
-    if UNDECODED.search(text):
+    if not was_utf8(text):
         return where, Odd(DAMAGED, "it is not text in UTF-8", fields["session_id"])
     said = _AUTHOR.fullmatch(text)
     if said is None or _is_notice(_name(said[1]), chat.authors):
@@ -146,20 +156,23 @@ def _plain(text: str) -> str:
 
 def _is_notice(name: str, authors: Counter[str]) -> bool:
     """Whether what stands before a colon is the begin of a notice: 'Ada changed the subject to "Trip: Rome"'."""
-    if any(name.count(start) > name.count(end) or (start == end and name.count(start) % 2) for start, end in _QUOTES):
+    if _SENTENCE.search(name) or any(
+        name.count(start) > name.count(end) or (start == end and name.count(start) % 2) for start, end in _QUOTES
+    ):
         return True
-    for other in authors:
-        rest = name.removeprefix(f"{other} ") if other != name and name.startswith(f"{other} ") else ""
-        if rest[:1].islower() and rest.split()[0] not in _PARTICLES:
-            return True
-    return False
+    words = name.split(" ")
+    return any(
+        word[:1].islower() and word not in _PARTICLES and " ".join(words[:at]) in authors
+        for at, word in enumerate(words)
+        if at
+    )
 
 
 def _moment(head: re.Match[str], order: Order, zone: tzinfo) -> datetime | None:
     """The time of a message; None if it is none, or long before or after WhatsApp's."""
     year, month, day, hour = int(head[order.year]), int(head[order.month]), int(head[order.day]), int(head[6])
     for half in filter(None, (head["before"], head["after"])):
-        word = re.sub(r"[^\w\u0300-\u036f]", "", half).casefold()
+        word = _DOTS.sub("", half).casefold()
         if word in _MORNING or word in _AFTERNOON:
             hour = hour % 12 + 12 * (word in _AFTERNOON)
     year += 2000 * (year < _CENTURY)

@@ -108,6 +108,7 @@ EDITED = [said("a", ROOT), said("b", "a"), said("c", ROOT), said("d", "c")]
         (EDITED, "lost", ["c", "d"]),
         ([said("a", ROOT), said("b", "a"), said("c", "a"), said("d", "a")], "c", ["a", "c"]),
         ([said("a", ROOT), said("b", "lost"), said("c", "b")], "c", ["a", "b", "c"]),
+        ([said("a", ROOT, created_at="2025-01-02"), said("b", ROOT, created_at="2025-01-01")], None, ["a"]),
         ([said("a", None), said("b", 5), said("c", "b")], 5, ["a", "b", "c"]),
         ([{"uuid": "a", "sender": "human", "text": "x"}, {"sender": "human", "text": "y"}], "a", ["a", None]),
         ([said("a", "b"), said("b", "a")], "b", ["a", "b"]),
@@ -126,6 +127,13 @@ def test_of_claudes_branches_the_one_in_use_is_read(messages: list[Any], leaf: A
         ({"content": [{"type": "image"}], "text": "I ride"}, ["I ride"]),
         ({"content": [{"type": "text", "text": " "}], "text": "I ride"}, [" ", "I ride"]),
         ({"content": None, "text": "I ride"}, ["I ride"]),
+        (
+            {
+                "content": [{"type": "image"}],
+                "text": "```\nThis block is not supported on your current device yet.\n```\nI ride",
+            },
+            ["I ride"],
+        ),
         ({"content": {"type": "text", "text": "I ride"}, "text": "other"}, ["I ride"]),
         ({"content": [{"type": "text", "text": "I ride"}], "text": "other"}, ["I ride"]),
     ],
