@@ -27,6 +27,7 @@ _STREAMS = 3
 # The shell stops a server by a signal to the process that it has started, which hands it on.
 _CLIENT = """\
 import json, os, signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it is known to whom to hand it on
 address, *command = sys.argv[1:]
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(address)
@@ -36,6 +37,7 @@ with socket.socket(socket.AF_UNIX) as server:
     told = server.makefile()
     process = int(told.readline())
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(process, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     sys.exit(int(told.readline() or 1))
 """
 
