@@ -257,7 +257,7 @@ async def _list(caller: RequestSender, given: Given) -> tuple[MemoryPage[MemoryS
     if given["offset"]:
         raise InvalidInput("Over HTTP, pages go on behind a cursor: pass next_cursor as after")
     asked = {name: value for name, value in given.items() if name not in ("offset", "limit", "after", "tags")}
-    page, total = await _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"])})
+    page, total = await _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"] or ())})
     return MemoryPage(map(_document, page), page.next_cursor), total["total"]
 
 
