@@ -16,7 +16,7 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import AfterValidator
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute
 
 from inference_core import __version__
@@ -37,7 +37,7 @@ from inference_core.server.problems import Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
-from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.delete import Erased, delete, delete_all
 from inference_core.services.operations.messages import TIMESTAMP, add_messages, add_messages_once
 from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
@@ -315,17 +315,19 @@ async def update_memory(
     return await _get(call, memory_id, response)
 
 
-@route("DELETE", "/v1/memories/{memory_id}", Permission.WRITE, status_code=204)
+@route("DELETE", "/v1/memories/{memory_id}", Permission.WRITE, status_code=204, responses={200: {"model": wire.Erased}})
 async def delete_memory(
     call: Caller,
     memory_id: MemoryId,
     if_match: IfMatch = None,
     erase: Annotated[bool, Query(description="Permanently; otherwise it can be restored for some days.")] = False,
-) -> None:
-    """Deletes a memory."""
+) -> Response:
+    """Deletes a memory. With ``erase``, what was made from it or from its messages goes too, and the answer names it."""
     expected = await _expected(call, memory_id, if_match)
-    if not await call.run(delete, memory_id, expected_version=expected, erase=erase):
+    done = await call.run(delete, memory_id, expected_version=expected, erase=erase)
+    if not done:
         raise MemoryNotFound(memory_id)
+    return JSONResponse({"derived": done.derived}) if isinstance(done, Erased) else Response(status_code=204)
 
 
 async def _get(call: Call, memory_id: str, response: Response) -> Memory:

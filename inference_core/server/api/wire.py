@@ -163,6 +163,12 @@ class SavedMemories(BaseModel):
     results: list[Saved]
 
 
+class Erased(BaseModel):
+    """A memory was erased; ``derived`` are the ids of memories that were made from it and went with it."""
+
+    derived: list[str]
+
+
 class Count(BaseModel):
     """How many."""
 
