@@ -264,7 +264,7 @@ async def _list(caller: RequestSender, given: Given) -> tuple[MemoryPage[MemoryS
     if given["offset"]:
         raise InvalidInput("Over HTTP, pages go on behind a cursor: pass next_cursor as after")
     asked = {name: value for name, value in given.items() if name not in ("offset", "limit", "after", "tags")}
-    page, total = await _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"])})
+    page, total = await _paged(caller, "/v1/memories", "memories", given, asked | {"tag": list(given["tags"] or ())})
     return MemoryPage(map(_document, page), page.next_cursor), total["total"]
 
 
@@ -422,9 +422,7 @@ class MemoryVerbs(Protocol):
     def get_memory(self, user_id: str, memory_id: str) -> Awaitable[MemoryStoreDocument | None]: ...
     def recall_memories(self, user_id: str, query: str, *args: Any, **options: Any) -> Awaitable[RecalledMemories]: ...
     def update_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool]: ...
-    def delete_memory(
-        self, user_id: str, memory_id: str, *args: Any, **options: Any
-    ) -> Awaitable[bool | Erased]: ...
+    def delete_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool | Erased]: ...
     def delete_user_memories(self, user_id: str, *args: Any, **options: Any) -> Awaitable[int]: ...
     def list_memories(
         self, user_id: str, *args: Any, **options: Any

@@ -112,7 +112,9 @@ def test_what_was_made_goes_whatever_became_of_the_memory(clock: FrozenClock, st
             service.release_hold("ada", hold.id)
         assert service.delete_memory("ada", home.id, erase=True)
         life.works(QUIET)
-        assert life.holding(life.summaries()) == (["Bob talked"] if state != "not yet summed up" else ["On Poplar Lane"])
+        assert life.holding(life.summaries()) == (
+            ["Bob talked"] if state != "not yet summed up" else ["On Poplar Lane"]
+        )
         left = [row for row in store.engine.backend.inspect("ada") if "12 Poplar" in str(getattr(row, "value", row))]
         assert left == []
 
