@@ -17,7 +17,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg
 from langchain_core.tools.base import ArgsSchema
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, WithJsonSchema
+from pydantic import Field, PrivateAttr, ValidationError, WithJsonSchema
 
 from inference_core.agents.identity import MemoryBinding, MemoryService, field_of, thread_of
 from inference_core.agents.provenance import IsTrusted, MemoryToolCall, said_in
@@ -39,6 +39,7 @@ from inference_core.memory.types import (
     MemoryType,
     format_memory_types_for_description,
 )
+from inference_core.memory.wire import AS_CATEGORY, AS_TYPE, Given
 from inference_core.outbox.messages import OWN_ARTIFACT
 from inference_core.services.operations.delete import delete
 from inference_core.services.operations.list import get, list_memories
@@ -47,12 +48,12 @@ from inference_core.services.operations.save import save, update
 from inference_core.services.operations.scope import category_of, retried
 
 # fmt: off
-TypeName = Literal[
+TypeName = Annotated[Literal[
     "preferences", "facts", "goals", "general", "context", "session_summary", "interaction", "instructions",
     "workflow", "skill",
-]
+], AS_TYPE]
 # fmt: on
-CategoryName = Literal["semantic", "episodic", "procedural"]
+CategoryName = Annotated[Literal["semantic", "episodic", "procedural"], AS_CATEGORY]
 Injected = Annotated[Any, InjectedToolArg()]
 Text = {"type": "string"}
 """The schema of an argument that may be left out, without the words that say so: each request carries them all."""
@@ -63,7 +64,7 @@ def _if_given(description: str, **bounds: Any) -> Any:
     return Field(default_factory=lambda: None, description=description, **bounds)
 
 
-class MemoryToolArguments(BaseModel):
+class MemoryToolArguments(Given):
     """Base of what a model may pass. The user is not part of it: LangGraph injects ``runtime``, unseen by the model."""
 
     runtime: Injected = Field(default=None, exclude=True)
@@ -424,7 +425,7 @@ class DeleteMemoryStoreTool(MemoryTool):
             was_found = old is not None and (
                 await delete.checked(call.scope, call.user_id, given.memory_id, expected_version=old.version)
             )
-            return self._outcome(given.memory_id, "deleted", was_found=was_found)
+            return self._outcome(given.memory_id, "deleted", was_found=bool(was_found))
 
         return await retried(attempt)
 

@@ -365,6 +365,7 @@ def delete(
         raise typer.BadParameter("Pass a memory's ID, or --all")
     if memory_id is not None and (kind or category):
         raise typer.BadParameter("--type and --category require --all")
+    derived: list[str] = []
     with target.open() as memory:
         if memory_id is None:
             _, removed = memory.sync.list_memories(target.owner, memory_type=kind, category=category, limit=0)
@@ -381,7 +382,10 @@ def delete(
                     raise MemoryNotFound(memory_id)
                 text = one_line(shown.content)
                 confirm(f"Delete “{text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}”?")
-            if not memory.sync.delete_memory(target.owner, memory_id, erase=erase):
+            done = memory.sync.delete_memory(target.owner, memory_id, erase=erase)
+            if not done:
                 raise MemoryNotFound(memory_id)
-            removed = 1
-    target.print({"deleted": removed}, f"Deleted {counted(removed, 'memory', 'memories')}")
+            removed, derived = 1, list(getattr(done, "derived", ()))
+    made = f", and {counted(len(derived), 'memory', 'memories')} made from it: {' '.join(derived)}" if derived else ""
+    more = {"derived": derived} if erase and memory_id is not None else {}
+    target.print({"deleted": removed, **more}, f"Deleted {counted(removed, 'memory', 'memories')}{made}")

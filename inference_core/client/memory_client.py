@@ -37,7 +37,7 @@ from inference_core.memory.record import MemoryLink, MemoryPage, MemoryStoreDocu
 from inference_core.memory.text import id_as_segment
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import Role, label
-from inference_core.services.operations.delete import ForgottenMemory, delete, delete_all
+from inference_core.services.operations.delete import Erased, ForgottenMemory, delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
 from inference_core.services.operations.messages import add_messages, judged, said_at
 from inference_core.services.operations.operation import MemoryOperation
@@ -230,19 +230,26 @@ async def _update(caller: RequestSender, given: Given) -> bool:
     return await _changed(caller, "PATCH", _path(given["memory_id"]), body, version, repeats=True)
 
 
-async def _delete(caller: RequestSender, given: Given) -> bool:
+async def _delete(caller: RequestSender, given: Given) -> bool | Erased:
     if given["category"] is not None:
         raise InvalidInput("Over HTTP, an id is enough: leave category out")
     path = _path(given["memory_id"]) + ("?erase=true" if given["erase"] else "")
-    return await _changed(caller, "DELETE", path, None, given["expected_version"], repeats=True)
+    try:
+        answer = await caller.send("DELETE", path, None, _guard(given["expected_version"]), repeats=True)
+    except MemoryNotFound:
+        return False
+    return Erased(answer["derived"]) if answer else True
+
+
+def _guard(version: int | None) -> dict[str, str]:
+    return {} if version is None else {"If-Match": f'"{version}"'}
 
 
 async def _changed(
     caller: RequestSender, method: str, path: str, body: Any, version: int | None = None, *, repeats: bool = False
 ) -> bool:
-    guard = {} if version is None else {"If-Match": f'"{version}"'}
     try:
-        await caller.send(method, path, body, guard, repeats=repeats)
+        await caller.send(method, path, body, _guard(version), repeats=repeats)
     except MemoryNotFound:
         return False
     return True
@@ -415,7 +422,7 @@ class MemoryVerbs(Protocol):
     def get_memory(self, user_id: str, memory_id: str) -> Awaitable[MemoryStoreDocument | None]: ...
     def recall_memories(self, user_id: str, query: str, *args: Any, **options: Any) -> Awaitable[RecalledMemories]: ...
     def update_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool]: ...
-    def delete_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool]: ...
+    def delete_memory(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[bool | Erased]: ...
     def delete_user_memories(self, user_id: str, *args: Any, **options: Any) -> Awaitable[int]: ...
     def list_memories(
         self, user_id: str, *args: Any, **options: Any

@@ -40,6 +40,10 @@ SCHEMA_VERSION: Final = 1
 DEFAULT_IMPORTANCE: Final = 0.5
 CITES: Final = "cites"
 """The metadata key that lists the memories this one was derived from."""
+SUMMARY: Final = "summary"
+"""The source tool of summaries that periodic work made."""
+INSIGHT: Final = "insight"
+"""The source tool of higher-level memories."""
 JOB: Final = "job"
 """Metadata key: the job that made the memory."""
 BLOCK: Final = "block"

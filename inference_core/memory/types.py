@@ -107,6 +107,21 @@ SINGULAR_TYPES: Final[dict[str, str]] = {
 """Type names in data from before the CoALA categories, and what they are called now."""
 
 
+def type_meant(given: object) -> object:
+    """The name of the type that a text means, in any case and number; unchanged what means none, or is no text."""
+    if not isinstance(given, str):
+        return given
+    name = "_".join(given.casefold().replace("-", " ").split())
+    names = (name, f"{name}s", name.removesuffix("s"), f"{name.removesuffix('ies')}y")
+    return next((one for one in names if one in MEMORY_TYPE_TO_CATEGORY), given)
+
+
+def category_meant(given: object) -> object:
+    """The name of the category that a text means, in any case; unchanged what means none, or is no text."""
+    name = given.strip().casefold() if isinstance(given, str) else ""
+    return name if name in MEMORY_CATEGORIES else given
+
+
 def _plain(value: object) -> str:
     return str(value.value) if isinstance(value, Enum) else str(value)
 

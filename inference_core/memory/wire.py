@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from types import UnionType
+from typing import Any, Final, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from inference_core.memory.record import DEFAULT_IMPORTANCE, MemoryStoreDocument
 from inference_core.memory.text import moment_field, share_field, text_field, texts_field
+from inference_core.memory.types import category_meant, type_meant
+
+AS_TYPE: Final = BeforeValidator(type_meant)
+"""Takes the name of a memory type as people and models write it: "fact", "FACTS"."""
+AS_CATEGORY: Final = BeforeValidator(category_meant)
+
+
+class Given(BaseModel):
+    """What clients and models pass. Of what may be left out, null is left out; so is "" where no text is asked for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _left_out(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        fields, told = cls.model_fields, cast("dict[str, Any]", given)
+        return {name: value for name, value in told.items() if not _is_left_out(value, fields.get(name))}
+
+
+def _is_left_out(value: object, field: FieldInfo | None) -> bool:
+    if field is None or field.is_required():
+        return False
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    return value is None or (isinstance(value, str) and not value.strip() and str not in kinds)
 
 
 class Source(BaseModel):

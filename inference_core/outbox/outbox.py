@@ -526,7 +526,7 @@ class Outbox:
         if not _has_earlier(partition, first):
             return []
         (row,) = await self.engine.get([(partition.earlier, digest_of([session_name(first.session_id)]))])
-        kept = [message_of(message) for message in row.value["messages"]] if row else []
+        kept = told_in(row) if row else []
         return [message for message in kept if not (message.at and first.at and message.at > first.at)]
 
     def _lease_end(self, partition: Partition) -> float:
@@ -554,6 +554,17 @@ class Outbox:
     def _lease(self, partition: Partition, until: float, tries: Tries, expected: int) -> Put:
         value = _json({"until": until, "tries": dict(tries)})
         return Put(namespace=partition.state, key=_LEASE, value=value, updated_at=self._clock.now(), expected=expected)
+
+
+def holds_told(namespace: Namespace) -> bool:
+    """Whether messages that have become memories are kept in ``namespace``, for a summary or the next extraction."""
+    return namespace[1:2] == (OUTBOX,) and namespace[-1] in (_SAID, _EARLIER)
+
+
+def told_in(row: Row) -> list[ConversationMessage]:
+    """The messages that a row of such a namespace keeps."""
+    messages = row.value.get("messages", [])
+    return [message_of(message) for message in messages] if row.namespace[-1] == _EARLIER else [message_of(row.value)]
 
 
 def _has_earlier(partition: Partition, message: ConversationMessage) -> bool:

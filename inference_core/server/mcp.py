@@ -162,10 +162,16 @@ class MemoryServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Calls a tool. Raises ToolError, also if the caller may not use it."""
+        """Calls a tool; null and "" for an argument that may be left out leave it out.
+
+        Raises ToolError, also if the caller may not use it.
+        """
         if name in _WRITING and not self._caller().may_write:
             raise ToolError(_NO_WRITING)
-        return await super().call_tool(name, arguments, context)
+        tools = await super().list_tools()
+        required = next((tool.input_schema.get("required", []) for tool in tools if tool.name == name), list(arguments))
+        given = {one: value for one, value in arguments.items() if one in required or value not in (None, "")}
+        return await super().call_tool(name, given, context)
 
     async def recall_memories(
         self,

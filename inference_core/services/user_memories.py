@@ -34,9 +34,9 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.record import MemoryPage
 from inference_core.memory.text import is_text
 from inference_core.memory.types import MemoryCategory, validate_memory_category
-from inference_core.services.operations.delete import empty
+from inference_core.services.operations.delete import derived_rows, empty, erase_derived, removals_of
 from inference_core.services.operations.list import MemoryPageRequest, by_category, page_of
-from inference_core.services.operations.scope import UserId, record_of
+from inference_core.services.operations.scope import UserId, record_of, records_of
 from inference_core.settings import MemorySettings, read_settings
 from inference_core.stores.backend import Remove, Row
 from inference_core.stores.engine import StoreEngine
@@ -93,7 +93,8 @@ async def purge_user_memories(store: StoreArgument, user_id: UserId, category: s
     """Permanently deletes the user's memories of all agents, forgotten ones included, or only those of ``category``.
 
     Without a ``category``, everything else that is stored under the user goes too: messages, receipts, jobs and the
-    audit trail. Returns the number of removed rows; counts, earlier versions, proposals and audit events are not
+    audit trail. With one, what was made from these memories goes too, as with ``delete_memory(erase=True)``; it is not
+    counted. Returns the number of removed rows; counts, earlier versions, proposals and audit events are not
     included. Raises Held if the user has a legal hold. The command ``inference-core erase`` also verifies that nothing
     is left.
     """
@@ -108,6 +109,8 @@ async def purge_user_memories(store: StoreArgument, user_id: UserId, category: s
     else:
         namespaces = await _scopes(engine, user_id, category, everything=True)
         removed = await engine.discard(label, lambda damaged: damaged.namespace in namespaces, cause)
+        homes = [name for name in namespaces if name[1:2] not in ((USAGE,), (VERSIONS,))]
+        await erase_derived(engine, label, homes, None, cause)
     figures = [name for name in namespaces if name[1:2] in ((USAGE,), (VERSIONS,), (PENDING,), (QUOTA,))]
     told = [name for name in namespaces if name not in figures and name[1:] != (AUDIT,)]
     removed += await empty(engine, told, cause=cause)
@@ -174,7 +177,10 @@ async def list_users(store: StoreArgument, *, limit: int = 50, after: str | None
 async def delete_user_memory_entries(
     store: StoreArgument, user_id: UserId, entries: Sequence[tuple[Sequence[str], str]]
 ) -> int:
-    """Deletes the user's memories with these namespaces and keys; returns how many existed. Ignores other users'."""
+    """Permanently deletes the user's memories with these namespaces and keys; returns how many existed.
+
+    What was made from them goes too, as with ``delete_memory(erase=True)``. Ignores other users'.
+    """
     engine = any_engine_of(store)
     label = encode_label(user_id)
     named = dict.fromkeys((tuple(namespace), key) for namespace, key in entries)
@@ -183,7 +189,9 @@ async def delete_user_memory_entries(
     there = [row for row in rows if row]
     if there:
         cause = Cause(at=datetime.now(UTC), operation="erase")
-        await engine.write([Remove(namespace=row.namespace, key=row.key) for row in there], cause)
+        derived = await derived_rows(engine, label, records_of(there))
+        gone = [Remove(namespace=row.namespace, key=row.key) for row in there]
+        await engine.write([*removals_of(derived, any_version=True), *gone], cause)
     return len(there)
 
 

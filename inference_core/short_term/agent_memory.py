@@ -22,7 +22,13 @@ from langchain_core.messages import (
 
 from inference_core.context.render import delimited, render_blocks, render_memories, with_notice
 from inference_core.effects import faces
-from inference_core.errors import ConfigurationError, InferenceCoreError, InvalidMemory, VersionConflict
+from inference_core.errors import (
+    ConfigurationError,
+    InferenceCoreError,
+    InvalidInput,
+    InvalidMemory,
+    VersionConflict,
+)
 from inference_core.memory.namespaces import Namespace, encode_label
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
 from inference_core.memory.text import canonical_json, encode_json
@@ -247,13 +253,21 @@ class AgentMemory:
                 await replace_window(self._scope, conversation, stored, messages)
         return result.notice
 
-    async def _delete(self, session_id: SessionId, *, keep_long_term: bool = False) -> None:
-        """Removes the session and, unless ``keep_long_term``, what blocks stored from this session only."""
+    async def _delete(self, session_id: SessionId, *, keep_long_term: bool = False, erase: bool = False) -> None:
+        """Removes the session and, unless ``keep_long_term``, what blocks stored from this session only.
+
+        With ``erase``, also the earlier texts of these memories, and what was made from them or from their messages, as
+        with the service's ``delete_memory(erase=True)``; otherwise earlier texts stay for its ``deleted_days``. Raises
+        InvalidInput if it should both erase and keep them, and what the blocks raise.
+        """
+        if erase and keep_long_term:
+            raise InvalidInput("erase= removes what blocks learned, keep_long_term= keeps it; choose one")
         conversation = self._owners.conversation(session_id)
         if not keep_long_term:
             for block in self._policy.blocks:
                 if not block.is_read_only:
-                    await block.forget(block.scope(self._scope), conversation)
+                    scope = block.scope(self._scope)
+                    await block.forget(replace(scope, deleted_days=0.0) if erase else scope, conversation)
         for scope in {id(one.engine): one for one in (self._scope, self._system_scope)}.values():
             await remove_session(scope, conversation)
 

@@ -24,10 +24,10 @@ from inference_core.memory.trust import LEFTOVERS, MemorySource, Origin, Trust, 
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
     MEMORY_TYPES,
-    SINGULAR_TYPES,
     MemoryCategory,
     MemoryType,
     get_category_for_type,
+    type_meant,
 )
 from inference_core.outbox.messages import mended, split_text
 from inference_core.stores.backend import EXTRA
@@ -250,9 +250,8 @@ def _kind(found: Any) -> MemoryType | None:
     """The type that a name means, None if none; names may be singular, or the enum's, as in ``MemoryType.GENERAL``."""
     if not isinstance(found, str):
         return None
-    name = found.rpartition(".")[2].strip().lower()
-    name = SINGULAR_TYPES.get(name, name)
-    return MemoryType(name) if name in MEMORY_TYPES else None
+    name = type_meant(found.rpartition(".")[2])
+    return MemoryType(str(name)) if name in MEMORY_TYPES else None
 
 
 def _label(found: Any) -> str | None:

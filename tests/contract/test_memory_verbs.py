@@ -31,6 +31,7 @@ from inference_core.errors import (
     WriteUnknown,
 )
 from inference_core.memory.receipt import Receipt
+from inference_core.memory.record import CITES, INSIGHT
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.outbox.outbox import Partition, Waiting
@@ -149,6 +150,16 @@ async def test_regression_every_id_can_be_used(memory: MemoryVerbs, user: str, n
     assert await memory.approve_pending(user, name) == []
     assert await memory.delete_memory(user, name, erase=True)
     assert await memory.get_memory(user, name) is None
+
+
+async def test_an_erasure_names_what_was_made_from_the_memory(memory: MemoryVerbs, user: str, service: Any):
+    lane = await memory.save_memory(user, "Lives on Poplar Lane", "facts")
+    source = MemorySource(origin=Origin.AGENT, tool=INSIGHT)
+    made = await service.save_memory(user, "Has a garden", extra_metadata={CITES: [lane]}, source=source)
+    done = await memory.delete_memory(user, lane, erase=True)
+    assert (done, getattr(done, "derived", None)) == (True, (made,))
+    assert await memory.get_memory(user, made) is None
+    assert await memory.delete_memory(user, lane, erase=True) is False
 
 
 async def test_what_is_not_there(memory: MemoryVerbs, user: str):

@@ -97,7 +97,7 @@ def test_a_deleted_memory_is_restored_or_erased(capsys: Capture):
     assert "It was" not in said(capsys, "why", "home")[1]
     said(capsys, "delete", "home", "--yes")
     assert main(["delete", "home", "--yes", *ADA]) == 3
-    assert answer(capsys, "delete", "home", "--erase", "--yes", *ADA) == {"deleted": 1}
+    assert answer(capsys, "delete", "home", "--erase", "--yes", *ADA) == {"deleted": 1, "derived": []}
     assert said(capsys, "restore")[1] == "Nothing can be restored\n"
 
 

@@ -67,6 +67,35 @@ async def test_regression_an_earlier_text_shows_no_marks(service: AgentMemorySto
         assert "[source: user]" not in why
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, "general"),
+        ({"memory_type": None}, "general"),
+        ({"memory_type": "", "topic": ""}, "general"),
+        ({"memory_type": "fact", "topic": None}, "facts"),
+        ({"memory_type": "FACTS"}, "facts"),
+        ({"memory_type": " Session-Summary "}, "session_summary"),
+        ({"memory_type": "Workflows"}, "workflow"),
+    ],
+)
+async def test_what_is_null_or_blank_is_left_out_and_types_are_read(
+    service: AgentMemoryStoreService, given: dict[str, Any], kind: str
+) -> None:
+    source = MemorySource(origin=Origin.USER)
+    await service.save_memory("ada", "Owns a kiln", kind, source=source)
+    async with connected(service) as client:
+        if kind != "workflow":  # a rule waits for the user
+            await called(client, "save_memory", content="Owns a wheel", **given)
+        asked = {"query": "wheel", "max_results": None, "category": "", **given}
+        asked.pop("topic", None)
+        found = await called(client, "recall_memories", **asked)
+        assert ("kiln" in found or "wheel" in found) and f"[{kind}]" in found
+        assert "kiln" in await called(client, "list_memories", category="SEMANTIC " if kind == "facts" else None)
+        assert "query" in await refused(client, "recall_memories", query=None)
+        assert "content" in await refused(client, "save_memory", content="", memory_type="facts")
+
+
 async def test_a_memory_is_saved_found_changed_explained_and_deleted(service: AgentMemoryStoreService) -> None:
     async with connected(service) as client:
         assert sorted(tool.name for tool in (await client.list_tools()).tools) == sorted(READING + WRITING)

@@ -49,6 +49,36 @@ async def test_a_memory_is_saved_once_and_found(client: httpx.AsyncClient):
     assert hits == {"memories": [], "left_out": [], "by_meaning": False}
 
 
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"tags": None, "importance": None, "pinned": None, "memory_type": None, "origin": None}, "general"),
+        ({"tags": "", "importance": " ", "memory_type": "", "valid_from": "", "category": ""}, "general"),
+        ({"memory_type": "fact", "category": "SEMANTIC", "topic": ""}, "facts"),
+        ({"memory_type": "Goals", "extra_metadata": None, "expires_at": ""}, "goals"),
+        ({"memory_type": "session summary", "session_id": None}, "session_summary"),
+    ],
+)
+async def test_what_is_null_or_blank_is_left_out_and_types_are_read(
+    client: httpx.AsyncClient, given: dict[str, Any], kind: str
+):
+    one = await saved(client, "Owns a kiln", **given)
+    assert (one["memory_type"], one["tags"], one["importance"], one["pinned"]) == (kind, [], 0.5, False)
+    asked = {"query": "kiln", "memory_type": kind.upper(), "k": None, "tags": None, "as_of": "", "category": ""}
+    found = await client.post("/v1/memories/search", json=asked)
+    assert [memory["id"] for memory in found.json()["memories"]] == [one["id"]]
+    listed = await client.get(f"/v1/memories?memory_type={kind.title()}&category=&limit=&created_after=&cursor=")
+    assert listed.json()["total"] == 1
+    changed = await client.patch(f"/v1/memories/{one['id']}", json={"memory_type": "", "tags": None, "topic": "clay"})
+    assert (changed.json()["memory_type"], changed.json()["topic"]) == (kind, "clay")
+    changed = await client.patch(f"/v1/memories/{one['id']}", json={"topic": ""})
+    assert changed.json()["topic"] is None
+    for wrong in ({"content": None}, {"content": "x", "memory_type": "banana"}, {"content": ""}):
+        assert (await client.post("/v1/memories", json=wrong)).status_code == 422
+    assert (await client.delete("/v1/memories?everything=true&memory_type=")).status_code == 422
+    assert (await client.delete(f"/v1/memories?everything=true&memory_type={kind}s")).json() == {"count": 1}
+
+
 async def test_text_from_outside_is_trusted_less_and_secrets_are_left_out(client: httpx.AsyncClient):
     one = await saved(client, "The API token is ghp_" + "a1B2c3D4e5F6" * 3, origin="web")
     assert (one["trust"], one["redacted"]) == (0, ["github_token"])

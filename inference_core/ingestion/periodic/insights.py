@@ -24,7 +24,7 @@ from inference_core.errors import InvalidMemory, ModelError
 from inference_core.ingestion.consolidation import MemoryChanges
 from inference_core.ingestion.extraction.extractor import PROMPTS, Asking, answer_of, shown, speaker, stamp, structured
 from inference_core.ingestion.extraction.schema import CONTENT, MAX_CONTENT, Entry, first_of, texts_of
-from inference_core.memory.record import CITES, JOB, MemoryRecord, why_invalid
+from inference_core.memory.record import CITES, INSIGHT, JOB, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, digest_of, encode_json, mapping_field
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType, get_category_for_type
@@ -179,8 +179,6 @@ async def write_derived(
         changes.superseded.append(one.id)
 
 
-INSIGHT: Final = "insight"
-"""The source tool of higher-level memories."""
 MAX_MEMORIES: Final = 1_000
 """How many of a user's newest semantic memories are read."""
 MAX_GROUPS: Final = 5

@@ -37,7 +37,7 @@ from inference_core.ingestion.periodic.insights import (
     text_and_cited,
     write_derived,
 )
-from inference_core.memory.record import CITES, JOB, MemoryRecord, why_invalid
+from inference_core.memory.record import CITES, JOB, SUMMARY, MemoryRecord, why_invalid
 from inference_core.memory.text import canonical_text, moment_field, optional_text, text_field, text_tokens
 from inference_core.memory.trust import MemorySource
 from inference_core.memory.types import MemoryType
@@ -48,8 +48,6 @@ from inference_core.services.operations.list import all_of
 from inference_core.services.operations.scope import MemoryScope, UserId, records_of
 from inference_core.stores.backend import Remove, Row, Write
 
-SUMMARY: Final = "summary"
-"""The source tool of summaries that periodic work made."""
 GENERATION: Final = "generation"
 READ_TO: Final = "read_to"
 """Metadata name: the storage time of the newest memory that the summary covers."""
@@ -155,9 +153,8 @@ def _record(
 ) -> MemoryRecord:
     """The summary as a memory, one generation after ``earlier``. Raises InvalidMemory."""
     session = optional_text(session_name(_session(claim)), what="session_id")
-    source = MemorySource(
-        origin=candidate.origin, thread_id=session, message_ids=candidate.message_ids[:MAX_CITED], tool=SUMMARY
-    )
+    told = _first([*candidate.message_ids, *(earlier.source.message_ids if earlier else ())])
+    source = MemorySource(origin=candidate.origin, thread_id=session, message_ids=told, tool=SUMMARY)
     cited = [*candidate.cites, *(earlier.cites if earlier else ())]
     metadata: dict[str, Any] = {
         GENERATION: 1 + (generation_of(earlier) if earlier else 0),

@@ -16,8 +16,9 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import AfterValidator
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from inference_core import __version__
 from inference_core.effects import arun
@@ -25,7 +26,6 @@ from inference_core.errors import InvalidMemory, MemoryNotFound, StoreUnavailabl
 from inference_core.ingestion.analytics import statistics
 from inference_core.lifecycle.forgetting import ForgettingPolicy, forget, forgotten, restore
 from inference_core.memory.text import id_as_segment, id_of_segment
-from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.memory.wire import Memory, memories_of
 from inference_core.outbox import outbox as queue
 from inference_core.server import problems
@@ -37,7 +37,7 @@ from inference_core.server.problems import Refusal
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
-from inference_core.services.operations.delete import delete, delete_all
+from inference_core.services.operations.delete import Erased, delete, delete_all
 from inference_core.services.operations.messages import TIMESTAMP, add_messages, add_messages_once
 from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
@@ -75,7 +75,17 @@ class Needs:
             raise Refusal(403, "missing-permission", f"This key lacks the permission {self.permission.value!r}")
 
 
-Route = APIRoute
+class Route(APIRoute):
+    """A route for which a parameter without a value in the query counts as left out, unless it deletes."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["method"] != "DELETE":  # a filter whose value got lost must not widen what is deleted
+            pairs = scope["query_string"].split(b"&")
+            scope["query_string"] = b"&".join(pair for pair in pairs if pair.partition(b"=")[2])
+        await super().handle(scope, receive, send)
+
+
 ROUTES: Final = list[Route]()
 
 
@@ -244,8 +254,8 @@ async def list_memories(
     call: Caller,
     cursor: Annotated[str | None, Query(description="The next_cursor of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=wire.MAX_PAGE)] = 50,
-    memory_type: MemoryType | None = None,
-    category: MemoryCategory | None = None,
+    memory_type: wire.Kind | None = None,
+    category: wire.Category | None = None,
     search: Annotated[str | None, Query(max_length=1_000, description="Text in content or topic.")] = None,
     session_id: str | None = None,
     tag: Annotated[list[str], Query(max_length=32, description="Only memories that have all of these.")] = [],  # noqa: B006 - FastAPI copies it
@@ -315,17 +325,19 @@ async def update_memory(
     return await _get(call, memory_id, response)
 
 
-@route("DELETE", "/v1/memories/{memory_id}", Permission.WRITE, status_code=204)
+@route("DELETE", "/v1/memories/{memory_id}", Permission.WRITE, status_code=204, responses={200: {"model": wire.Erased}})
 async def delete_memory(
     call: Caller,
     memory_id: MemoryId,
     if_match: IfMatch = None,
     erase: Annotated[bool, Query(description="Permanently; otherwise it can be restored for some days.")] = False,
-) -> None:
-    """Deletes a memory."""
+) -> Response:
+    """Deletes a memory. With ``erase``, what was made from it or its messages goes too and is named."""
     expected = await _expected(call, memory_id, if_match)
-    if not await call.run(delete, memory_id, expected_version=expected, erase=erase):
+    done = await call.run(delete, memory_id, expected_version=expected, erase=erase)
+    if not done:
         raise MemoryNotFound(memory_id)
+    return JSONResponse({"derived": done.derived}) if isinstance(done, Erased) else Response(status_code=204)
 
 
 async def _get(call: Call, memory_id: str, response: Response) -> Memory:
@@ -391,8 +403,8 @@ async def delete_memories(
     call: Caller,
     *,
     everything: Annotated[bool, Query(description="true: confirms that all are to be deleted permanently.")],
-    memory_type: Annotated[wire.MemoryType | None, Query()] = None,
-    category: Annotated[wire.MemoryCategory | None, Query()] = None,
+    memory_type: Annotated[wire.Kind | None, Query()] = None,
+    category: Annotated[wire.Category | None, Query()] = None,
 ) -> wire.Count:
     """Deletes all memories, or those of a type or category, permanently."""
     if not everything:

@@ -12,7 +12,7 @@ from inference_core.memory.record import DEFAULT_IMPORTANCE, PendingMemory, Reca
 from inference_core.memory.text import MAX_CONTENT_BYTES
 from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
-from inference_core.memory.wire import Memory, memories_of
+from inference_core.memory.wire import AS_CATEGORY, AS_TYPE, Given, Memory, memories_of
 from inference_core.outbox import outbox as queue
 from inference_core.server.problems import Problem
 from inference_core.services.operations.delete import ForgottenMemory
@@ -24,9 +24,11 @@ MAX_PAGE = 200
 MAX_QUERY = 16_384
 Tags = Annotated[list[str], Field(max_length=MAX_TAGS)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Kind = Annotated[MemoryType, AS_TYPE]
+Category = Annotated[MemoryCategory, AS_CATEGORY]
 
 
-class Body(BaseModel):
+class Body(Given):
     """A request's body: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
@@ -36,11 +38,11 @@ class NewMemory(Body):
     """A memory to save. ``origin`` says who said it: text of a tool, a document or the web is trusted less."""
 
     content: str = Field(max_length=MAX_CONTENT_BYTES, description="The text.")
-    memory_type: MemoryType = MemoryType.GENERAL
-    category: MemoryCategory | None = Field(None, description="By default that of the type.")
+    memory_type: Kind = MemoryType.GENERAL
+    category: Category | None = Field(None, description="By default that of the type.")
     topic: str | None = Field(None, description="A short label.")
     session_id: str | None = Field(None, description="The conversation that the memory belongs to.")
-    tags: Tags = []
+    tags: Tags = Field([])
     importance: Share = DEFAULT_IMPORTANCE
     pinned: bool = Field(False, description="Always in the prompt's profile, and never forgotten.")
     extra_metadata: dict[str, Any] | None = Field(None, description="Your own JSON data.")
@@ -57,8 +59,8 @@ class MemoryChange(Body):
     """The fields of a memory to change; what is left out or null stays."""
 
     content: str | None = Field(None, max_length=MAX_CONTENT_BYTES)
-    memory_type: MemoryType | None = None
-    category: MemoryCategory | None = None
+    memory_type: Kind | None = None
+    category: Category | None = None
     topic: str | None = Field(None, description='"" removes it.')
     tags: Tags | None = Field(None, description="Replaces all tags.")
     importance: Share | None = None
@@ -77,8 +79,8 @@ class Question(Body):
 
     query: str = Field(max_length=MAX_QUERY, description="A question or keywords; blank: the newest memories.")
     k: int | None = Field(None, ge=1, le=MAX_RESULTS, description="How many memories at most.")
-    memory_type: MemoryType | None = None
-    category: MemoryCategory | None = None
+    memory_type: Kind | None = None
+    category: Category | None = None
     sort_by_time: bool = False
     explain: bool = Field(False, description="Adds the parts of each score, and what was left out and why.")
     max_characters: int | None = Field(None, ge=1, description="Of all contents together.")
@@ -163,6 +165,12 @@ class SavedMemories(BaseModel):
     results: list[Saved]
 
 
+class Erased(BaseModel):
+    """A memory was erased; ``derived`` are the ids of memories that were made from it and went with it."""
+
+    derived: list[str]
+
+
 class Count(BaseModel):
     """How many."""
 
@@ -219,8 +227,8 @@ class ContextQuery(Body):
     """What a prompt is about, and what it may hold."""
 
     query: str | None = Field(None, max_length=MAX_QUERY, description="What the user says; null: the newest memories.")
-    include_types: list[MemoryType] | None = Field(None, max_length=len(MemoryType))
-    include_categories: list[MemoryCategory] | None = Field(None, max_length=len(MemoryCategory))
+    include_types: list[Kind] | None = Field(None, max_length=len(MemoryType))
+    include_categories: list[Category] | None = Field(None, max_length=len(MemoryCategory))
     max_memories: int = Field(DEFAULT_MAX_MEMORIES, ge=1, le=MAX_RESULTS)
     max_tokens: int = Field(DEFAULT_MAX_TOKENS, ge=1, le=1_000_000)
 

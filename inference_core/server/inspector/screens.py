@@ -19,7 +19,6 @@ from urllib.parse import parse_qs, urlencode
 
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
@@ -203,7 +202,7 @@ Looking = Annotated[Look, Depends(look_of)]
 Form = dict[str, str]
 
 
-class _Screen(APIRoute):
+class _Screen(Route):
     """A route that answers errors with pages, too, except for addresses that end with .json."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -7,13 +7,13 @@ it went. What somebody deleted has an expiry, at which the store removes it. Ear
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Self
 
-from inference_core.effects import Operation
 from inference_core.errors import VersionConflict
 from inference_core.memory.audit import Cause
 from inference_core.memory.namespaces import (
@@ -23,13 +23,26 @@ from inference_core.memory.namespaces import (
     VERSIONS,
     Namespace,
     encode_label,
+    holds_forgotten,
+    holds_memories,
+    holds_pending,
+    is_sidecar,
     memory_namespace,
     sidecar_namespace,
 )
-from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, is_of_known_schema
+from inference_core.memory.record import BLOCK, INSIGHT, SUMMARY, MemoryRecord, MemoryStoreDocument, is_of_known_schema
 from inference_core.memory.spaces import SpaceRole
-from inference_core.memory.text import canonical_id, encode_json, mapping_field, moment_field, text_field
-from inference_core.memory.types import validate_memory_type
+from inference_core.memory.text import (
+    canonical_id,
+    encode_json,
+    mapping_field,
+    moment_field,
+    plain_words,
+    text_field,
+)
+from inference_core.memory.types import MemoryType, validate_memory_type
+from inference_core.outbox.outbox import holds_told, told_in
+from inference_core.outbox.said import same_subject
 from inference_core.retrieval.documents import Document
 from inference_core.services.operations.operation import operation
 from inference_core.services.operations.scope import (
@@ -42,6 +55,8 @@ from inference_core.services.operations.scope import (
     put_of,
     record_at,
     record_of,
+    records_of,
+    retried,
 )
 from inference_core.stores.backend import Check, Cursor, Expiry, Put, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
@@ -52,6 +67,23 @@ PORTION: Final = 500
 DELETED: Final = "deleted"
 """The reason of what somebody deleted."""
 _NOTE: Final = "_forgotten"
+_MADE: Final = frozenset({SUMMARY, INSIGHT})
+"""The source tools of memories that periodic work made from others."""
+
+
+class Erased(int):
+    """True, as 1: the memory was erased. ``derived`` are the ids of memories made from it, which went with it."""
+
+    derived: tuple[str, ...]
+
+    def __new__(cls, derived: Iterable[str] = ()) -> Self:
+        """That a memory was erased with those ``derived`` from it."""
+        made = super().__new__(cls, 1)
+        made.derived = tuple(derived)
+        return made
+
+    def __repr__(self) -> str:
+        return f"Erased(derived={list(self.derived)})"
 
 
 @operation("delete_memory", needs=SpaceRole.WRITE)
@@ -63,11 +95,13 @@ async def delete(
     *,
     expected_version: int | None = None,
     erase: bool = False,
-) -> bool:
+) -> bool | Erased:
     """Deletes a memory; it can be restored for the service's ``deleted_days``. Returns False if there is none.
 
-    ``erase`` deletes it permanently, with its earlier texts, even if it was deleted before. A forgotten memory is
-    always deleted permanently. The memory is looked up in the scopes that the agent reads, or in those of ``category``.
+    ``erase`` deletes it permanently, with its earlier texts, even if it was deleted before. What was made from it or
+    from its messages goes with it, of any agent (see `derived_rows`), and the result, an `Erased`, names these
+    memories. A forgotten memory is always deleted permanently.
+    The memory is looked up in the scopes that the agent reads, or in those of ``category``.
     With ``expected_version``, it is deleted only at that version, and not if it was forgotten. Raises InvalidInput,
     StoreUnavailable, WriteUnknown, VersionConflict if it is at another version, and Held under a legal hold.
     """
@@ -75,19 +109,16 @@ async def delete(
     while (row := await find_row(scope, user_id, memory_id, category)) is not None:
         check_version(row.key, row.version, expected_version)
         removal: list[Write] = [Remove(namespace=row.namespace, key=row.key, expected=expected_version)]
-        if erase:  # it may have been moved from another category
-            homes = scope.namespaces.read_scopes(user_id)
-            removal += [Remove(namespace=place, key=row.key) for place in _beside(homes, VERSIONS)]
         if until is not None:
             (usage,) = await scope.engine.get([(sidecar_namespace(row.namespace, USAGE), row.key)])
             removal = archive_writes(row, usage, now, DELETED, until=until)
         with suppress(VersionConflict):  # the next look tells which version is there now
-            await _write(scope, removal, "erase" if erase else "delete", erase=erase)
+            done = await _erase(scope, user_id, [row], removal) if erase else bool(await scope.write(removal, "delete"))
             if not scope.engine.backend.capabilities.change_feed:  # such a store does not remove what has ended
                 places = [sidecar_namespace(row.namespace, place) for place in (FORGOTTEN, VERSIONS)]
                 over = await scope.engine.scan(places, accepts=lambda row: is_over(row, now))
                 await scope.engine.remove_later(over)
-            return True
+            return done
     if expected_version is not None:
         return False
     key, homes = canonical_id(memory_id), scope.namespaces.read_scopes(user_id, category)
@@ -95,9 +126,11 @@ async def delete(
     archived = [row for row in await scope.engine.get(archives) if row]
     forgotten = [row for row in archived if erase or forgotten_of(row).until is None]
     if forgotten:
-        earlier = [Remove(namespace=place, key=key) for place in _beside(homes, VERSIONS)]
         gone = [Remove(namespace=row.namespace, key=row.key) for row in forgotten]
-        await _write(scope, [*gone, *earlier], "erase", erase=True)
+        if erase:
+            return await retried(partial(_erase, scope, user_id, forgotten, gone))
+        earlier = [Remove(namespace=place, key=key) for place in _beside(homes, VERSIONS)]
+        await replace(scope, deleted_days=0.0).write([*gone, *earlier], "erase")
         return True
     places = {*((home, key) for home in homes), *archives} - {(row.namespace, row.key) for row in archived}
     try:  # a row that cannot be read is found by reading all of the user's, so first ask whether anything is there
@@ -115,16 +148,18 @@ async def delete_all(
 ) -> int:
     """Deletes all memories of the user that this agent reads, of one type or category if given; returns how many.
 
-    They cannot be restored. Forgotten and deleted memories are deleted permanently too, and not counted. Other agents'
-    own memories stay; `purge_user_memories` deletes those too. Raises InvalidInput, StoreUnavailable, WriteUnknown, and
-    Held if the user has a legal hold.
+    They cannot be restored. Forgotten and deleted memories are deleted permanently too, and not counted; nor is what
+    was made from the deleted ones and goes with them, as `delete_memory` describes it. Other agents' own memories stay;
+    `purge_user_memories` deletes those too. Raises InvalidInput, StoreUnavailable, WriteUnknown, and Held if the user
+    has a legal hold.
     """
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     namespaces = scope.namespaces.read_scopes(user_id, category)
+    archives = [*_beside(namespaces, FORGOTTEN), *_beside(namespaces, PENDING)]
     await scope.engine.check_holds(encode_label(user_id))
     cause = Cause(at=scope.clock.now(), operation="delete all", actor=scope.actor)
+    await erase_derived(scope.engine, encode_label(user_id), [*namespaces, *archives], kinds, cause)
     removed = await empty(scope.engine, namespaces, kinds, cause)
-    archives = [*_beside(namespaces, FORGOTTEN), *_beside(namespaces, PENDING)]
     await empty(scope.engine, archives, kinds, cause)
     if kinds is None:
         await empty(scope.engine, _beside(namespaces, VERSIONS))
@@ -134,10 +169,109 @@ async def delete_all(
     return removed
 
 
-def _write(scope: MemoryScope, batch: Sequence[Write], operation: str, *, erase: bool) -> Operation[list[int]]:
-    """Applies ``batch``; with ``erase`` without keeping what it removes, else so that it can be restored."""
-    shown = replace(scope, deleted_days=0.0) if erase else scope
-    return shown.write(batch, operation)
+async def _erase(scope: MemoryScope, user_id: UserId, rows: Sequence[Row], removal: Sequence[Write]) -> Erased:
+    """Writes ``removal``, which erases the memory in ``rows``, and removes its earlier texts and what was made from it.
+
+    All goes in one batch: what was made comes first, so that on a store that applies a batch in parts an interrupted
+    erasure can be repeated. Raises VersionConflict if something changed meanwhile.
+    """
+    places = _beside(scope.namespaces.read_scopes(user_id), VERSIONS)  # it may have been moved from another category
+    earlier = [row for row in await scope.engine.get([(place, rows[0].key) for place in places]) if row]
+    states = [(memory_namespace(row.namespace), one) for row in earlier for one in states_in(row, scope.clock.now())]
+    gone = records_of(rows)
+    gone += [record_at(one, home, rows[0].key) for home, one in states if is_of_known_schema(one.value)]
+    derived = await derived_rows(scope.engine, encode_label(user_id), gone)
+    writes = [*removals_of(derived), *removal, *(Remove(namespace=place, key=rows[0].key) for place in places)]
+    await replace(scope, deleted_days=0.0).write(writes, "erase")
+    return Erased(dict.fromkeys(row.key for row in derived if not holds_told(row.namespace)))
+
+
+async def derived_rows(engine: StoreEngine, label: str, gone: Sequence[MemoryRecord]) -> list[Row]:
+    """The rows of the user with this ``label`` that were made from the memories ``gone`` or from their messages.
+
+    These are, of all agents, also those that wait for the user or are in the archive: (1) summaries and insights that
+    cite one of them, or one of its messages; (2) summaries of its session that share a word with it: a model need not
+    cite all that it used; (3) the next summaries and insights made from these; (4) passages that repeat it from one of
+    its messages; (5) its messages, as far as they wait for a summary or are kept for the next extraction.
+    """
+    names = [
+        name
+        for name in await engine.namespaces((label,))
+        if holds_memories(name) or holds_forgotten(name) or holds_pending(name) or holds_told(name)
+    ]
+    rows = await engine.scan(names, accepts=_may_be_derived)
+    return await engine.pool.call(_derived, rows, gone)
+
+
+def _may_be_derived(row: Row) -> bool:
+    if holds_told(row.namespace):
+        return True
+    is_made = mapping_field(row.value, "source").get("tool") in _MADE
+    is_passage = row.value.get("memory_type") == MemoryType.INTERACTION.value
+    return is_known(row) and (is_made or is_passage or BLOCK in mapping_field(row.value, "extra_metadata"))
+
+
+def _derived(rows: Sequence[Row], gone: Sequence[MemoryRecord]) -> list[Row]:
+    ids = {record.id for record in gone}
+    by_message: dict[str, set[str]] = {}
+    by_session: dict[str, set[str]] = {}
+    for record in gone:
+        for message_id in record.source.message_ids:
+            by_message.setdefault(message_id, set()).add(record.content)
+        for session in filter(None, (record.session_id, record.source.thread_id)):
+            by_session.setdefault(session, set()).add(record.content)
+
+    def is_derived(row: Row) -> bool:
+        if holds_told(row.namespace):
+            return any(
+                same_subject(message.text, text)
+                for message in told_in(row)
+                for text in by_message.get(message.id or "", ())
+            )
+        record = record_of(row)
+        texts = {text for message_id in record.source.message_ids for text in by_message.get(message_id, ())}
+        if record.source.tool not in _MADE:
+            words = plain_words(record.content) if texts else ""
+            return any(plain_words(text) in words for text in texts)
+        if texts or not ids.isdisjoint([*record.cites, *record.supersedes]):
+            return True
+        said = by_session.get(record.session_id or "", ()) if record.source.tool == SUMMARY else ()
+        return any(same_subject(record.content, text) for text in said)
+
+    found: list[Row] = []
+    left = [row for row in rows if row.key not in ids]
+    while more := [row for row in left if is_derived(row)]:
+        found += more
+        ids |= {row.key for row in more}
+        left = [row for row in left if row.key not in ids]
+    return found
+
+
+async def erase_derived(
+    engine: StoreEngine, label: str, places: Sequence[Namespace], kinds: frozenset[str] | None, cause: Cause
+) -> None:
+    """Removes what was made from the memories (of ``kinds``) in ``places``, before these are emptied."""
+    gone = records_of(await engine.scan(places, kinds=kinds))
+    derived = await derived_rows(engine, label, gone) if gone else []
+    left = [
+        row for row in derived if row.namespace not in places or (kinds and row.value.get("memory_type") not in kinds)
+    ]
+    for at in range(0, len(left), PORTION):
+        await engine.write(removals_of(left[at : at + PORTION], any_version=True), cause)
+
+
+def removals_of(derived: Collection[Row], *, any_version: bool = False) -> list[Write]:
+    """The writes that remove ``derived`` rows with their earlier texts, by default only if they have not changed."""
+    homes = [
+        (memory_namespace(row.namespace) if is_sidecar(row.namespace) else row.namespace, row.key)
+        for row in derived
+        if not holds_told(row.namespace)
+    ]
+    gone = [
+        Remove(namespace=row.namespace, key=row.key, expected=None if any_version else row.version) for row in derived
+    ]
+    versions = [Remove(namespace=sidecar_namespace(home, VERSIONS), key=key) for home, key in dict.fromkeys(homes)]
+    return [*gone, *versions]
 
 
 def _beside(homes: Sequence[Namespace], place: str) -> list[Namespace]:

@@ -53,7 +53,7 @@ from inference_core.outbox.messages import (
     unmarked,
 )
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
-from inference_core.services.operations.delete import PORTION
+from inference_core.services.operations.delete import PORTION, derived_rows, removals_of
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
 from inference_core.short_term.content import results_in, text_in, told_calls
 from inference_core.stores.backend import Remove, Row, Write
@@ -118,8 +118,9 @@ def with_sessions(record: MemoryRecord, block: str, sessions: Sequence[str]) -> 
 async def forget_session(scope: MemoryScope, conversation: UserSession, block: str, category: MemoryCategory) -> None:
     """Removes the memories of ``block`` that come from this session alone; others only lose the session.
 
-    Those that wait for the user, or were deleted and can be restored, also go if they come from this session alone.
-    Raises StoreError; what was removed before stays removed.
+    Those that wait for the user, or were deleted and can be restored, also go if they come from this session alone. In
+    a scope that keeps nothing deleted, so do their earlier texts and what was made from them. Raises StoreError; what
+    was removed before stays removed.
     """
     homes = scope.namespaces.read_scopes(conversation.user_id, category)
     # All in one scan: between two, a memory could be approved or deleted, and be found in neither.
@@ -136,7 +137,13 @@ async def forget_session(scope: MemoryScope, conversation: UserSession, block: s
     async def attempt() -> None:
         writes: list[Write] = []
         rows = await scope.engine.scan(namespaces)
-        for row, others in await scope.engine.pool.call(other_sessions, rows):
+        found = await scope.engine.pool.call(other_sessions, rows)
+        gone = [row for row, others in found if not others]
+        if not scope.deleted_days and gone:
+            derived = await derived_rows(scope.engine, encode_label(conversation.user_id), list(map(record_of, gone)))
+            writes += removals_of([*derived, *gone])
+            found = [(row, others) for row, others in found if others]
+        for row, others in found:
             if not others:
                 writes.append(Remove(namespace=row.namespace, key=row.key, expected=row.version))
             elif holds_memories(row.namespace):

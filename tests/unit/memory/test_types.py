@@ -15,11 +15,13 @@ from inference_core.memory.types import (
     MemoryCategory,
     MemoryType,
     MemoryTypeDescription,
+    category_meant,
     format_memory_types_for_description,
     get_category_for_type,
     get_memory_category_literal,
     get_memory_type_literal,
     get_types_for_category,
+    type_meant,
     validate_memory_category,
     validate_memory_type,
 )
@@ -102,6 +104,21 @@ def test_a_type_that_is_like_one_is_guessed(given: str, meant: str):
         validate_memory_type(given)
     with pytest.raises(InvalidMemoryType, match=r"skill$"):
         validate_memory_type("banana")
+
+
+@pytest.mark.parametrize("kind", MemoryType)
+def test_a_type_is_meant_in_any_case_and_number(kind: MemoryType):
+    plain = kind.value.removesuffix("s")
+    many = f"{plain.removesuffix('y')}ies" if plain.endswith("y") else f"{plain}s"
+    for written in (kind.value, plain, many, plain.upper(), f" {many.title()}\n", plain.replace("_", "-")):
+        assert type_meant(written) == kind.value
+
+
+@pytest.mark.parametrize("value", ["", "s", "banana", "factss ", None, 7, ["facts"]])
+def test_what_means_no_type_or_category_is_unchanged(value: Any):
+    assert type_meant(value) is value
+    assert category_meant(value) is value
+    assert category_meant(" Semantic") == "semantic"
 
 
 def test_types_of_an_unknown_category_are_refused():

@@ -28,6 +28,7 @@ from inference_core import (
     AgentMemoryStoreService,
     ExtractiveMemory,
     FlushToLongTerm,
+    MemorySource,
     MemoryStore,
     StaticMemory,
     Summarize,
@@ -40,10 +41,13 @@ from inference_core.errors import (
     ConfigurationError,
     IdentityError,
     InvalidId,
+    InvalidInput,
     InvalidMemory,
     ReadOnlyMemory,
     VersionConflict,
 )
+from inference_core.memory.record import CITES, INSIGHT
+from inference_core.memory.trust import Origin
 from inference_core.services.operations.scope import ATTEMPTS
 from inference_core.short_term import agent_memory
 from inference_core.short_term.agent_memory import TIMESTAMP
@@ -151,6 +155,25 @@ def test_deleting_a_session_may_spare_long_term_memory(store: MemoryStore):
     memory.delete("s1")
     assert stored_texts(store) == []
     assert [one.content for one in memory.get("s1").static_facts] == ["Water is wet"]
+
+
+@pytest.mark.parametrize("erase", [False, True])
+def test_an_erased_session_leaves_no_earlier_texts(store: MemoryStore, erase: bool):
+    """The texts stayed as earlier versions, and in what was made of them, although the session was deleted."""
+    memory = memory_of(store, FlushToLongTerm([VectorMemory()]), max_tokens=100)
+    for message in dialogue(3):
+        memory.update("s1", message)
+    service = AgentMemoryStoreService(store).sync
+    passage = service.list_memories(USER)[0][0]
+    about = {"extra_metadata": {CITES: [passage.id]}, "source": MemorySource(origin=Origin.AGENT, tool=INSIGHT)}
+    made = service.save_memory(USER, "Talks of numbers", "general", **about)
+    memory.delete("s1", erase=erase)
+    left = str([getattr(row, "value", row) for row in store.engine.backend.inspect()])
+    assert (passage.content in left) is not erase
+    assert (service.get_memory(USER, made) is None) is erase
+    assert memory.get("s1").messages == []
+    with pytest.raises(InvalidInput, match="choose one"):
+        memory.delete("s1", keep_long_term=True, erase=True)
 
 
 def test_a_fact_that_the_user_deleted_does_not_come_back(store: MemoryStore):
