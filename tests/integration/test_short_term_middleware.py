@@ -166,9 +166,9 @@ async def test_a_conversation_that_fits_is_sent_as_it_is(form: str) -> None:
 async def test_a_limit_that_leaves_no_room_beside_the_tools_is_told_once(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent = agent_with(store, patient_memory(), ShortTermMemoryMiddleware(Trim(), max_tokens=1_000))
+    agent = agent_with(store, patient_memory(), ShortTermMemoryMiddleware(Trim(), max_tokens=600))
     await talk(agent, "async", 3)
-    assert [record.levelname for record in caplog.records if " of the 1000 tokens " in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if " of the 600 tokens " in record.message] == ["WARNING"]
 
 
 async def test_the_limit_is_a_share_of_the_models_window_and_never_more_than_it() -> None:
