@@ -308,7 +308,7 @@ def filled(clock: FrozenClock) -> BaseStore:
 
 def test_the_setting_enabled_has_an_effect(monkeypatch: pytest.MonkeyPatch, filled: BaseStore):
     prompt, result, tools = prompted(configured(monkeypatch), filled)
-    assert (len(lines_of(prompt)), len(tools), result["memory_status"]) == (15, 4, "lexical")
+    assert (len(lines_of(prompt)), len(tools), result["memory_status"]) == (14, 4, "lexical")
     prompt, result, tools = prompted(configured(monkeypatch, enabled="false"), filled)
     assert (prompt, tools, result["memory_status"]) == ("", [], "off")
 
