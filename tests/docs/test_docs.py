@@ -21,6 +21,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -141,9 +142,16 @@ def run_snippet(snippet: Snippet, page: str, names: dict[str, Any], runner: asyn
         return ""
     if snippet.language == "sh":
         code = snippet.code.replace("localhost:8765", f"localhost:{os.environ['AGENT_SERVER_PORT']}")
-        done = subprocess.run(["sh", "-ec", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{page}:{snippet.line}: {done.stderr}"
-        return done.stdout
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            ["sh", "-ec", code], stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as shell:
+            if shell.wait():  # what it has left at work would hold its output open
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(shell.pid, signal.SIGTERM)
+            printed, error = shell.communicate()
+        assert shell.returncode == 0, f"{page}:{snippet.line}: {error}"
+        return printed
     place = f"{page}, block at line {snippet.line}"
     code = compile(snippet.code, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):

@@ -532,12 +532,12 @@ def test_what_is_shown_is_valid_and_fits(full: bool):
 
 
 def test_what_needs_nothing_is_not_changed(full: bool):
-    each(what_needs_nothing_is_not_changed, 75, exchanges(), full=full)
+    each(what_needs_nothing_is_not_changed, 2_500, exchanges(), full=full)
 
 
 def test_no_result_is_sent_without_its_call(full: bool):
     lost = st.sets(st.integers(0, 40), max_size=8)
-    each(no_result_is_sent_without_its_call, 75, exchanges(), ROOMS, lost, full=full)
+    each(no_result_is_sent_without_its_call, 2_500, exchanges(), ROOMS, lost, full=full)
 
 
 def test_a_policy_loses_nothing(full: bool):

@@ -124,7 +124,7 @@ def route(
 
 def needed(one: BaseRoute) -> Permission | None:
     """The permission that a route needs; None: it is public, or does not say."""
-    asked = one.dependant.dependencies if isinstance(one, Route) else ()
+    asked = one.dependant.dependencies if isinstance(one, APIRoute) else ()
     found = [*(each.call for each in asked), getattr(getattr(one, "endpoint", None), "needs", None)]
     return next((each.permission for each in found if isinstance(each, Needs)), None)
 
