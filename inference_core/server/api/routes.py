@@ -14,7 +14,6 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import AfterValidator
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import BaseRoute
@@ -38,7 +37,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
 from inference_core.services.operations.delete import Erased, delete, delete_all
-from inference_core.services.operations.messages import TIMESTAMP, add_messages, add_messages_once
+from inference_core.services.operations.messages import add_messages, add_messages_once, judged
 from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
@@ -124,7 +123,7 @@ def route(
 
 def needed(one: BaseRoute) -> Permission | None:
     """The permission that a route needs; None: it is public, or does not say."""
-    asked = one.dependant.dependencies if isinstance(one, Route) else ()
+    asked = one.dependant.dependencies if isinstance(one, APIRoute) else ()
     found = [*(each.call for each in asked), getattr(getattr(one, "endpoint", None), "needs", None)]
     return next((each.permission for each in found if isinstance(each, Needs)), None)
 
@@ -368,7 +367,6 @@ MANY_PATH: Final = "/v1/jobs/save"
 STREAM_S: Final = 300.0
 _PAGE: Final = 200
 NDJSON: Final = "application/x-ndjson"
-_MESSAGES: Final = {"user": HumanMessage, "assistant": AIMessage, "tool": ToolMessage}
 Cursor = Annotated[str | None, Query(description="The next_cursor of the page before.")]
 JobId = Annotated[str, Path(min_length=1, max_length=64, description="The job's id.")]
 Limit = Annotated[int, Query(ge=1, le=wire.MAX_PAGE)]
@@ -459,21 +457,12 @@ async def add_conversation(call: Caller, body: wire.Messages, idempotency_key: I
 
     A message with an id is added once. With Idempotency-Key, so is one without.
     """
-    given = list(map(_message, body.messages))
+    given = [message for message, _, _ in judged([one.told() for one in body.messages])]
     if idempotency_key is None:
         count = await call.run(add_messages, given, session_id=body.session_id)
     else:
         count = await call.run(add_messages_once, idempotency_key, given, session_id=body.session_id)
     return wire.Count(count=count)
-
-
-def _message(one: wire.Message) -> BaseMessage:
-    said = {TIMESTAMP: one.timestamp.isoformat()} if one.timestamp else {}
-    outside = {"outside": "yes"} if one.outside else {}  # a key that no harmless message has
-    extra: dict[str, Any] = {"tool_call_id": ""} if one.role == "tool" else {}
-    return _MESSAGES[one.role](
-        content=one.content, id=one.id, name=one.name, additional_kwargs={**said, **outside}, **extra
-    )
 
 
 @route("GET", "/v1/stats", Permission.READ)
