@@ -16,8 +16,8 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
 
 from inference_core import __version__
 from inference_core.effects import arun
@@ -75,14 +75,36 @@ class Needs:
 
 
 class Route(APIRoute):
-    """A route for which a parameter without a value in the query counts as left out, unless it deletes."""
+    """A route for which a parameter without a value in the query counts as left out, unless it deletes.
+
+    One that answers GET also answers HEAD, without the body.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it answers a request."""
+        match, child = super().matches(scope)
+        is_head = match is Match.PARTIAL and scope["method"] == "HEAD" and "GET" in (self.methods or ())
+        return (Match.FULL, child) if is_head else (match, child)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
+        if scope["method"] == "HEAD" and "GET" in (self.methods or ()):
+            scope, send = {**scope, "method": "GET"}, _Headless(send)
         if scope["method"] != "DELETE":  # a filter whose value got lost must not widen what is deleted
             pairs = scope["query_string"].split(b"&")
             scope["query_string"] = b"&".join(pair for pair in pairs if pair.partition(b"=")[2])
         await super().handle(scope, receive, send)
+
+
+class _Headless:
+    """Sends an answer without its body."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        is_body = message["type"] == "http.response.body"
+        await self._send({**message, "body": b""} if is_body else message)
 
 
 ROUTES: Final = list[Route]()
