@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Get Readiness
-         * @description Says that the store answers within a second.
+         * @description Says that the store answers within a second, and takes writes as far as the last one tells.
          */
         get: operations["get_readiness"];
         put?: never;
@@ -132,7 +132,7 @@ export interface paths {
         post?: never;
         /**
          * Delete Memory
-         * @description Deletes a memory.
+         * @description Deletes a memory. With ``erase``, what was made from it or its messages goes too and is named.
          */
         delete: operations["delete_memory"];
         options?: never;
@@ -764,6 +764,14 @@ export interface components {
             dead: components["schemas"]["DeadLetter"][];
         };
         /**
+         * Erased
+         * @description A memory was erased; ``derived`` are the ids of memories that were made from it and went with it.
+         */
+        Erased: {
+            /** Derived */
+            derived: string[];
+        };
+        /**
          * Erasure
          * @description Whether to permanently erase everything of the user, or only to count what there is.
          */
@@ -881,6 +889,12 @@ export interface components {
              * @default []
              */
             left_out?: components["schemas"]["LeftOut"][];
+            /**
+             * By Meaning
+             * @description Whether meaning was compared, not only words.
+             * @default false
+             */
+            by_meaning?: boolean;
         };
         /**
          * History
@@ -1121,16 +1135,36 @@ export interface components {
         MemoryType: "preferences" | "facts" | "goals" | "general" | "context" | "session_summary" | "interaction" | "instructions" | "workflow" | "skill";
         /**
          * Message
-         * @description One message of a conversation.
+         * @description One message of a conversation, in the forms of LangChain and of OpenAI's API, with any other fields of theirs.
+         *
+         *     Only the texts of users, assistants and tools are kept. What came besides text marks the session, which is then
+         *     trusted less: other messages, parts and fields.
          */
         Message: {
             /**
              * Role
              * @enum {string}
              */
-            role: "user" | "assistant" | "tool";
-            /** Content */
-            content: string;
+            role: "user" | "human" | "assistant" | "ai" | "tool" | "function" | "system" | "developer";
+            /**
+             * Content
+             * @description Text, or content parts; null if there are only tool calls.
+             * @default
+             */
+            content?: string | (string | {
+                [key: string]: unknown;
+            })[];
+            /**
+             * Name
+             * @description Of a user message: who said it, if not the user.
+             */
+            name?: string | null;
+            /**
+             * Outside
+             * @description It held more than its text, such as a file or a citation, so its session is trusted less.
+             * @default false
+             */
+            outside?: boolean;
             /**
              * Id
              * @description Your id; it is added only once.
@@ -1141,6 +1175,8 @@ export interface components {
              * @description When it was said; by default now.
              */
             timestamp?: string | null;
+        } & {
+            [key: string]: unknown;
         };
         /**
          * Messages
@@ -1296,8 +1332,9 @@ export interface components {
             /**
              * Query
              * @description A question or keywords; blank: the newest memories.
+             * @default
              */
-            query: string;
+            query?: string;
             /**
              * K
              * @description How many memories at most.
@@ -1981,6 +2018,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Erased"];
+                };
+            };
             /** @description Successful Response */
             204: {
                 headers: {

@@ -112,6 +112,11 @@ ROOTS: Final[Mapping[str, str | None]] = {
 }
 """First labels that belong to no user, with the field of their rows that holds a user's id; None: no row names one."""
 
+_SHORT: Final = frozenset({"ingested", "jobs"})
+"""Those of these places that have no third label."""
+_OWN_PLACES: Final = PLACES.keys() - {*MEMORY_CATEGORIES, MEMORIES_STORE_NAME}
+_INTERNAL_ROOTS: Final = frozenset((root,) for root in ROOTS if root != GLOBAL)
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -241,6 +246,17 @@ def holds_pending(namespace: Namespace) -> bool:
 def is_sidecar(namespace: Namespace) -> bool:
     """Whether ``namespace`` is a sidecar: usage counts, forgotten or pending memories, or earlier versions."""
     return bool(namespace[1:2]) and namespace[1] in _BESIDE and holds_memories(memory_namespace(namespace))
+
+
+def is_internal(namespace: Namespace) -> bool:
+    """Whether the package keeps data of its own in ``namespace``, which are neither memories nor anybody's items.
+
+    An application may give a namespace of two labels the name of one of these places, such as (user, "messages").
+    """
+    if namespace[:1] in _INTERNAL_ROOTS or is_sidecar(namespace):
+        return True
+    place = "".join(namespace[1:2])
+    return place in _OWN_PLACES and (len(namespace) > 2 or place.startswith("~") or place in _SHORT)  # noqa: PLR2004
 
 
 def memory_namespace(namespace: Namespace) -> Namespace:

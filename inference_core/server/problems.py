@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from inference_core import errors
@@ -21,6 +22,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:inference-core:error:"
 RETRY_AFTER_S: Final = 1
 _NOT_MODIFIED: Final = 304
+_NO_METHOD: Final = 405
 _SERVER_FAILED: Final = 500
 STATUSES: Final[Mapping[type[errors.InferenceCoreError], int]] = {
     errors.InferenceCoreError: 500,
@@ -175,8 +177,18 @@ async def on_invalid(request: Request, error: Exception) -> Response:
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """The problem of what the framework refuses: no such path or method, a body that is no JSON."""
+    """The problem of what the framework refuses: no such path or method, a body that is no JSON.
+
+    What asks for the methods of a path is told them.
+    """
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
+    if error.status_code == _NO_METHOD:
+        found = [one for one in request.app.routes if one.matches(request.scope)[0] is not Match.NONE]
+        methods = {method for one in found for method in getattr(one, "methods", None) or ()} | {"OPTIONS"}
+        allow = {"Allow": ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=allow)
+        return answer(request.scope, problem_of(_NO_METHOD, "method-not-allowed"), allow)
     names = {400: "unreadable", 404: "no-such-path", 405: "method-not-allowed"}
     name = names.get(error.status_code, "refused")
     return answer(request.scope, problem_of(error.status_code, name), error.headers)

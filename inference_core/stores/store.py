@@ -35,7 +35,7 @@ from langgraph.store.base.embed import get_text_at_path
 from inference_core.clock import Clock, SystemClock
 from inference_core.effects import arun, run
 from inference_core.errors import InvalidFilter, InvalidMemory, StoreError
-from inference_core.memory.namespaces import AUDIT, Namespace, holds_memories, is_sidecar
+from inference_core.memory.namespaces import AUDIT, Namespace, holds_memories, is_internal
 from inference_core.memory.text import canonical_json, copied, is_encodable
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import (
@@ -160,7 +160,13 @@ class MemoryStore(BaseStore):
             return await self._search(op)
         op = cast("ListNamespacesOp", op)
         _check_page(op.limit, op.offset)
-        names = [name for name in await self.engine.namespaces() if name[1:] != (AUDIT,)]
+        paths = [one.path for one in op.match_conditions or () if one.match_type == "prefix"]
+        is_asked = any(map(_names_a_place, paths))
+        names = [
+            name
+            for name in await self.engine.namespaces()
+            if name[1:] != (AUDIT,) and (is_asked or not is_internal(name))
+        ]
         matching = [name for name in names if all(_matches(name, one) for one in op.match_conditions or ())]
         cut = sorted({name[: op.max_depth] for name in matching})
         return cut[op.offset : op.offset + op.limit]
@@ -170,8 +176,8 @@ class MemoryStore(BaseStore):
         _check_page(op.limit, op.offset)
         accepts = predicate(op.filter)
         namespaces = await self.engine.namespaces(op.namespace_prefix)
-        if not op.namespace_prefix[1:]:  # a search of a user's items does not mean deleted memories and counts
-            namespaces = [name for name in namespaces if not is_sidecar(name) and name[1:] != (AUDIT,)]
+        if not _names_a_place(op.namespace_prefix):  # a search of a user's items does not mean what this package keeps
+            namespaces = [name for name in namespaces if not is_internal(name)]
         end = op.offset + op.limit
         found: list[tuple[Row, float | None]]
         if op.query and op.query.strip():
@@ -262,6 +268,11 @@ def _checked(op: Op) -> Op:
 def _check_page(limit: int, offset: int) -> None:
     if not 0 <= limit <= MAX_PAGE or not 0 <= offset <= MAX_OFFSET:
         raise InvalidFilter(f"limit must be from 0 to {MAX_PAGE}, offset to {MAX_OFFSET}; got {limit} and {offset}")
+
+
+def _names_a_place(prefix: Sequence[str]) -> bool:
+    """Whether ``prefix`` asks for more than all that a user has."""
+    return "*" not in prefix[1:2] and (len(prefix) > 1 or is_internal(tuple(prefix)))
 
 
 def _matches(name: Namespace, condition: MatchCondition) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from langgraph.store.base import GetOp, InvalidNamespaceError, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from support import HashingEmbeddings, case
 
-from inference_core import MemoryStore, open_store
+from inference_core import AgentMemory, AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.effects import run
 from inference_core.errors import InvalidFilter, InvalidInput, InvalidMemory, StoreUnavailable, WriteUnknown
 from inference_core.stores import store as store_module
@@ -654,3 +654,28 @@ def test_regression_an_empty_list_of_fields_indexes_nothing(own_store: MemorySto
     own_store.put(NS, "a", {"t": "tea"}, index=[])
     own_store.put(NS, "b", {"t": "tea"})
     assert keys(own_store.search(NS, query="tea")) == ["b"]
+
+
+def test_a_search_of_a_users_items_finds_no_rows_of_the_package(own_store: MemoryStore):
+    """An application that listed a user's items met chat texts of the outbox, receipts, and conversations."""
+    memory = AgentMemoryStoreService(own_store).sync
+    own_store.put(("ada", "drafts"), "d1", {"text": "kiln, my own item"})
+    own_store.put(("ada", "messages"), "m1", {"text": "kiln, my own message"})
+    memory.update_memory("ada", memory.save_memory("ada", "Has a kiln", "facts"), "Has two kilns")
+    memory.delete_memory("ada", memory.save_memory("ada", "Kiln gone", "facts"))
+    memory.add_messages("ada", [("user", "kiln hello")])
+    conversation = AgentMemory(own_store, user_id="ada")
+    conversation.update("s1", ("user", "kiln secret"))
+    own_store.engine.flush()
+    own = [("ada", "drafts"), ("ada", "messages"), ("ada", "semantic")]
+    for prefix in (("ada",), ()):
+        for options in ({}, {"query": "kiln"}, {"filter": {"$not": {"text": "none"}}}):
+            found: Any = own_store.search(prefix, limit=100, **options)
+            assert sorted({item.namespace for item in found}) == own
+        assert own_store.list_namespaces(prefix=prefix or None) == own
+    assert own_store.list_namespaces(suffix=("~shared",)) == []
+    assert own_store.list_namespaces(max_depth=1) == [("ada",)]
+    for place in (("ada", "short_term", "s1"), ("ada", "forgotten"), ("ada", "outbox"), ("~outbox",)):
+        assert own_store.search(place, limit=100)
+        assert own_store.list_namespaces(prefix=place)
+    assert ("ada", "outbox", "~shared") in own_store.list_namespaces(prefix=("*", "outbox"))

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import httpx
 import pytest
@@ -201,6 +201,42 @@ async def test_regression_what_is_not_there_is_not_the_stores_fault(server: Serv
         assert "No memories here yet." in page.text
         page = await client.post(f"{HOME}/review", content=b"\xff")
         assert (page.status_code, "This form cannot be read." in page.text) == (400, True)
+
+
+HTML = {"Accept": "text/html,application/xhtml+xml;q=0.9"}
+
+
+async def test_the_first_address_leads_to_the_pages(server: Served):
+    async with server.client() as anyone:
+        answer = await anyone.get("/", headers=HTML)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui")
+        problem = await anyone.get("/")
+        assert (problem.status_code, problem.headers["content-type"]) == (404, "application/problem+json")
+        assert "/v1" in problem.json()["detail"]
+        assert (await anyone.get("/ui/nope", headers=HTML)).headers["location"] == "/ui/login"
+
+
+@pytest.mark.parametrize("address", ["/ui/nope", "/ui/u/ada/nope", "/ui/u/ada", "/ui/u/%00/timeline", "/ui/timeline/x"])
+async def test_an_address_of_no_page_is_told_on_a_page(server: Served, address: str):
+    async with server.client("ada") as client:
+        answer = await client.get(address, headers=HTML)
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "There is no such " in answer.text
+        data = await client.get(f"{address}.json")
+        assert (data.status_code, data.headers["content-type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize("user", ["bob@example.com", "Ädä Ñ", "a~b", "x" * 70])
+async def test_an_address_may_name_the_user_by_the_plain_id(server: Served, user: str):
+    label = encode_label(user)
+    async with server.client("root", frozenset(Permission)) as client:
+        plain = quote(user, safe="")
+        answer = await client.get(f"/ui/u/{plain}/search?q=a%26b")
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/ui/u/{label}/search?q=a%26b")
+        assert (await client.get(answer.headers["location"])).status_code == 200
+        as_data = await client.get(f"/ui/u/{plain}/timeline.json")
+        assert as_data.headers["location"] == f"/ui/u/{label}/timeline.json"
+        assert (await client.post(f"/ui/u/{plain}/review")).status_code == 404
 
 
 async def test_replaced_memories_are_a_chain(server: Served, clock: FrozenClock):

@@ -203,6 +203,33 @@ async def test_ids_that_are_none_are_refused(client: httpx.AsyncClient, memory_i
         assert (await client.request(verb, f"/v1/memories/{memory_id}")).status_code in (404, 405, 422)
 
 
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/memories", "DELETE, GET, HEAD, OPTIONS, POST"),
+        ("/v1/memories/x", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT"),
+        ("/v1/context", "OPTIONS, POST"),
+        ("/healthz", "GET, HEAD, OPTIONS"),
+    ],
+)
+async def test_a_path_tells_its_methods(client: httpx.AsyncClient, path: str, methods: str):
+    answer = await client.options(path)
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (204, methods, b"")
+    answer = await client.request("TRACE", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+    assert answer.json()["type"].endswith("method-not-allowed")
+    assert (await client.options("/v1/nope")).status_code == 404
+
+
+async def test_head_is_get_without_the_body(client: httpx.AsyncClient):
+    one = await saved(client, "Owns a kiln")
+    for path, status in (("/v1/memories", 200), (f"/v1/memories/{one['id']}", 200), ("/v1/memories/nope", 404)):
+        got, head = await client.get(path), await client.head(path)
+        assert (head.status_code, head.content) == (status, b"")
+        assert {**head.headers} == {**got.headers}
+    assert (await client.head("/v1/context")).status_code == 405
+
+
 async def test_a_key_that_may_only_read_writes_nothing(client: httpx.AsyncClient):
     app: Any = client._transport
     server = served(app.app.state.service)

@@ -131,10 +131,10 @@ async def test_messages_are_taken_in_once(server: Served):
         assert (await root.get("/v1/admin/dead-letters")).json() == {"dead": []}
         for action in ("retry", "drop"):
             assert (await root.post(f"/v1/admin/dead-letters/{action}", json={})).json() == {"count": 0}
-        assert (
-            await client.post("/v1/messages", json={"messages": [{"role": "system", "content": "x"}]})
-        ).status_code == 422
         assert (await client.get("/v1/admin/queue")).status_code == 403
+
+
+FUNCTION = {"name": "clock", "arguments": "{}"}
 
 
 async def test_what_came_with_messages_marks_their_session(server: Served):
@@ -146,12 +146,28 @@ async def test_what_came_with_messages_marks_their_session(server: Served):
         "name": [{"role": "user", "content": "I live in Rome", "name": "Bob"}],
         "me": [{"role": "user", "content": "I live in Ghent", "name": "ADA"}],
         "tool": [{"role": "tool", "content": [parts[1]]}, {"role": "assistant", "content": "A cat"}],
+        "field": [{"role": "user", "content": "See this", "attachments": ["x"]}],
+        "empty field": [{"role": "user", "content": "See nothing", "metadata": {}, "refusal": None}],
+        "system": [{"role": "system", "content": "Be brief"}, {"role": "human", "content": "I hum"}],
+        "call": [
+            {"role": "ai", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": FUNCTION}]},
+            {"role": "tool", "tool_call_id": "1", "content": "12:00"},
+            {"role": "assistant", "content": "It is noon"},
+            {"role": "assistant", "content": ""},
+        ],
+        "names": [{"role": "human", "content": "Hello Ai"}, {"role": "ai", "content": "Hello Human"}],
     }
     async with server.client("ada") as client:
         for session, messages in chats.items():
             answer = await client.post("/v1/messages", json={"messages": messages, "session_id": session})
             assert answer.status_code == 202, answer.text
-        for wrong in ({"attachments": ["x"]}, {"content": 5}, {"content": [5]}, {"content": {"text": "x"}}):
+        for wrong in (
+            {"tool_calls": 5},
+            {"role": "nobody"},
+            {"content": 5},
+            {"content": [5]},
+            {"content": {"text": "x"}},
+        ):
             body = {"messages": [{"role": "user", "content": "x", **wrong}]}
             assert (await client.post("/v1/messages", json=body)).status_code == 422
     rows = run(server.service.scope.engine.scan([Partition("ada", "planner").messages]))
@@ -166,6 +182,13 @@ async def test_what_came_with_messages_marks_their_session(server: Served):
         "I live in Rome": ("Bob", True, True),
         "I live in Ghent": (None, True, False),
         "A cat": (None, True, True),
+        "See this": (None, False, True),
+        "See nothing": (None, True, False),
+        "I hum": (None, True, True),
+        "12:00": (None, False, True),
+        "It is noon": (None, True, True),
+        "Hello Ai": (None, True, False),
+        "Hello Human": (None, True, False),
     }
 
 

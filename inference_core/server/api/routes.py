@@ -14,11 +14,10 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import AfterValidator
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Match
+from starlette.types import Message, Receive, Scope, Send
 
 from inference_core import __version__
 from inference_core.effects import arun
@@ -38,7 +37,7 @@ from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.services.operations import list as memories
 from inference_core.services.operations import review
 from inference_core.services.operations.delete import Erased, delete, delete_all
-from inference_core.services.operations.messages import TIMESTAMP, add_messages, add_messages_once
+from inference_core.services.operations.messages import add_messages, add_messages_once, judged
 from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
@@ -76,14 +75,36 @@ class Needs:
 
 
 class Route(APIRoute):
-    """A route for which a parameter without a value in the query counts as left out, unless it deletes."""
+    """A route for which a parameter without a value in the query counts as left out, unless it deletes.
+
+    One that answers GET also answers HEAD, without the body.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it answers a request."""
+        match, child = super().matches(scope)
+        is_head = match is Match.PARTIAL and scope["method"] == "HEAD" and "GET" in (self.methods or ())
+        return (Match.FULL, child) if is_head else (match, child)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
+        if scope["method"] == "HEAD" and "GET" in (self.methods or ()):
+            scope, send = {**scope, "method": "GET"}, _Headless(send)
         if scope["method"] != "DELETE":  # a filter whose value got lost must not widen what is deleted
             pairs = scope["query_string"].split(b"&")
             scope["query_string"] = b"&".join(pair for pair in pairs if pair.partition(b"=")[2])
         await super().handle(scope, receive, send)
+
+
+class _Headless:
+    """Sends an answer without its body."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        is_body = message["type"] == "http.response.body"
+        await self._send({**message, "body": b""} if is_body else message)
 
 
 ROUTES: Final = list[Route]()
@@ -368,7 +389,6 @@ MANY_PATH: Final = "/v1/jobs/save"
 STREAM_S: Final = 300.0
 _PAGE: Final = 200
 NDJSON: Final = "application/x-ndjson"
-_MESSAGES: Final = {"user": HumanMessage, "assistant": AIMessage, "tool": ToolMessage}
 Cursor = Annotated[str | None, Query(description="The next_cursor of the page before.")]
 JobId = Annotated[str, Path(min_length=1, max_length=64, description="The job's id.")]
 Limit = Annotated[int, Query(ge=1, le=wire.MAX_PAGE)]
@@ -459,21 +479,12 @@ async def add_conversation(call: Caller, body: wire.Messages, idempotency_key: I
 
     A message with an id is added once. With Idempotency-Key, so is one without.
     """
-    given = list(map(_message, body.messages))
+    given = [message for message, _, _ in judged([one.told() for one in body.messages])]
     if idempotency_key is None:
         count = await call.run(add_messages, given, session_id=body.session_id)
     else:
         count = await call.run(add_messages_once, idempotency_key, given, session_id=body.session_id)
     return wire.Count(count=count)
-
-
-def _message(one: wire.Message) -> BaseMessage:
-    said = {TIMESTAMP: one.timestamp.isoformat()} if one.timestamp else {}
-    outside = {"outside": "yes"} if one.outside else {}  # a key that no harmless message has
-    extra: dict[str, Any] = {"tool_call_id": ""} if one.role == "tool" else {}
-    return _MESSAGES[one.role](
-        content=one.content, id=one.id, name=one.name, additional_kwargs={**said, **outside}, **extra
-    )
 
 
 @route("GET", "/v1/stats", Permission.READ)

@@ -16,6 +16,7 @@ from inference_core.memory.wire import AS_CATEGORY, AS_TYPE, Given, Memory, memo
 from inference_core.outbox import outbox as queue
 from inference_core.server.problems import Problem
 from inference_core.services.operations.delete import ForgottenMemory
+from inference_core.services.operations.messages import TIMESTAMP
 from inference_core.services.operations.prompt_context import DEFAULT_MAX_MEMORIES, DEFAULT_MAX_TOKENS
 from inference_core.services.operations.recall import MAX_DIVERSITY, MAX_RESULTS
 from inference_core.services.operations.scope import MAX_TAGS
@@ -77,7 +78,7 @@ class MemoryChange(Body):
 class Question(Body):
     """What to find, and among which memories."""
 
-    query: str = Field(max_length=MAX_QUERY, description="A question or keywords; blank: the newest memories.")
+    query: str = Field("", max_length=MAX_QUERY, description="A question or keywords; blank: the newest memories.")
     k: int | None = Field(None, ge=1, le=MAX_RESULTS, description="How many memories at most.")
     memory_type: Kind | None = None
     category: Category | None = None
@@ -239,19 +240,33 @@ class Context(BaseModel):
     context: str
 
 
-class Message(Body):
-    """One message of a conversation."""
+class Message(Given):
+    """One message of a conversation, in the forms of LangChain and of OpenAI's API, with any other fields of theirs.
 
-    role: Literal["user", "assistant", "tool"]
+    Only the texts of users, assistants and tools are kept. What came besides text marks the session, which is then
+    trusted less: other messages, parts and fields.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["user", "human", "assistant", "ai", "tool", "function", "system", "developer"]
     content: (
         Annotated[str, Field(max_length=200_000)] | Annotated[list[str | dict[str, Any]], Field(max_length=500)]
-    ) = Field(description="Text, or content parts as LangChain and OpenAI's API take them; only their texts are kept.")
+    ) = Field("", description="Text, or content parts; null if there are only tool calls.")
     name: str | None = Field(None, max_length=512, description="Of a user message: who said it, if not the user.")
     outside: bool = Field(
         False, description="It held more than its text, such as a file or a citation, so its session is trusted less."
     )
     id: str | None = Field(None, min_length=1, max_length=255, description="Your id; it is added only once.")
     timestamp: datetime | None = Field(None, description="When it was said; by default now.")
+
+    def told(self) -> dict[str, Any]:
+        """The message as LangChain takes it."""
+        fields = self.model_dump(exclude={"timestamp", "outside"}, exclude_none=True)
+        said = {TIMESTAMP: self.timestamp.isoformat()} if self.timestamp else {}
+        outside = {"outside": "yes"} if self.outside else {}  # a key that no harmless message has
+        call = {"tool_call_id": ""} if self.role == "tool" else {}
+        return {**call, **fields, **said, **outside}
 
 
 class Messages(Body):

@@ -35,7 +35,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 MCP_PATH: Final = "/mcp"
 MCP_METADATA: Final = f"/.well-known/oauth-protected-resource{MCP_PATH}"
 _PAGES: Final = frozenset({f"{PREFIX}/login", f"{PREFIX}/static/{{name}}"})
-PUBLIC: Final = {"/healthz", "/readyz", "/version", "/openapi.json", "/api/health", MCP_METADATA} | _PAGES
+PUBLIC: Final = {"/", "/healthz", "/readyz", "/version", "/openapi.json", "/api/health", MCP_METADATA} | _PAGES
 """Routes that need no key, as they tell nothing about any user."""
 METRICS_PATH: Final = "/metrics"
 """Prometheus on this machine needs no key for it; from elsewhere, it needs one with the permission admin."""

@@ -112,6 +112,15 @@ async def home(look: Looking) -> Response:
     return RedirectResponse(look.link("timeline") if look.user is not None else f"{look.base}/users", 303)
 
 
+@page("/", None)
+async def root(request: Request) -> Response:
+    """Leads browsers to the pages; others learn where the API is."""
+    if "text/html" not in request.headers.get("accept", ""):
+        refusal = Refusal(404, "no-such-path", f"The API is at /v1, and pages are at {PREFIX}")
+        return refusal.response(request.scope)
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{PREFIX}", 303)
+
+
 @page(f"{PREFIX}/static/{{name}}", None)
 async def static(name: str) -> Response:
     """A style sheet, script or icon, which browsers may cache for a year."""
@@ -537,3 +546,10 @@ async def erase_user(look: Look, form: Form) -> str:
     jobs: Jobs = look.request.app.state.jobs
     begun = await jobs.submit(look.scope, look.owner, "erase", Erasure(dry_run=False, reason="").model_dump())
     return look.link("erase", job=begun.id)
+
+
+@page(f"{PREFIX}/{{rest:path}}", Permission.READ)
+async def nowhere(rest: str) -> Response:
+    """A page for an address that has none; the last of the routes. Raises Refusal."""
+    del rest
+    raise Refusal(404, "no-such-path", "There is no such page")

@@ -15,7 +15,7 @@ from functools import wraps
 from importlib.resources import files
 from math import cos, pi, sin
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, cast
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -36,7 +36,7 @@ from inference_core.memory.namespaces import (
 from inference_core.memory.text import harmless
 from inference_core.memory.types import MemoryCategory
 from inference_core.server.api.routes import Route, route
-from inference_core.server.identity.auth import PREFIX, Permission, Principal
+from inference_core.server.identity.auth import PREFIX, Permission, Principal, path_of
 from inference_core.server.identity.gate import Access, is_own
 from inference_core.server.problems import Refusal, told
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
@@ -187,8 +187,8 @@ async def look_of(request: Request, label: str | None = None) -> Look:
     if label is not None:
         try:
             user = decode_label(label)
-        except InvalidId as error:
-            raise Refusal(404, "no-such-user", "There is no such user") from error
+        except InvalidId:
+            raise _elsewhere(request, label) from None
     if user != principal.subject and Permission.ACT_AS not in principal.permissions:
         raise Refusal(403, "identity-error", "You may look only at your own memories")
     scope = replace(service.scope, actor=principal.actor, counts_access=False)
@@ -196,6 +196,21 @@ async def look_of(request: Request, label: str | None = None) -> Look:
         names = await arun(scope.engine.namespaces((encode_label(user),)), service.timeout)
         scope = replace(scope, namespaces=_AllAgents(list(filter(holds_memories, names))))
     return Look(request, scope, service.timeout, user)
+
+
+def _elsewhere(request: Request, user: str) -> Refusal:
+    """The redirection of an address that names a user by the plain id; a 404 if that is no id."""
+    start = f"{PREFIX}/u/{user}"
+    path = path_of(request.scope)
+    is_label = user.startswith("~")  # a broken one: another id may begin with it, but only encoded
+    if is_label or request.method not in ("GET", "HEAD") or not path.startswith(f"{start}/"):
+        return Refusal(404, "no-such-user", "There is no such user")
+    try:
+        place = f"{request.scope.get('root_path', '')}{PREFIX}/u/{encode_label(user)}{quote(path.removeprefix(start))}"
+    except InvalidId:
+        return Refusal(404, "no-such-user", "There is no such user")
+    query = f"?{request.url.query}" if request.url.query else ""
+    return Refusal(303, "see-other", headers={"Location": place + query})
 
 
 Looking = Annotated[Look, Depends(look_of)]

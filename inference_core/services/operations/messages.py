@@ -118,7 +118,7 @@ def judged(messages: Sequence[MessageLikeRepresentation]) -> Iterator[tuple[Base
         raise InvalidInput("messages must be a list of messages; put a single one into a list")
     try:
         given = convert_to_messages(messages)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, NotImplementedError) as error:
         raise InvalidInput(f"messages contains something that is not a message: {error}") from error
     for message in given:
         is_frameworks = bool(message.additional_kwargs.get("lc_source"))
