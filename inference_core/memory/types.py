@@ -112,7 +112,7 @@ def type_meant(given: object) -> object:
     if not isinstance(given, str):
         return given
     name = "_".join(given.casefold().replace("-", " ").split())
-    names = (name, f"{name}s", name.removesuffix("s"), f"{name.removesuffix('ies')}y")
+    names = (name, f"{name}s", name[:-1] if name[-1:] == "s" != name[-2:-1] else name, f"{name.removesuffix('ies')}y")
     return next((one for one in names if one in MEMORY_TYPE_TO_CATEGORY), given)
 
 

@@ -274,7 +274,6 @@ INVALID: list[tuple[str, dict[str, Any]]] = [
     (SAVE, {"content": "a\ud800b"}),
     (SAVE, {"content": "x" * 8193}),
     (SAVE, {"content": TEA, "memory_type": "recipes"}),
-    (SAVE, {"content": TEA, "memory_type": None}),
     (SAVE, {"content": TEA, "category": "culinary"}),
     (SAVE, {"content": TEA, "topic": "x" * 513}),
     (SAVE, {"content": TEA, "topic": 7}),
