@@ -385,7 +385,7 @@ def delete(
             done = memory.sync.delete_memory(target.owner, memory_id, erase=erase)
             if not done:
                 raise MemoryNotFound(memory_id)
-            removed, derived = 1, list(getattr(done, "derived", ()))
+            removed, derived = 1, list[str](getattr(done, "derived", ()))
     made = f", and {counted(len(derived), 'memory', 'memories')} made from it: {' '.join(derived)}" if derived else ""
     more = {"derived": derived} if erase and memory_id is not None else {}
     target.print({"deleted": removed, **more}, f"Deleted {counted(removed, 'memory', 'memories')}{made}")

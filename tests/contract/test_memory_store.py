@@ -669,7 +669,8 @@ def test_a_search_of_a_users_items_finds_no_rows_of_the_package(own_store: Memor
     own_store.engine.flush()
     own = [("ada", "drafts"), ("ada", "messages"), ("ada", "semantic")]
     for prefix in (("ada",), ()):
-        for options in ({}, {"query": "kiln"}, {"filter": {"$not": {"text": "none"}}}):
+        every: list[dict[str, Any]] = [{}, {"query": "kiln"}, {"filter": {"$not": {"text": "none"}}}]
+        for options in every:
             found: Any = own_store.search(prefix, limit=100, **options)
             assert sorted({item.namespace for item in found}) == own
         assert own_store.list_namespaces(prefix=prefix or None) == own

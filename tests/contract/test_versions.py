@@ -48,8 +48,8 @@ async def test_only_the_expected_version_is_changed(service: AgentMemoryStoreSer
 
     async def delete(expected: int) -> bool:
         if face == "sync":
-            return service.sync.delete_memory(U, memory_id, expected_version=expected)
-        return await service.delete_memory(U, memory_id, expected_version=expected)
+            return bool(service.sync.delete_memory(U, memory_id, expected_version=expected))
+        return bool(await service.delete_memory(U, memory_id, expected_version=expected))
 
     assert await update("Likes coffee", 1)
     for stale in (1, 3):

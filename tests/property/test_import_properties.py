@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import InvalidInput
@@ -126,6 +126,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_entry_of_anything_leaves_all_others(
     form: str, made: Callable[[int, Any], Any], folder: Path, place: int, junk: Any
 ):
+    # Without a parent, a node of ChatGPT begins another branch, which those before it are not on.
+    assume(not (isinstance(junk, dict) and "parent" in junk and junk["parent"] is None))
     path = folder / "chat.json"
     path.write_text(json.dumps(made(place, junk)), encoding="utf-8")
     check(form, path, place)

@@ -165,7 +165,10 @@ def test_an_erased_session_leaves_no_earlier_texts(store: MemoryStore, erase: bo
         memory.update("s1", message)
     service = AgentMemoryStoreService(store).sync
     passage = service.list_memories(USER)[0][0]
-    about = {"extra_metadata": {CITES: [passage.id]}, "source": MemorySource(origin=Origin.AGENT, tool=INSIGHT)}
+    about: dict[str, Any] = {
+        "extra_metadata": {CITES: [passage.id]},
+        "source": MemorySource(origin=Origin.AGENT, tool=INSIGHT),
+    }
     made = service.save_memory(USER, "Talks of numbers", "general", **about)
     memory.delete("s1", erase=erase)
     left = str([getattr(row, "value", row) for row in store.engine.backend.inspect()])
