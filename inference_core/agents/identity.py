@@ -19,6 +19,7 @@ from inference_core.clock import time_zone
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import ConfigurationError, IdentityError, InvalidInput, raised_as
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label, is_owner
+from inference_core.memory.text import id_text
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService, scope_on
 from inference_core.services.operations.scope import MemoryPolicy, MemoryScope, PolicyOptions
 from inference_core.stores.factory import check_store
@@ -83,10 +84,10 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
         given = source(runtime) if callable(source) else source
     claimed: list[str] = []
     for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
-        if isinstance(claim, str | UUID):
-            claimed.append(str(claim) if isinstance(claim, UUID) else claim)
+        if isinstance(name := id_text(claim), str):
+            claimed.append(name)
         elif claim is not None:
-            raise IdentityError(f"user_id must be a string or a UUID, not {type(claim).__name__}")
+            raise IdentityError(f"user_id must be a string, a UUID or an integer, not {type(claim).__name__}")
     if authenticated is not None and any(claim != authenticated for claim in claimed):
         raise IdentityError("The authenticated user and the requested user_id differ")
     user = authenticated or next(iter(claimed), None)

@@ -30,6 +30,7 @@ from inference_core.agents.middleware.memory import MemoryMiddleware
 from inference_core.agents.middleware.short_term import ShortTermMemoryMiddleware
 from inference_core.agents.streams import AgentResponse, OnStep, OnToken, RunObserver
 from inference_core.errors import ConfigurationError, IdentityError
+from inference_core.memory.text import id_text
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import AgentSettings, MemorySettings, load_env_file, policy_of, read_settings
 from inference_core.stores.factory import open_configured_store
@@ -294,7 +295,7 @@ class AgentService:
         merged = merge_configs(self._config, config)
         configurable: dict[str, Any] = dict(merged.get("configurable") or {})
         claims = (self._user_id, user_id, field_of(context, "user_id"), configurable.get("user_id"))
-        users = {str(claim) if isinstance(claim, UUID) else claim for claim in claims if claim is not None}
+        users = {id_text(claim) for claim in claims if claim is not None}
         if len(users) > 1:
             raise IdentityError(
                 "This run names several users: the service's, user_id= and the context's must be the same"

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from inference_core.errors import InvalidId
 from inference_core.memory.secrets import quoted
+from inference_core.memory.text import id_text
 from inference_core.memory.types import (
     MEMORY_CATEGORIES,
     MemoryCategory,
@@ -32,6 +33,7 @@ MAX_ID_BYTES: Final = 512
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 _RESERVED = frozenset({"langgraph"})
+_NUMBERED = frozenset({"user_id", "session_id", "thread_id"})
 _ESCAPE = "~"
 _ENCODED = [chr(byte) if byte in _SAFE_BYTES else f"{_ESCAPE}{byte:02x}" for byte in range(256)]
 GLOBAL: Final = "~global"
@@ -137,7 +139,7 @@ class Space:
             encode_label(self.member)
 
 
-Owner = str | UUID | Space
+Owner = str | UUID | int | Space
 """Whose memories: a user's or a space's."""
 
 
@@ -161,16 +163,16 @@ def encode_label(owner: Owner, *, what: str = "user_id") -> str:
     """A namespace label for a user id, an agent's name or a `Space`; different ids always give different labels.
 
     Plain ids (``[A-Za-z0-9_-]{1,64}``) stay as they are; any other becomes ``~`` and its UTF-8 bytes, those outside
-    ``[A-Za-z0-9_-]`` as ``~xx``. Raises InvalidId if it is not a string or UUID, is empty, holds NUL or lone
+    ``[A-Za-z0-9_-]`` as ``~xx``. Raises InvalidId if it is not a string, UUID or integer, is empty, holds NUL or lone
     surrogates, or has more than 512 bytes.
     """
     if isinstance(owner, Space):
         if owner.member is not None:  # a caller that gets here has not checked the member's role
             raise InvalidId("Only a service's methods take a space with a member")
         return _SPACE + encode_label(owner.name, what="a space's name")
-    name = str(owner) if isinstance(owner, UUID) else owner
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - for callers without types
-        raise InvalidId(f"{what} must be a string or a UUID, not {type(name).__name__}")
+    name = id_text(owner) if what in _NUMBERED or isinstance(owner, UUID) else owner
+    if not isinstance(name, str):
+        raise InvalidId(f"{what} must be a string, a UUID or an integer, not {type(name).__name__}")
     if _PLAIN.match(name) and name not in _RESERVED:
         return name
     try:

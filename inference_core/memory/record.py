@@ -314,6 +314,8 @@ WEAK_RELEVANCE: Final = 0.1
 """Below this relevance, hits that answer the query and hits that do not look alike, so displays give no figure."""
 LONGEST: Final = 300
 """A table cell shows this many characters of a text."""
+SHORTEST: Final = 80
+"""Its repr shows this many."""
 _BAR: Final = 80
 
 
@@ -342,6 +344,12 @@ class MemoryStoreDocument:
     links: tuple[MemoryLink, ...] = ()
     version: int = 0
     space: str | None = None
+
+    def __repr__(self) -> str:
+        """Its id, type and the beginning of its text, for people."""
+        content = self.content if len(self.content) <= SHORTEST else f"{self.content[: SHORTEST - 1]}…"
+        parts = [repr(self.id), *([self.memory_type] if self.memory_type else []), repr(content)]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:

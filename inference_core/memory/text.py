@@ -16,6 +16,7 @@ from datetime import datetime
 from difflib import SequenceMatcher, get_close_matches
 from math import ceil
 from typing import Any, Final, cast
+from uuid import UUID
 
 from inference_core.clock import aware
 from inference_core.errors import InvalidMemory
@@ -112,8 +113,19 @@ def same_text(one: str, other: str) -> bool:
     return one == other or plain_words(one) == plain_words(other)
 
 
+def id_text(given: object) -> Any:
+    """A UUID or an integer, as applications have for ids, as text; anything else unchanged."""
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return str(given) if is_number or isinstance(given, UUID) else given
+
+
 def optional_text(text: object, *, what: str) -> str | None:
-    """Canonical short text, such as a topic; None if it is None or blank. Raises InvalidMemory like canonical_text."""
+    """Canonical short text, such as a topic; None if it is None or blank. Raises InvalidMemory like canonical_text.
+
+    A ``session_id`` may also be a UUID or an integer.
+    """
+    if what == "session_id":
+        text = id_text(text)
     if text is None or (isinstance(text, str) and not text.strip()):
         return None
     return canonical_text(text, what=what, max_bytes=MAX_LABEL_BYTES)
@@ -167,10 +179,12 @@ def canonical_metadata(metadata: object) -> dict[str, Any]:
 
 
 def canonical_id(memory_id: object) -> str:
-    """A memory's id: 1 to 255 printable characters without white space, quotes and angle brackets.
+    """A memory's id: 1 to 255 printable characters without white space, quotes and angle brackets, or a UUID.
 
     Raises InvalidMemory for anything else.
     """
+    if isinstance(memory_id, UUID):
+        memory_id = str(memory_id)
     if not isinstance(memory_id, str) or not 1 <= len(memory_id) <= MAX_ID_LENGTH:
         raise InvalidMemory(f"memory_id must be text of 1 to {MAX_ID_LENGTH} characters")
     if not is_id(memory_id):

@@ -95,6 +95,10 @@ class ServiceBase:
         self.scope = scope
         self.timeout = timeout
 
+    def __repr__(self) -> str:
+        agent = self.scope.namespaces.agent_name
+        return f"{type(self).__name__}({self.scope.store!r}{'' if agent is None else f', agent_name={agent!r}'})"
+
 
 def scope_on(store: BaseStore, policy: MemoryPolicy, agent_name: str | None) -> MemoryScope:
     """The view that this agent has of ``store``, which it does not keep alive.
@@ -283,9 +287,10 @@ def _of_user(operation: MemoryOperation[Concatenate[UserId, P], T]) -> Faces[Con
 class UserMemory(ServiceBase):
     """One user's memory, as ``store.memory("ada")`` returns it. For other LangGraph stores, create it from a service.
 
-    `add`, `search`, `all` and `delete` block; `aadd`, `asearch`, `aall` and `adelete` are coroutines. `add`, `search`
-    and `delete` take the arguments of the service's `save_memory`, `recall_memories` and `delete_memory` without the
-    user; `all` returns all memories, of a category or a type if given. Raises InvalidId for an invalid user id.
+    `add`, `search`, `all`, `update` and `delete` block; `aadd`, `asearch`, `aall`, `aupdate` and `adelete` are
+    coroutines. `add`, `search`, `update` and `delete` take the arguments of the service's `save_memory`,
+    `recall_memories`, `update_memory` and `delete_memory` without the user; `all` returns all memories, of a category
+    or a type if given. Raises InvalidId for an invalid user id.
     """
 
     def __init__(self, service: AgentMemoryStoreService, user_id: UserId) -> None:
@@ -299,8 +304,13 @@ class UserMemory(ServiceBase):
     asearch = _of_user(recall).aio
     all = _of_user(list_all).sync
     aall = _of_user(list_all).aio
+    aupdate = _of_user(update).aio
+    update = _of_user(update).sync
     adelete = _of_user(delete).aio
     delete = _of_user(delete).sync
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, user_id={self.user_id!r})"
 
 
 __all__ = [

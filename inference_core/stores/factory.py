@@ -135,6 +135,10 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
         from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415 - an extra
 
         return RedisBackend(cast("Redis", given), clock=clock)
+    if type(given).__module__.startswith(("pymongo.", "motor.")):  # which have any attribute that is asked for
+        raise ConfigurationError(
+            f"A store does not open on a {type(given).__name__}; pass its URL, such as 'mongodb://localhost/memory'"
+        )
     engine_url: Any = getattr(given, "url", None)
     if not hasattr(engine_url, "render_as_string"):  # what a URL of SQLAlchemy has
         raise ConfigurationError(

@@ -89,6 +89,9 @@ class MemoryStore(BaseStore):
         self._fields = list(fields)
         self._clock = clock or SystemClock()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.engine.backend).__name__})"
+
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Runs ``ops`` in order; consecutive puts are applied atomically.
 

@@ -269,7 +269,7 @@ class TestUsers:
                         refused(user)
             else:
                 service.sync.recall_memories(user, "")
-                owners.append(user)
+                owners.append(str(user))
         assert len(owners) > 15
         for done, user in enumerate(owners, 1):
             assert [one.count for one in face.usage(user)] == [1]

@@ -21,7 +21,7 @@ from bson import encode
 from mongo_support import mongodb
 from pymongo import MongoClient
 
-from inference_core import AgentMemoryStoreService, MemoryStore
+from inference_core import AgentMemory, AgentMemoryStoreService, MemoryStore, open_store
 from inference_core.errors import (
     ConfigurationError,
     MissingExtra,
@@ -208,3 +208,12 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
         with pytest.raises(ConfigurationError, match="NetworkTimeout"):
             MongoBackend(f"mongodb://127.0.0.1:{server.server_address[1]}/?directConnection=true")
         server.shutdown()
+
+
+@pytest.mark.parametrize("opens", [open_store, lambda client: AgentMemory(client, user_id="ada")])
+def test_a_client_is_answered_with_what_to_use(opens: Any):
+    """It has any attribute that is asked for, so it was taken for an engine of SQLAlchemy."""
+    with MongoClient("mongodb://localhost:1", connect=False) as client:
+        for given in (client, client["memory"], client["memory"]["rows"]):
+            with pytest.raises(ConfigurationError, match="pass its URL, such as 'mongodb://localhost/memory'"):
+                opens(given)

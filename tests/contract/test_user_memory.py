@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
+from uuid import UUID, uuid4
 
 import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from inference_core import AgentMemoryStoreService, MemoryStore, UserMemory
+from inference_core import AgentMemory, AgentMemoryStoreService, MemoryStore, UserMemory, open_store
 from inference_core.errors import InvalidId
 from inference_core.memory.record import RecalledMemories
 
-WORDS = ("add", "search", "all", "delete")
+WORDS = ("add", "search", "all", "update", "delete")
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -52,7 +53,7 @@ def test_it_is_the_services_memory(own_store: MemoryStore):
     assert service.sync.count_memories("ada")["procedural"] == 1
 
 
-@pytest.mark.parametrize("user", ["", None, 5])
+@pytest.mark.parametrize("user", ["", None, 5.0, True])
 def test_who_cannot_be_a_user_is_told_at_once(own_store: MemoryStore, user: Any):
     with pytest.raises(InvalidId):
         own_store.memory(user)
@@ -66,3 +67,39 @@ def test_help_shows_no_user(word: str):
         assert "user_id" not in {*inspect.signature(method).parameters, *get_type_hints(method)}
         assert "user_id" not in (method.__doc__ or "")
     assert get_type_hints(memory.search)["return"] is RecalledMemories
+
+
+@pytest.mark.parametrize("user", [UUID("550e8400-e29b-41d4-a716-446655440000"), 42])
+def test_ids_may_be_uuids_and_integers(user: Any):
+    """Applications have such keys in their tables of users and sessions."""
+    with open_store("memory://", embeddings=None) as store:
+        memory = store.memory(user)
+        one = memory.add("Has a kiln", "facts", session_id=user)
+        assert [found.id for found in store.memory(str(user)).search("kiln", session_id=user)] == [one]
+        assert memory.update(one, "Has two kilns")
+        assert [found.content for found in memory.all()] == ["Has two kilns"]
+        service = AgentMemoryStoreService(store).sync
+        assert service.add_messages(user, [("user", "hello")], session_id=user) == 1
+        assert service.list_memories(user, session_id=str(user))[1] == 1
+        conversation = AgentMemory(store, user_id=user)
+        conversation.update(user, ("user", "hello"))
+        assert [message.text for message in conversation.get(str(user)).messages] == ["hello"]
+        key = uuid4()
+        assert service.save_memory(user, "Has a wheel", memory_id=cast("str", key)) == str(key)
+
+
+async def test_a_memory_can_be_updated():
+    with open_store("memory://", embeddings=None) as store:
+        memory = store.memory("ada")
+        one = await memory.aadd("Has a kiln")
+        assert await memory.aupdate(one, topic="clay", expected_version=1)
+        assert not memory.update("none", "x")
+        (found,) = memory.all()
+        assert found.topic == "clay"
+        assert repr(found) == f"MemoryStoreDocument('{one}', general, 'Has a kiln')"
+        assert repr(store) == "MemoryStore(InMemoryBackend)"
+        assert repr(memory) == "UserMemory(MemoryStore(InMemoryBackend), user_id='ada')"
+        service = AgentMemoryStoreService(store, agent_name="planner")
+        assert repr(service) == "AgentMemoryStoreService(MemoryStore(InMemoryBackend), agent_name='planner')"
+        memory.update(one, "x" * 1_000)
+        assert len(repr(memory.all())) < 250

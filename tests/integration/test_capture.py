@@ -36,7 +36,7 @@ from inference_core import (
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.asking import ask as ask_model
 from inference_core.errors import ConfigurationError, StoreUnavailable
-from inference_core.ingestion.worker import Worker
+from inference_core.ingestion.worker import Progress, Worker
 from inference_core.outbox.messages import Candidate, ConversationMessage, Extraction, KnownMemory
 from inference_core.outbox.outbox import Partition, Waiting
 from inference_core.stores.backend import PageRequest, WriteRule
@@ -481,3 +481,14 @@ async def test_regression_a_question_that_is_summarized_while_tools_run_was_capt
     result = await ask(agent, face, "I am allergic to nuts. Look around", THREAD, context=ADA)
     assert not any("nuts" in message.text for message in result["messages"])
     assert captured(store) == ["user: I am allergic to nuts. Look around", "assistant: Done."]
+
+
+def test_drain_counts_what_it_did(clock: FrozenClock):
+    with open_store("memory://", embeddings=None, clock=clock) as store:
+        capture = CaptureMiddleware(Scripted(), works=False, clock=clock)
+        agent = make_agent(ScriptedChatModel(turns=["Noted."]), store=store, middleware=[capture])
+        assert capture.drain() == Progress()
+        for user in ("ada", "bob"):
+            agent.invoke({"messages": [("user", "I have a kiln")]}, context={"user_id": user})
+        assert capture.drain() == Progress(batches=2, messages=4)
+        assert capture.drain() == Progress()

@@ -95,7 +95,7 @@ def failing_user(_: Any) -> str:
 
 
 def number_of(_: Any) -> Any:
-    return 42
+    return 4.2
 
 
 def nobody(_: Any) -> None:
@@ -580,7 +580,7 @@ class TestStatus:
             ("", "user"),
             ("x" * 513, "user_id must have 1 to"),
             (failing_user, "the session is gone"),
-            (number_of, "must be a string or a UUID, not int"),
+            (number_of, "must be a string, a UUID or an integer, not float"),
             (nobody, "No user"),
         ],
         ids=["none", "empty", "too long", "failing", "number", "callable without user"],
@@ -615,7 +615,15 @@ class TestStatus:
         with pytest.raises(IdentityError, match="No user: pass context"):
             strict.invoke({"messages": ["drinks"]})
 
-    @pytest.mark.parametrize("context", [{"user_id": 7}, {"user_id": True}, {"user_id": ["ada"]}, {"user_id": ""}])
+    def test_a_number_is_a_user(self, store: BaseStore, model: ScriptedChatModel) -> None:
+        """An integer key of a table of users turned memory off."""
+        AgentMemoryStoreService(store).sync.save_memory("7", "Drinks only tea", "facts")
+        agent = make_agent(model, store=store, middleware=[patient_memory()], context_schema=MemoryContext)
+        for options in ({"context": {"user_id": 7}}, {"config": {"configurable": {"user_id": 7}}}):
+            result = agent.invoke({"messages": [("user", "drinks")]}, **options)
+            assert (result["memory_status"], result["memories_recalled"]) == ("lexical", 1)
+
+    @pytest.mark.parametrize("context", [{"user_id": 7.5}, {"user_id": True}, {"user_id": ["ada"]}, {"user_id": ""}])
     def test_closed_for_what_is_no_user(
         self, store: BaseStore, model: ScriptedChatModel, context: dict[str, Any]
     ) -> None:

@@ -46,7 +46,8 @@ def names_an_owner(value: Any) -> bool:
 
 
 USERS: list[str] = [value for value in HOSTILE_IDS if names_an_owner(value)]
-REFUSED: list[Any] = [value for value in HOSTILE_IDS if not names_an_owner(value)]
+REFUSED: list[Any] = [value for value in HOSTILE_IDS if not names_an_owner(value) and type(value) is not int]
+"""An integer is the user of its digits, who may be in the list too."""
 
 
 def tools_of(service: AgentMemoryStoreService, user_id: str | None = None) -> dict[str, BaseTool]:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, Unpack
 
 from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
@@ -36,7 +37,7 @@ from inference_core.agents.provenance import (
 from inference_core.effects import arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.ingestion.periodic.tasks import PeriodicWork
-from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Worker, checked_extractor
+from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Progress, Worker, checked_extractor
 from inference_core.memory.namespaces import is_owner, owner_mark
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, noted_outside
 from inference_core.outbox.outbox import Limits, Outbox, Partition, check_outbox
@@ -187,13 +188,19 @@ class CaptureMiddleware(OperationMiddleware):
         """Like `after_agent`."""
         return await arun(self._captured(state, runtime), _TIMEOUT_S)
 
-    def drain(self) -> None:
-        """Makes memories of all messages that are due. Raises StoreError if an outbox cannot be read.
+    def drain(self) -> Progress:
+        """Makes memories of all messages that are due, and counts them. Raises StoreError if an outbox cannot be read.
 
         Those that failed wait for their next attempt, and all do while a model that keeps failing is left alone.
         """
+        total = Progress()
         for pipeline, worker in list(self._workers.values()):
-            (worker or Worker(pipeline)).drain()
+            used = worker or Worker(pipeline)
+            before = asdict(used.progress)
+            after = asdict(used.drain())
+            for name, count in after.items():
+                setattr(total, name, getattr(total, name) + count - before[name])
+        return total
 
     def close(self) -> None:
         """Stops the workers after their current batches; other messages stay in the outbox."""

@@ -19,7 +19,7 @@ from langchain_core.messages import (
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput, VersionConflict
 from inference_core.memory.namespaces import encode_label
-from inference_core.memory.text import new_id
+from inference_core.memory.text import id_text, new_id
 from inference_core.outbox.messages import (
     NO_THREAD,
     ConversationMessage,
@@ -80,7 +80,7 @@ async def add_messages(  # noqa: D417 - callers of the service pass no scope
     encode_label(user_id)
     check_outbox(scope.engine, "Use a store that open_store made")
     now = scope.clock.now()
-    session = NO_THREAD if session_id is None else session_id
+    session = NO_THREAD if session_id is None else id_text(session_id)
     new: list[ConversationMessage] = []
     is_outside = False
     for at, (one, role, is_proven) in enumerate(judged(messages)):

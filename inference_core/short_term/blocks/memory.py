@@ -35,7 +35,7 @@ from inference_core.memory.namespaces import FORGOTTEN, PENDING, encode_label, h
 from inference_core.memory.record import BLOCK, BLOCK_SESSIONS, MemoryRecord, MemoryStoreDocument
 from inference_core.memory.redaction import told_error
 from inference_core.memory.secrets import quoted
-from inference_core.memory.text import digest_of, mapping_field
+from inference_core.memory.text import digest_of, id_text, mapping_field
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import (
     OWN_ARTIFACT,
@@ -191,7 +191,7 @@ class Owners:
 
     def conversation(self, session_id: str | UUID) -> UserSession:
         """This session with its user. Raises ConfigurationError, IdentityError, InvalidId."""
-        session = str(session_id) if isinstance(session_id, UUID) else session_id
+        session: str = id_text(session_id)
         user = self._user_id
         if user is None:
             if self._owner is None:
@@ -199,7 +199,7 @@ class Owners:
             user = self._owner(session)
             if not user:
                 raise IdentityError(f"owner gives no user for session {quoted(session)}")
-        return UserSession(str(user) if isinstance(user, UUID) else user, session)
+        return UserSession(id_text(user), session)
 
 
 @runtime_checkable

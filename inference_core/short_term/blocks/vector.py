@@ -202,13 +202,15 @@ class VectorMemory(Block):
             wanted = partial(_is_of, user)
         options: dict[str, Any] = {"k": self.max_results, "filter": wanted}
         found: list[tuple[Document, float | None]]
-        if not self.min_relevance:
-            found = [(document, None) for document in vector_store.similarity_search(question, **options)]
-        else:
-            try:
-                found = [*vector_store.similarity_search_with_relevance_scores(question, **options)]
-            except NotImplementedError:  # of LangChain's in-memory store, for one, whose scores are cosines
+        try:
+            found = [*vector_store.similarity_search_with_relevance_scores(question, **options)]
+        except NotImplementedError:
+            try:  # of LangChain's in-memory store, for one, the scores are cosines
                 found = [*vector_store.similarity_search_with_score(question, **options)]
+            except NotImplementedError:
+                if self.min_relevance:
+                    raise
+                found = [(document, None) for document in vector_store.similarity_search(question, **options)]
         least = self.min_relevance or 0.0
         return [
             MemoryStoreDocument(
@@ -220,6 +222,7 @@ class VectorMemory(Block):
                     "source": {"origin": document.metadata.get("origin", Origin.AGENT.value)},
                 },
                 metadata=dict(document.metadata),
+                score=relevance,
                 relevance=relevance,
                 created_at=datetime.fromisoformat(stamp) if (stamp := document.metadata.get("created_at")) else None,
             )

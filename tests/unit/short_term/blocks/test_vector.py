@@ -239,14 +239,43 @@ class Careless(InMemoryVectorStore):
 
     fault: Exception | None = None
 
-    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+    def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
         assert kwargs["filter"] == {"owner": USER}
-        return super().similarity_search(query, k)
+        return super().similarity_search_with_score(query, k)
 
     def add_documents(self, documents: list[Document], ids: list[str] | None = None, **kwargs: Any) -> list[str]:
         if self.fault:
             raise self.fault
         return super().add_documents(documents, ids, **kwargs)
+
+
+class Scoreless(InMemoryVectorStore):
+    """A vector store that tells no scores."""
+
+    def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
+        raise NotImplementedError
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        return [document for document, _ in super().similarity_search_with_score(query, k, **kwargs)]
+
+
+@pytest.mark.parametrize("least", [None, 0.0, 0.1])
+def test_matches_of_a_vector_store_have_scores(store: MemoryStore, least: float | None):
+    block = VectorMemory(
+        store, vector_store=InMemoryVectorStore(HashingEmbeddings()), user_id=USER, min_relevance=least
+    )
+    block.update("s1", HumanMessage("a kiln", id="m1"))
+    (match,) = block.get("s1", "a kiln")
+    assert match.score == match.relevance == pytest.approx(1.0)
+    scoreless = VectorMemory(
+        store, vector_store=Scoreless(HashingEmbeddings()), user_id=USER, name="x", min_relevance=least
+    )
+    scoreless.update("s1", HumanMessage("a kiln", id="m2"))
+    if least:
+        with pytest.raises(BlockFailed):
+            scoreless.get("s1", "a kiln")
+    else:
+        assert [(one.content, one.score) for one in scoreless.get("s1", "a kiln")] == [("a kiln", None)]
 
 
 def test_a_vector_store_that_mixes_users_up_or_fails(store: MemoryStore):
@@ -263,7 +292,7 @@ def test_a_vector_store_that_mixes_users_up_or_fails(store: MemoryStore):
     assert {one["text"] for one in vectors.store.values()} == {"not by this package", "bob's own", "a"}
 
 
-class Scored(Careless):
+class Scored(InMemoryVectorStore):
     """Tells relevance, as most vector stores do."""
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
