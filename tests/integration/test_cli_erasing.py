@@ -75,8 +75,8 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     assert "Would erase 7 rows." in looked
     assert "left" not in looked
     shown = text(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, "--receipt", "receipt.json")
-    assert "Erased 7 rows, 0 left, searched 4 files. Receipt " in shown
-    assert "Not erased: 1 conversations that memories of other users also name: everybody's" in shown
+    assert "Erased 7 rows, 0 left, searched 4 files. Receipt:\n" in shown
+    assert "Not erased: 1 conversation that memories of other users also name: everybody's" in shown
     receipt = json.loads(Path("receipt.json").read_text())
     assert receipt["files"] == dict.fromkeys(receipt["files"], 0)
     assert stat.S_IMODE(Path("receipt.json").stat().st_mode) == 0o600

@@ -34,7 +34,7 @@ def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.Cap
     assert "no such role" in capsys.readouterr().err
     assert run(["spaces", "list", "ops", "--url", url]) == 0
     assert "No roles have been granted" in capsys.readouterr().err
-    assert run(["spaces", "grant", "eng", "--url", url]) == 1
+    assert run(["spaces", "grant", "eng", "--url", url]) == 2
     assert "Name a user or a group" in capsys.readouterr().err
 
 
@@ -51,7 +51,8 @@ def test_a_member_proposes_and_another_approves_and_recalls(
 
     for user, role in (("ada", "propose"), ("bob", "admin")):
         answer("spaces", "grant", "eng", "--user", user, "--role", role)
-    pending = answer("save", "The office is in Rome", "--user", "ada", "--space", "eng")["pending_id"]
+    assert run(["save", "The office is in Rome", "--user", "ada", "--space", "eng", *store]) == 0
+    pending = capsys.readouterr().out.strip()
     (waits,) = answer("review", "--user", "bob", "--space", "eng")["pending"]
     assert (waits["id"], waits["content"], waits["space"]) == (pending, "The office is in Rome", "eng")
     assert answer("review", "--user", "bob", "--space", "eng", "--approve", pending)["approved"] == [pending]
@@ -60,5 +61,5 @@ def test_a_member_proposes_and_another_approves_and_recalls(
     assert answer("recall", "Where is the office?", "--user", "eve")["memories"] == []
     assert run(["recall", "office", "--user", "ada", *store]) == 0
     assert "· space eng\n" in capsys.readouterr().out
-    assert run(["recall", "office", "--user", "ada", "--space", "grants", *store]) == 1
+    assert run(["recall", "office", "--user", "ada", "--space", "grants", *store]) == 2
     assert "reserved" in capsys.readouterr().err
