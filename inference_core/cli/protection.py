@@ -7,6 +7,7 @@ The commands are ``backup``, ``verify``, ``recover``, ``erase``, ``erasures``, `
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -220,7 +221,7 @@ def erase(
     if is_printed:
         print_json(document)
     else:
-        _show_receipt(made, is_done=not dry_run)
+        show_receipt(made, is_done=not dry_run)
     if made.left and not dry_run:
         raise typer.Exit(1)
 
@@ -258,14 +259,15 @@ def erasures(
             audit_key=target.settings().audit_key_bytes,
         )
     for receipt in [] if target.json else made:
-        _show_receipt(receipt, is_done=True)
+        show_receipt(receipt, is_done=True)
     document = {"erasures": [receipt.to_json() for receipt in made]}
     target.print(document, f"Erased {counted(len({receipt.subject for receipt in made}), 'user', 'users')} again")
     if any(receipt.left for receipt in made):
         raise typer.Exit(1)
 
 
-def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
+def show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
+    """Prints an erasure's receipt: its ID alone on standard output, the rest on standard error."""
     for store, places in receipt.places.items():
         found = ", ".join(counted(counts.found, _singular(name), name) for name, counts in places.items())
         note(f"{store}: {found or 'nothing'}")
@@ -285,8 +287,11 @@ def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
 
 
 def _singular(several: str) -> str:
-    """The singular of what a receipt counts: "memory" for "memories", "thread" for "threads"."""
-    return several[:-3] + "y" if several.endswith("ies") else several.removesuffix("s")
+    """The singular of what a receipt counts: "receipt of recalls" for "receipts of recalls"."""
+    found = re.match(r"(?!what )([\w ]*?)(ies|s)(?= that | of | under | and |$)", several)
+    if found is None:  # such as "archive"
+        return several
+    return found[1] + ("y" if found[2] == "ies" else "") + several[found.end() :].replace(" wait ", " waits ")
 
 
 _ALL: Final = "all"
