@@ -150,7 +150,9 @@ class Opened:
 class Target:
     """Whose memories in which store a command works on, and whether it prints JSON."""
 
-    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
+    user: Annotated[
+        str, typer.Option("--user", metavar="ID", envvar="AGENT_MEMORY_USER", help="The user whose memories these are.")
+    ] = ""
     space: Annotated[
         str | None,
         typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role allows."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
@@ -47,12 +48,13 @@ from inference_core.cli.output import (
     stamp,
     working,
 )
+from inference_core.effects import run
 from inference_core.errors import InvalidInput
 from inference_core.lifecycle.erasing import erase as erase_user
 from inference_core.lifecycle.ledger import Ledger, ledger_of
 from inference_core.lifecycle.repairs import replay as replay_erasures
 from inference_core.memory.audit import AuditEvent
-from inference_core.memory.namespaces import Space
+from inference_core.memory.namespaces import GRANTS, Space, decode_label
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole
 from inference_core.stores.factory import open_backend
@@ -488,7 +490,7 @@ def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
 @on_store("user", "url", "json")
 def hold(
     target: Target,
-    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))],
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))] = "list",
     hold_id: Annotated[str | None, typer.Argument(help="release: the hold's ID.")] = None,
     reason: Annotated[str | None, option("--reason TEXT", "add: why, for auditors.")] = None,
     memory: Annotated[str | None, option("--memory ID", "add: only this memory.")] = None,
@@ -537,8 +539,8 @@ def hold(
 @on_store("url", "json")
 def spaces(
     target: Target,
-    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))],
-    space: Annotated[str, typer.Argument(help="The name of the space.")],
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))] = "list",
+    space: Annotated[str | None, typer.Argument(help="The name of the space; list: by default all spaces.")] = None,
     user: Annotated[str | None, option("--user ID", "The user with the role.")] = None,
     group: Annotated[str | None, option("--group NAME", "The group with the role.")] = None,
     role: Annotated[
@@ -550,6 +552,11 @@ def spaces(
     A space has memories that several users share.
     Other processes notice a change within five seconds.
     """
+    if space is None:
+        if action != "list":
+            raise typer.BadParameter(f"{action} requires the name of a space")
+        _list_spaces(target)
+        return
     with target.open(creates=action == "grant") as memory:
         service, shared = memory.sync, Space(space)
         if action == "grant":
@@ -563,3 +570,18 @@ def spaces(
         print_figures(roles)
     else:
         note("No roles have been granted in this space")
+
+
+def _list_spaces(target: Target) -> None:
+    """Prints the names of all spaces in which roles have been granted, and how many have one there."""
+    with target.open() as memory:
+        engine = memory.service.scope.engine
+        grants = run(engine.scan(run(engine.namespaces((GRANTS,)))))
+    counts = Counter(decode_label(row.key) for row in grants)
+    names = sorted(counts)
+    if target.json:
+        print_json({"spaces": names})
+    elif names:
+        print_figures({name: counted(counts[name], "role", "roles") for name in names})
+    else:
+        note("No spaces")

@@ -49,4 +49,5 @@ def test_holds_begin_are_listed_and_released(tmp_path: Path, capsys: pytest.Capt
     (made_now,) = capsys.readouterr().out.splitlines()  # alone, for hold release
     assert run(["hold", "release", made_now, *where]) == 0
     assert run(["delete", "tea", "--yes", *where]) == 0
+    assert run(["hold", *where]) == 0  # alone, it lists
     assert run(["hold", "release", *where]) == run(["hold", "add", *where]) == 2

@@ -173,6 +173,15 @@ def test_agents_have_memories_of_their_own(capsys: Capture):
     assert answer(capsys, "list", *ADA, "--agent", "travel")["total"] == 1
 
 
+def test_the_user_of_the_environment_is_used_where_none_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    """Whoever is the only user had to type --user each time."""
+    monkeypatch.setenv("AGENT_MEMORY_USER", "ada")
+    saved = answer(capsys, "save", "Likes tea")["id"]
+    assert [one["id"] for one in answer(capsys, "list")["memories"]] == [saved]
+    assert answer(capsys, "list", "--user", "eve")["total"] == 0
+    assert main(["delete", saved, "--yes"]) == 0
+
+
 def test_users_do_not_see_each_other(capsys: Capture):
     memory_id = answer(capsys, "save", *ADA, "Ada's secret")["id"]
     assert main(["list", "--user", "eve", "--json"]) == 0

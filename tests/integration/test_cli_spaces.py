@@ -27,6 +27,12 @@ def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.Cap
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, spaces=Spaces()).sync
         service.save_memory(Space("eng", member="ada"), "Deploys on Friday")
+    assert run(["spaces", "list", "--url", url]) == run(["spaces", "--url", url]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["eng", "2", "roles"]
+    assert answer("grant", "a space.b", "--user", "ada")["space"] == "a space.b"
+    assert answer() == {"spaces": ["a space.b", "eng"]}
+    assert run(["spaces", "grant", "--url", url]) == 2
+    capsys.readouterr()
     assert answer("revoke", "eng", "--user", "ada")["roles"] == {"group:staff": "read"}
     assert run(["spaces", "list", "eng", "--url", url]) == 0
     assert "group:staff" in capsys.readouterr().out
