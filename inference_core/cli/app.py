@@ -18,62 +18,79 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from inference_core import __version__
-from inference_core.cli.output import fail, is_plain
-from inference_core.errors import InferenceCoreError, MemoryNotFound
+from inference_core.cli.output import FAILED, NOT_FOUND, CommandFailed, console, fail, is_plain
+from inference_core.errors import InferenceCoreError, MemoryNotFound, SpaceNotFound
 
-_FAILED: Final = 1
-_NOT_FOUND: Final = 3
+_ClickException: Final = typer.BadParameter.__mro__[2]
+"""Which package of click Typer uses depends on its version."""
+_NARROW: Final = 60
+"""Columns below which boxes and columns leave no room for words."""
 _EXIT_CODES: Final = (
-    "Exit codes: 0 done; 1 failed, and one line on standard error says what to do; 2 wrong usage; 3 no such memory; "
+    "Exit codes: 0 done; 1 failed, and one line on standard error says what to do; 2 wrong usage; 3 no such ID; "
     "130 interrupted by Ctrl-C."
 )
-_COMMANDS: Final = {
-    "save": "memories:save",
-    "recall": "memories:recall",
-    "context": "memories:context",
-    "list": "memories:list_memories",
-    "update": "memories:update",
-    "delete": "memories:delete",
-    "chat": "chat:chat",
-    "ingest": "background:ingest",
-    "export": "transfer:export",
-    "import": "transfer:import_",
-    "copy": "transfer:copy",
-    "migrate": "transfer:migrate",
-    "mcp": "serve:mcp",
-    "spaces": "protection:spaces",
-    "doctor": "diagnosis:doctor",
-    "repair": "maintenance:repair",
-    "scan": "maintenance:scan",
-    "reembed": "maintenance:reembed",
-    "encryption": "maintenance:encryption",
-    "history": "memories:history",
-    "why": "memories:why",
-    "audit": "protection:audit",
-    "worker": "background:worker",
-    "queue": "background:queue",
-    "undo": "background:undo",
-    "stats": "background:stats",
-    "summarize": "background:summarize",
-    "insights": "background:insights",
-    "review": "protection:review",
-    "pin": "maintenance:pin",
-    "unpin": "maintenance:unpin",
-    "forget": "maintenance:forget",
-    "restore": "maintenance:restore",
-    "retention": "maintenance:retention",
-    "hold": "protection:hold",
-    "serve": "serve:serve",
-    "inspect": "serve:inspect",
-    "keys": "serve:keys",
-    "backup": "protection:backup",
-    "verify": "protection:verify",
-    "recover": "protection:recover",
-    "erase": "protection:erase",
-    "erasures": "protection:erasures",
-    "eval": "eval:evaluate",
+_GROUPS: Final = {
+    "Memories": {
+        "save": "memories:save",
+        "recall": "memories:recall",
+        "context": "memories:context",
+        "list": "memories:list_memories",
+        "update": "memories:update",
+        "delete": "memories:delete",
+        "history": "memories:history",
+        "why": "memories:why",
+        "audit": "protection:audit",
+        "review": "protection:review",
+        "stats": "background:stats",
+    },
+    "Forgetting": {
+        "pin": "maintenance:pin",
+        "unpin": "maintenance:unpin",
+        "forget": "maintenance:forget",
+        "restore": "maintenance:restore",
+    },
+    "Conversations": {
+        "chat": "chat:chat",
+        "ingest": "background:ingest",
+        "worker": "background:worker",
+        "queue": "background:queue",
+        "undo": "background:undo",
+        "summarize": "background:summarize",
+        "insights": "background:insights",
+    },
+    "Servers": {
+        "serve": "serve:serve",
+        "inspect": "serve:inspect",
+        "mcp": "serve:mcp",
+        "keys": "serve:keys",
+    },
+    "Files and stores": {
+        "export": "transfer:export",
+        "import": "transfer:import_",
+        "copy": "transfer:copy",
+        "migrate": "transfer:migrate",
+        "reembed": "maintenance:reembed",
+        "doctor": "diagnosis:doctor",
+        "repair": "maintenance:repair",
+        "scan": "maintenance:scan",
+        "spaces": "protection:spaces",
+        "encryption": "maintenance:encryption",
+    },
+    "Backups, retention and erasure": {
+        "backup": "protection:backup",
+        "verify": "protection:verify",
+        "recover": "protection:recover",
+        "retention": "maintenance:retention",
+        "hold": "protection:hold",
+        "erase": "protection:erase",
+        "erasures": "protection:erasures",
+    },
+    "Measurements": {
+        "eval": "eval:evaluate",
+    },
 }
 """Each command and its function in a module of this package; a ``program`` in the module has its further commands."""
+_COMMANDS: Final = {name: place for group in _GROUPS.values() for name, place in group.items()}
 
 
 class Commands(TyperGroup):
@@ -81,15 +98,24 @@ class Commands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name in _COMMANDS:
-            self.add_command(TyperCommand(name, rich_markup_mode=self.rich_markup_mode))
+        for group, commands in _GROUPS.items():
+            for name in commands:
+                self.add_command(TyperCommand(name, rich_markup_mode=self.rich_markup_mode, rich_help_panel=group))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """What ``--help`` and completion show of a command; None if there is no such command."""
         if shown := super().get_command(ctx, cmd_name):
             home, function = _COMMANDS[cmd_name].split(":")
             shown.help = _docstrings(home)[function]
+            # A summary of its own is never cut.
+            shown.short_help = (shown.help or "").partition("\n\n")[0].partition(". ")[0].rstrip(".")
         return shown
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the plain help's list of commands, by group."""
+        for group, commands in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, self.get_command(ctx, name).short_help) for name in commands])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that ``args`` name, and the rest of them. Raises UsageError if there is no such command."""
@@ -120,14 +146,18 @@ def _command(name: str, markup: Any) -> Any:
 
 
 app: Final = typer.Typer(
-    cls=Commands, help="Long-term memory for LangGraph agents.", epilog=_EXIT_CODES, no_args_is_help=False
+    cls=Commands,
+    help="Long-term memory for LangGraph agents.",
+    epilog=_EXIT_CODES,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inference-core") -> int:
     """Runs a command of ``program`` and returns its exit code.
 
-    Errors of this package and OSErrors become one line on standard error; others are raised.
+    Errors of this package, of the usage and OSErrors are told on standard error; others are raised.
     """
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -135,7 +165,9 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            command_of(program, is_plain())(args=None if argv is None else list(argv), prog_name=name)
+            is_bare = is_plain() or console().width < _NARROW
+            given = None if argv is None else list(argv)
+            code: Any = command_of(program, is_bare)(args=given, prog_name=name, standalone_mode=False)
         finally:
             sys.stdout.flush()
     except SystemExit as end:
@@ -143,11 +175,30 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
     except BrokenPipeError:
         # The reader of standard output has gone; the interpreter's last flush must not fail once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _FAILED
+        return FAILED
+    except typer.Abort:
+        fail("The input has ended")
+        return FAILED
     except (InferenceCoreError, OSError) as error:
-        fail(str(error))
-        return _NOT_FOUND if isinstance(error, MemoryNotFound) else _FAILED
-    return 0
+        fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
+        if isinstance(error, CommandFailed):
+            return error.code
+        return NOT_FOUND if isinstance(error, (MemoryNotFound, SpaceNotFound)) else FAILED
+    except Exception as error:
+        if isinstance(error, _ClickException):
+            return _refuse(error)
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(error: Any) -> int:
+    """Prints the usage of the command and what is wrong with the arguments; returns the exit code."""
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        sys.stderr.write(f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n\n")
+    is_whole = isinstance(error, typer.BadParameter) and error.param is None and error.param_hint is None
+    fail(error.message if is_whole else error.format_message())
+    return error.exit_code
 
 
 def _open_closed_streams() -> None:
@@ -175,6 +226,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def configure(
+    context: typer.Context,
     env_file: Annotated[
         Path | None,
         typer.Option(
@@ -186,6 +238,9 @@ def configure(
     ] = False,
 ) -> None:
     """Long-term memory for LangGraph agents."""
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
+        return
     from inference_core.settings import load_env_file  # noqa: PLC0415 - not for --help
 
     load_env_file(env_file)

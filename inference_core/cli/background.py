@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from inference_core.cli.options import STARTING_S, Opened, Outboxes, Target, held_back, on_store, one_of, option
+from inference_core.cli.options import (
+    STARTING_S,
+    Opened,
+    Outboxes,
+    Target,
+    given_file,
+    held_back,
+    on_store,
+    one_of,
+    option,
+)
 from inference_core.cli.output import note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
@@ -58,11 +68,14 @@ Queued = Annotated[bool, option("--queue", "Queue the messages for a worker inst
 Strict = Annotated[bool, option("--strict", "Stop at the first entry that cannot be read, instead of skipping it.")]
 
 
-@on_store("user", "agent", "url", "embeddings", "json")
+@on_store("user", "agent", "url", "embeddings", "json", reads_files=True)
 def ingest(
     target: Target,
     file: Annotated[
-        str, typer.Argument(help="An export of ChatGPT or Claude (also zipped), lists of messages, a WhatsApp chat, …")
+        str,
+        typer.Argument(
+            help="An export of ChatGPT or Claude (also zipped), messages, a WhatsApp chat, …; - is standard input."
+        ),
     ],
     form: Annotated[str, option("--format", "The file's format.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
     threads: Threads = None,
@@ -75,8 +88,9 @@ def ingest(
     Besides the exports, it reads JSON Lines with role and content, LangGraph checkpointers (an SQLite file or a
     postgresql:// URL), LoCoMo files and BEAM folders.
     """
-    chosen = format_of(file) if form == _AUTO else form
-    ingest_conversations(target, file, chosen, threads or (), me or (), queue=queue, strict=strict)
+    with given_file(file) as path:
+        chosen = format_of(path) if form == _AUTO else form
+        ingest_conversations(target, path, chosen, threads or (), me or (), queue=queue, strict=strict)
 
 
 def ingest_conversations(
@@ -163,11 +177,12 @@ def worker(
     once: Annotated[bool, option("--once", "Process the messages that are waiting now, then exit.")] = False,
     threads: Annotated[int, option("--threads N", "Number of users to process at once.", min=1)] = 4,
 ) -> None:
-    """Extract memories from waiting messages, with the models of AGENT_MEMORY_MODEL or by rules.
+    """Extract memories from waiting messages.
 
-    If the settings say so, also summarizes sessions, maintains higher-level memories, forgets
-    (AGENT_MEMORY_FORGET_HOURS) and removes what is past its retention period (AGENT_MEMORY_RETENTION). Ctrl-C and
-    SIGTERM stop it after the current batches. Any number of workers can share a store.
+    Uses the models of AGENT_MEMORY_MODEL, or rules. If the settings say so, also summarizes sessions, maintains
+    higher-level memories, forgets (AGENT_MEMORY_FORGET_HOURS) and removes what is past its retention period
+    (AGENT_MEMORY_RETENTION). Ctrl-C and SIGTERM stop it after the current batches. Any number of workers can share a
+    store.
     """
     with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
@@ -233,7 +248,7 @@ def queue(
         list[str] | None, typer.Argument(help="The keys of failed messages, as list prints them (default: all).")
     ] = None,
 ) -> None:
-    """Show the messages that are waiting to become memories, and retry those that failed.
+    """Show and retry the messages that wait to become memories.
 
     status counts them, list shows the failed ones and why they failed, retry queues these again, drop deletes them.
     """
@@ -268,10 +283,11 @@ def undo(
     outbox: Outboxes = None,
     dry_run: Annotated[bool, option("--dry-run", "Only show what would be undone.")] = False,
 ) -> None:
-    """Undo the changes of a session, a job, an agent or a period, including those made by tools.
+    """Undo the changes of a session, job, agent or period.
 
-    Restores memories to their state before; added ones are removed. Later changes by others stay, and so do pinned
-    memories. With --session, its waiting and failed messages are removed too, also those in --outbox.
+    Those made by tools too. Restores memories to their state before; added ones are removed. Later changes by others
+    stay, and so do pinned memories. With --session, its waiting and failed messages are removed too, also those in
+    --outbox.
     """
     if (job and session) or all(given is None for given in (job, session, agent, since, until)):
         raise InvalidInput("Pass --job or --session, or --agent, --since or --until")
@@ -306,7 +322,7 @@ def undo(
 
 @on_store("user", "agent", "url", "json")
 def stats(target: Target) -> None:
-    """Show statistics about a user's memories and the work that extracted them."""
+    """Count a user's memories, and the work that extracted them."""
     with target.open() as memory:
         figures = asdict(run(statistics(memory.service.scope, target.user)))
     _print_figures(target, figures)
@@ -318,9 +334,10 @@ def summarize(
     session: Annotated[str | None, option("--session ID", "Only this session, even if it is not quiet yet.")] = None,
     dry_run: _DryRun = False,
 ) -> None:
-    """Summarize a user's sessions that have new messages and are quiet (AGENT_MEMORY_SESSION_QUIET).
+    """Summarize a user's sessions.
 
-    Uses the models of AGENT_MEMORY_MODEL, or the sessions' own sentences. Existing memories are not changed.
+    Those with new messages that are quiet (AGENT_MEMORY_SESSION_QUIET). Uses the models of AGENT_MEMORY_MODEL, or the
+    sessions' own sentences. Existing memories are not changed.
     """
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"summaries": True})
@@ -338,9 +355,10 @@ def summarize(
 
 @on_store("user", "url", "embeddings", "json")
 def insights(target: Target, dry_run: _DryRun = False) -> None:
-    """Derive higher-level memories with the models of AGENT_MEMORY_MODEL, and end those with sources no longer valid.
+    """Derive higher-level memories from others.
 
-    Each cites its sources, which are not changed. Without a model, none are derived.
+    Uses the models of AGENT_MEMORY_MODEL, and ends insights with sources that are no longer valid. Each cites its
+    sources, which are not changed. Without a model, none are derived.
     """
     with target.open(embeds=not dry_run) as memory:
         pipeline = _pipeline(memory, {"insights": True})

@@ -60,7 +60,7 @@ program: Final = typer.Typer(cls=RetrievalUnlessNamed, callback=evaluate)
 
 
 @program.command("retrieval")
-@on_store("agent", "url", "json")
+@on_store("agent", "url", "json", reads_files=True)
 def retrieval(
     target: Target,
     dataset: Annotated[
@@ -123,7 +123,7 @@ def _print(target: Target, document: Callable[[], object], text: str) -> None:
 
 
 @program.command("qa")
-@on_store("agent", "url", "json")
+@on_store("agent", "url", "json", reads_files=True)
 def answers(
     target: Target,
     dataset: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
-from inference_core.cli.options import Id, Outboxes, Target, Users, on_store, one_of, option, print_listed
+from inference_core.cli.options import Id, Outboxes, Target, Users, given_file, on_store, one_of, option, print_listed
 from inference_core.cli.output import counted, note, progress_bar
 from inference_core.effects import run
 from inference_core.errors import ConfigurationError, MemoryNotFound
@@ -66,14 +66,20 @@ def forget(
     ] = None,
     below: Annotated[float | None, option("--below X", "Forget memories weaker than this.", min=0, max=1)] = None,
 ) -> None:
-    """Forget what has expired, has faded or exceeds a limit, for every agent.
+    """Forget what has expired, has faded or exceeds a limit.
 
-    You can undo this with restore. Options that you omit come from AGENT_MEMORY_FORGET_…. Pinned memories stay.
+    That of every agent. You can undo this with restore. Options that you omit come from AGENT_MEMORY_FORGET_…. Pinned
+    memories stay.
     """
     limits = {"max_memories": most, "max_tokens": max_tokens, "half_life": half_life, "below": below}
     given = {f"forget_{name}": value for name, value in limits.items() if value is not None}
     with target.open() as memory, ExitStack() as bar:
-        policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=given))
+        try:
+            policy = ForgettingPolicy.from_settings(memory.settings.model_copy(update=given))
+        except ConfigurationError as error:
+            if not given:
+                raise
+            raise typer.BadParameter(str(error)) from error
         advance = None if dry_run else bar.enter_context(progress_bar("Memories"))
         report = MemoryLifecycle(memory.service).sync.forget(target.user, policy, dry_run=dry_run, progress=advance)
     forgotten = [
@@ -119,7 +125,10 @@ def retention(
     users: Users = None,
     dry_run: Annotated[bool, option("--dry-run", "Only show what would be removed.")] = False,
 ) -> None:
-    """Permanently remove what is past its retention period, of all users or of some; pinned memories too."""
+    """Remove what is past its retention period.
+
+    Permanently, of all users or of some; pinned memories too.
+    """
     with target.open() as memory:
         settings, scope = memory.settings, memory.service.scope
         rules = days or settings.retention
@@ -189,9 +198,10 @@ def repair(
     ] = False,
     yes: Annotated[bool, option("--yes -y", "Remove it; otherwise, it is only shown.")] = False,
 ) -> None:
-    """Remove what cannot be read: damaged rows and vectors, and damaged lines of files.
+    """Remove what cannot be read.
 
-    Without --yes it only shows them. Removed data cannot be restored; if you have a backup, restore that instead.
+    That is damaged rows and vectors, and damaged lines of files. Without --yes it only shows them. Removed data cannot
+    be restored; if you have a backup, restore that instead.
     """
     _put_right(
         target,
@@ -213,10 +223,10 @@ def scan(
         bool, option("--pii", "Also personal data: e-mail addresses, phone numbers, IBANs, IP addresses.")
     ] = False,
 ) -> None:
-    """Find secrets in stored memories and messages: credentials, keys, passwords, card numbers.
+    """Find secrets in stored memories and messages.
 
-    Names their kinds and where they are, never the secrets. Items that your application put into the store are listed
-    but not changed.
+    Secrets are credentials, keys, passwords and card numbers. Names their kinds and where they are, never the secrets.
+    Items that your application put into the store are listed but not changed.
     """
     guard = Guard("redact", "redact" if pii else "off")
     _put_right(
@@ -269,7 +279,7 @@ def reembed(
     target.print({"embedded": done}, f"Embedded {done} texts.")
 
 
-@on_store("url", "json")
+@on_store("url", "json", reads_files=True)
 def encryption(
     target: Target,
     action: Annotated[
@@ -280,11 +290,14 @@ def encryption(
         ),
     ] = "status",
     users: Users = None,
-    new_key: Annotated[Path | None, option("--new-key FILE", "For rewrap: a file with the new master key.")] = None,
+    new_key: Annotated[
+        Path | None, option("--new-key FILE", "For rewrap: a file with the new master key; - is standard input.")
+    ] = None,
     outbox: Outboxes = None,
 ) -> None:
-    """Show or replace the keys of a store that is encrypted with AGENT_MEMORY_KEYS.
+    """Show or replace the keys of an encrypted store.
 
+    For stores that are encrypted with AGENT_MEMORY_KEYS.
     For rotate, name every other database encrypted with these keys with --outbox, or its rows are lost.
     An interrupted rotation is finished by the next one. To destroy a user's key, erase the user.
     """
@@ -309,6 +322,7 @@ def encryption(
         else:
             if new_key is None or not isinstance(backend.keyring, StoredKeyRing):
                 raise typer.BadParameter("Pass the file with the new master key: --new-key FILE")
-            backend.keyring.rewrap(new_key.read_text(encoding="utf-8"))
+            with given_file(str(new_key)) as path:
+                backend.keyring.rewrap(Path(path).read_text(encoding="utf-8"))
             text = "All keys are wrapped by the new master key: set AGENT_MEMORY_ENCRYPTION_KEY to it now"
             target.print({"rewrapped": True}, text)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from inference_core.cli.options import (
     ONE_TYPE,
+    STREAM,
     TYPES,
     Category,
     Id,
@@ -26,6 +27,7 @@ from inference_core.cli.options import (
     option,
 )
 from inference_core.cli.output import (
+    CommandFailed,
     confirm,
     counted,
     draw,
@@ -38,7 +40,7 @@ from inference_core.cli.output import (
     print_numbered,
     shares,
 )
-from inference_core.errors import ConfirmationNeeded, InvalidInput, MemoryNotFound
+from inference_core.errors import ConfirmationNeeded, MemoryNotFound
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.text import harmless
 from inference_core.memory.types import MemoryType
@@ -68,7 +70,10 @@ def save(
     expires_at: Annotated[datetime | None, option("--expires-at DATE", "When to forget it.")] = None,
     metadata: Metadata = None,
 ) -> None:
-    """Save a memory durably and print its id; with --space, it may wait for an admin."""
+    """Save a memory and print its ID.
+
+    It is durable once the command ends. With --space, it may wait for an admin.
+    """
     given = json_object(metadata)
     text = _text(content)
     with target.open(embeds=True, creates=True) as memory:
@@ -89,12 +94,9 @@ def save(
                 expires_at=expires_at and expires_at.replace(tzinfo=memory.zone),
             )
         except ConfirmationNeeded as waits:  # a proposal to a space, which waits for an admin
-            target.print({"pending_id": waits.pending_id}, str(waits))
+            target.print_id({"pending_id": waits.pending_id}, waits.pending_id, str(waits))
             return
-    if target.json:
-        print_json({"id": saved})
-    else:
-        sys.stdout.write(f"{saved}\n")
+    target.print_id({"id": saved}, saved, "")
 
 
 @on_store("user", "space", "agent", "url", "embeddings", "json")
@@ -115,7 +117,7 @@ def recall(
     created_before: _Before = None,
     min_relevance: Annotated[float, option("--min-relevance X", "Leave out less relevant ones.", min=0, max=1)] = 0.0,
 ) -> None:
-    """Find the memories that answer a question, the best first."""
+    """Find the memories that answer a question."""
     with target.open(embeds=True) as memory:
         started = time.perf_counter()
         recalled = memory.sync.recall_memories(
@@ -266,7 +268,10 @@ def update(
 
 @on_store("user", "space", "agent", "url", "json")
 def history(target: Target, memory_id: Id) -> None:
-    """Show the earlier and later versions of a memory, the oldest first, and which words each of them changed."""
+    """Show the versions of a memory, the oldest first.
+
+    Below each version are the words that it changed.
+    """
     with target.open() as memory:
         memories = memory.sync.get_memory_history(target.owner, memory_id)
     if not memories:
@@ -283,7 +288,10 @@ def why(
     memory_id: Id,
     limit: Annotated[int, option("--limit N", "Maximum number of turns.", min=1)] = 50,
 ) -> None:
-    """Show where a memory comes from, and the turns in which a model saw it, the newest first."""
+    """Show where a memory comes from, and when a model saw it.
+
+    The newest turns come first.
+    """
     with target.open() as memory:
         reasons = memory.sync.why(target.owner, memory_id, limit=limit)
     if reasons.memory is None and reasons.removed is None and not reasons.receipts:
@@ -339,11 +347,11 @@ def _counted(count: int) -> str:
 
 
 def _text(given: str) -> str:
-    """``given``, or all of standard input for "-". Raises InvalidInput if that is not UTF-8."""
+    """``given``, or all of standard input for "-". Raises CommandFailed if that is not UTF-8."""
     try:
-        return sys.stdin.read() if given == "-" else given
+        return sys.stdin.read() if given == STREAM else given
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"Standard input is not text in UTF-8: {error}") from error
+        raise CommandFailed(f"Standard input is not text in UTF-8: {error}") from error
 
 
 @on_store("user", "space", "agent", "url", "json")
@@ -356,8 +364,9 @@ def delete(
     yes: Yes = False,
     erase: Annotated[bool, option("--erase", "Remove it permanently.")] = False,
 ) -> None:
-    """Delete one memory, or with --all every memory that this agent reads: the shared ones and its own.
+    """Delete a memory, or all.
 
+    --all deletes every memory that this agent reads: the shared ones and its own.
     For AGENT_MEMORY_DELETED_DAYS (7) you can bring a single memory back with restore. --all and --erase are permanent.
     --type and --category limit --all.
     """

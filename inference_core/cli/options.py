@@ -8,7 +8,10 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
+import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -17,20 +20,28 @@ from dataclasses import dataclass, fields, replace
 from datetime import tzinfo
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
 
 import typer
 
-from inference_core.cli.output import note, print_json, print_numbered, working
+from inference_core.cli.output import CommandFailed, note, print_id, print_json, print_numbered, working
 from inference_core.clock import time_zone
-from inference_core.errors import ConfigurationError, StoreUnavailable
+from inference_core.errors import (
+    ConfigurationError,
+    InvalidInput,
+    SecretFound,
+    SpaceNotFound,
+    StoreUnavailable,
+    UntrustedWrite,
+)
 from inference_core.memory.audit import Actor
 from inference_core.memory.namespaces import Space
 from inference_core.memory.spaces import Spaces
 from inference_core.memory.text import did_you_mean
 from inference_core.memory.types import MEMORY_CATEGORIES, MEMORY_TYPES
-from inference_core.stores.urls import parse_url, shown_url
+from inference_core.stores.urls import check_scheme, parse_url, shown_url
 from inference_core.telemetry import use_json_logs
 
 if TYPE_CHECKING:
@@ -46,9 +57,14 @@ LOADING_S: Final = 30.0
 STARTING_S: Final = 60.0
 """Seconds that a service waits for its database at the start: both may start together, or the database restarts."""
 _AGAIN_S: Final = 1.0
+_USAGE_IS_RIGHT: Final = (SecretFound, SpaceNotFound, UntrustedWrite)
+"""Errors about an argument that say what the store does not accept, not that the command is used wrongly."""
 _INTERRUPTED: Final = (
     b"\nEnding after this batch. Ctrl-C again ends at once; this batch may then be written and not counted\n"
 )
+STREAM: Final = "-"
+"""As the name of a file: standard input or output."""
+_GZIP: Final = b"\x1f\x8b"
 TYPES: Final = ", ".join(MEMORY_TYPES)
 CATEGORIES: Final = ", ".join(MEMORY_CATEGORIES)
 
@@ -134,7 +150,9 @@ class Opened:
 class Target:
     """Whose memories in which store a command works on, and whether it prints JSON."""
 
-    user: Annotated[str, typer.Option("--user", metavar="ID", help="The user whose memories these are.")] = ""
+    user: Annotated[
+        str, typer.Option("--user", metavar="ID", envvar="AGENT_MEMORY_USER", help="The user whose memories these are.")
+    ] = ""
     space: Annotated[
         str | None,
         typer.Option("--space", metavar="NAME", help="In this shared space, as far as the user's role allows."),
@@ -167,10 +185,17 @@ class Target:
 
         given: dict[str, Any] = {"store_url": self.url, "embeddings": self.embeddings}
         found = read_settings(MemorySettings, **{name: value for name, value in given.items() if value is not None})
-        path = None if creates else parse_url(found.store_url).path
-        if path is not None and not path.exists():
+        try:
+            scheme, path, *_ = parse_url(found.store_url)
+            check_scheme(scheme)
+        except ConfigurationError as error:
+            if self.url is None:
+                raise
+            raise typer.BadParameter(f"--url: {error}") from error
+        if not creates and path is not None and not path.exists():
             shown = shown_url(found.store_url)
-            raise ConfigurationError(f"There is no store at {shown} yet; save a memory, or name another --url")
+            folder = "" if path.is_absolute() else f" in {Path.cwd()}"
+            raise ConfigurationError(f"There is no store at {shown}{folder} yet; save a memory, or name another --url")
         return found
 
     def encryption_of(self, url: str) -> dict[str, Any]:
@@ -216,12 +241,41 @@ class Target:
             service = AgentMemoryStoreService.from_settings(settings, store, **options)
             yield Opened(settings, service)
 
+    def print_id(self, document: Any, name: str, text: str) -> None:
+        """Prints ``document`` with ``--json``, else the ID or secret ``name`` alone, and ``text`` beside it."""
+        if self.json:
+            print_json(document)
+        else:
+            print_id(name, text)
+
     def print(self, document: Any, text: str) -> None:
         """Prints ``document`` with ``--json``, else ``text`` for people."""
         if self.json:
             print_json(document)
         else:
             note(text)
+
+
+@contextmanager
+def given_file(name: str) -> Generator[str]:
+    """The file ``name``; for "-" a private copy of standard input, as most are read more than once."""
+    if name != STREAM:
+        yield name
+        return
+    from inference_core.lifecycle.ledger import own_folder  # noqa: PLC0415 - not for help and completion
+
+    with own_folder("input") as folder:
+        start = sys.stdin.buffer.read(len(_GZIP))
+        path = folder / ("standard input.gz" if start == _GZIP else "standard input")
+        with path.open("wb") as file:
+            file.write(start)
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            yield str(path)
+        except InvalidInput as error:
+            if type(error) is not InvalidInput:
+                raise
+            raise CommandFailed(str(error).replace(f"{folder}{os.sep}", "")) from error
 
 
 def print_listed(target: Target, document: Any, rows: Iterable[tuple[str, Sequence[str]]], text: str) -> None:
@@ -243,14 +297,25 @@ _TARGET_OPTIONS: Final = [
 ]
 
 
-def on_store(*options: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command these options, and passes them to it as a `Target`, its first parameter."""
+def on_store(*options: str, reads_files: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command these options, and passes them to it as a `Target`, its first parameter.
+
+    An InvalidInput of the command is wrong usage; of one that ``reads_files``, only if it is not about what is in them.
+    """
     shared = [parameter for parameter in _TARGET_OPTIONS if parameter.name in options]
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def run(**given: Any) -> None:
-            function(Target(**{name: given.pop(name) for name in options}), **given)
+            try:
+                function(Target(**{name: given.pop(name) for name in options}), **given)
+            except _USAGE_IS_RIGHT:
+                raise
+            except InvalidInput as error:
+                text = str(error)
+                if reads_files and type(error) is InvalidInput:
+                    raise CommandFailed(text) from error
+                raise typer.BadParameter(re.sub(r"^user_id\b", "--user", text)) from error
 
         own = list(signature(function, eval_str=True).parameters.values())[1:]
         run.__signature__ = Signature(  # pyright: ignore[reportAttributeAccessIssue] - Typer reads the options there

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from inference_core.errors import InvalidInput
+from inference_core.errors import InferenceCoreError
 from inference_core.memory.record import WEAK_RELEVANCE
 from inference_core.memory.text import ADDED, REMOVED, SAME, harmless, word_changes
 
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from inference_core.memory.record import MemoryStoreDocument
+
+FAILED: Final = 1
+NOT_FOUND: Final = 3
+
+
+class CommandFailed(InferenceCoreError):
+    """What a command could not do, and its exit code: `FAILED`, or `NOT_FOUND` for an ID that does not exist."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def one_line(text: str) -> str:
@@ -65,7 +76,15 @@ def note(text: str, style: str = "dim") -> None:
 
 def fail(text: str) -> None:
     """Prints on one line of standard error what went wrong and what to do."""
-    note(text, "red")
+    note(f"Error: {text}", "red")
+
+
+def print_id(name: str, text: str) -> None:
+    """Prints an ID or a secret alone on standard output, where scripts take it, and ``text`` beside it."""
+    sys.stdout.write(f"{harmless(name)}\n")
+    sys.stdout.flush()
+    if text:
+        note(text)
 
 
 @contextmanager
@@ -77,13 +96,19 @@ def working(what: str) -> Generator[None]:
 
 @contextmanager
 def progress_bar(what: str) -> Generator[Callable[[int, int], None]]:
-    """A progress bar on standard error. Yields a function that takes how many are done and how many there are."""
+    """A bar on the standard error of a terminal while the block runs, from the first step on; elsewhere nothing.
+
+    Yields a function that takes how many are done and how many there are.
+    """
+    if not console(stderr=True).is_terminal:
+        yield lambda _done, _total: None
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - slow
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True)) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None, visible=False)
+        yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 
 
 def print_history(versions: Sequence[MemoryStoreDocument], zone: tzinfo) -> None:
@@ -167,8 +192,8 @@ def stamp(moment: datetime | None, zone: tzinfo) -> str:
 
 
 def confirm(question: str) -> None:
-    """Asks ``question`` on standard error. Raises InvalidInput unless the answer on standard input is yes."""
+    """Asks ``question`` on standard error. Raises CommandFailed unless the answer on standard input is yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidInput("Nothing was deleted. Answer y to delete, or pass --yes to skip the question")
+        raise CommandFailed("Nothing was deleted. Answer y to delete, or pass --yes to skip the question")

@@ -7,7 +7,9 @@ The commands are ``backup``, ``verify``, ``recover``, ``erase``, ``erasures``, `
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
@@ -18,26 +20,41 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from inference_core.cli.memories import as_json
-from inference_core.cli.options import Opened, Outboxes, Target, Yes, account, on_store, one_of, option, print_listed
+from inference_core.cli.options import (
+    STREAM,
+    Opened,
+    Outboxes,
+    Target,
+    Yes,
+    account,
+    given_file,
+    on_store,
+    one_of,
+    option,
+    print_listed,
+)
 from inference_core.cli.output import (
+    NOT_FOUND,
+    CommandFailed,
     confirm,
     counted,
-    fail,
     note,
     one_line,
     print_figures,
+    print_id,
     print_json,
     print_numbered,
     progress_bar,
     stamp,
     working,
 )
+from inference_core.effects import run
 from inference_core.errors import InvalidInput
 from inference_core.lifecycle.erasing import erase as erase_user
 from inference_core.lifecycle.ledger import Ledger, ledger_of
 from inference_core.lifecycle.repairs import replay as replay_erasures
 from inference_core.memory.audit import AuditEvent
-from inference_core.memory.namespaces import Space
+from inference_core.memory.namespaces import GRANTS, Space, decode_label
 from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole
 from inference_core.stores.factory import open_backend
@@ -69,7 +86,7 @@ Checkpoints = Annotated[
 ]
 
 
-@on_store("url", "json")
+@on_store("url", "json", reads_files=True)
 def backup(target: Target, folder: Folder) -> None:
     """Back up the whole store to a new folder. Agents can keep reading and writing."""
     settings = target.settings()
@@ -78,7 +95,7 @@ def backup(target: Target, folder: Folder) -> None:
     _print_manifest(target, made, f"Backed up {_held(made)} from {made.source} to {folder}.")
 
 
-@on_store("url", "json")
+@on_store("url", "json", reads_files=True)
 def verify(target: Target, folder: Folder) -> None:
     """Read an entire backup and compare it with its manifest."""
     key = target.settings(creates=True).encryption["encryption_key"]
@@ -87,7 +104,7 @@ def verify(target: Target, folder: Folder) -> None:
     _print_manifest(target, manifest, f"{folder} is intact: {_held(manifest)}.")
 
 
-@on_store("url", "json")
+@on_store("url", "json", reads_files=True)
 def recover(
     target: Target,
     folder: Folder,
@@ -95,8 +112,9 @@ def recover(
     ledger: LedgerPath = None,
     checkpoints: Checkpoints = None,
 ) -> None:
-    """Restore a backup into a new or empty store; erase again the users in the ledger, there and in --checkpoints.
+    """Restore a backup into a new or empty store.
 
+    Erases again the users in the ledger, there and in --checkpoints.
     --drill restores it temporarily, compares it, recalls memories from it, and ends with exit code 1 if that fails.
     """
     settings = target.settings(creates=True)
@@ -163,27 +181,31 @@ def _opened_threads(checkpoints: Sequence[str]) -> Generator[list[CheckpointThre
         yield threads
 
 
-@on_store("user", "url", "json")
+@on_store("user", "url", "json", reads_files=True)
 def erase(
     target: Target,
     dry_run: Annotated[bool, option("--dry-run", "Only show what would be removed.")] = False,
     checkpoints: Checkpoints = None,
     outbox: Outboxes = None,
     ledger: LedgerPath = None,
-    receipt: Annotated[Path | None, option("--receipt FILE", "Write the receipt here.")] = None,
+    receipt: Annotated[
+        Path | None, option("--receipt FILE", "Write the receipt here; - is standard output, as with --json.")
+    ] = None,
     fully: Annotated[bool, option("--full", "PostgreSQL: run VACUUM FULL, which blocks reads and writes.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Permanently remove a user's data: memories, archive, messages, receipts, jobs, conversations.
+    """Permanently remove a user's data.
 
-    Then checks that nothing is left, even in the bytes of files, and prints a receipt. Agents can keep running.
-    Exit code 1 means that something is left; run it again.
+    That is memories, archive, messages, receipts, jobs and conversations. Then checks that nothing is left, even in the
+    bytes of files, and prints a receipt. Agents can keep running. Exit code 1 means that something is left; run it
+    again.
     """
     with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), ExitStack() as written:
         book = Ledger(ledger or ledger_of(target.settings().store_url))
         if not dry_run and not yes:
             confirm(f"Permanently erase all data of {one_line(target.user)}?")
-        file = written.enter_context(private_file(receipt)) if receipt else None
+        is_printed = target.json or str(receipt) == STREAM
+        file = written.enter_context(private_file(receipt)) if receipt and str(receipt) != STREAM else None
         with working("Erasing …"):
             made = erase_user(
                 stores,
@@ -198,51 +220,59 @@ def erase(
         document = made.to_json()
         if file:
             file.write(json.dumps(document, ensure_ascii=False, indent=2).encode() + b"\n")
-    if target.json:
+    if is_printed:
         print_json(document)
     else:
-        _show_receipt(made, is_done=not dry_run)
+        show_receipt(made, is_done=not dry_run)
     if made.left and not dry_run:
         raise typer.Exit(1)
 
 
-@on_store("url", "json")
+@on_store("url", "json", reads_files=True)
 def erasures(
     target: Target,
     replay: Annotated[
-        Path | None, option("--replay FILE", "After a restore: erase the users named in this ledger.")
+        Path | None,
+        option("--replay FILE", "After a restore: erase the users named in this ledger; - is standard input."),
     ] = None,
     ledger: LedgerPath = None,
     checkpoints: Checkpoints = None,
     outbox: Outboxes = None,
 ) -> None:
-    """List the erasures of a ledger, or replay them on a restored store."""
+    """List erasures, or repeat them on a restored store."""
     if replay is None:
         entries = Ledger(ledger or ledger_of(target.settings().store_url)).entries
         for entry in [] if target.json else entries:
-            note(f"{entry['ended']} {entry['id']}: {entry['found']} removed, {entry['left']} left")
-        target.print({"erasures": entries}, f"{len(entries) or 'No'} erasures")
+            line = f"{entry['ended']} {entry['id']}: {entry['found']} removed, {entry['left']} left"
+            sys.stdout.write(f"{one_line(line)}\n")
+        target.print({"erasures": entries}, counted(len(entries), "erasure", "erasures") if entries else "No erasures")
         return
-    with _opened(target, outbox or (), checkpoints or ()) as (stores, threads), progress_bar("Users") as advance:
+    with (
+        given_file(str(replay)) as path,
+        _opened(target, outbox or (), checkpoints or ()) as (stores, threads),
+        progress_bar("Users") as advance,
+    ):
         made = replay_erasures(
             stores,
-            Ledger(replay),
+            Ledger(Path(path)),
             threads=threads,
             by=account(),
             progress=advance,
             audit_key=target.settings().audit_key_bytes,
         )
     for receipt in [] if target.json else made:
-        _show_receipt(receipt, is_done=True)
+        show_receipt(receipt, is_done=True)
     document = {"erasures": [receipt.to_json() for receipt in made]}
     target.print(document, f"Erased {counted(len({receipt.subject for receipt in made}), 'user', 'users')} again")
     if any(receipt.left for receipt in made):
         raise typer.Exit(1)
 
 
-def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
+def show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
+    """Prints an erasure's receipt: its ID alone on standard output, the rest on standard error."""
     for store, places in receipt.places.items():
-        note(f"{store}: {', '.join(f'{counts.found} {name}' for name, counts in places.items()) or 'nothing'}")
+        found = ", ".join(counted(counts.found, _singular(name), name) for name, counts in places.items())
+        note(f"{store}: {found or 'nothing'}")
     if not is_done:
         note(f"Would erase {counted(receipt.found, 'row', 'rows')}.")
         return
@@ -250,11 +280,20 @@ def _show_receipt(receipt: ErasureReceipt, *, is_done: bool) -> None:
         if count:
             note(f"{path}: {counted(count, 'trace', 'traces')} left")
     searched = f", searched {counted(len(receipt.files), 'file', 'files')}" if receipt.files else ""
-    note(f"Erased {counted(receipt.found, 'row', 'rows')}, {receipt.left} left{searched}. Receipt {receipt.id}")
+    note(f"Erased {counted(receipt.found, 'row', 'rows')}, {receipt.left} left{searched}. Receipt:")
+    print_id(receipt.id, "")
     for copy in receipt.copies:
-        note(f"Still contains the user's data: {copy}")
+        note(f"May still contain the user's data: {copy}")
     for place in (*receipt.remains, *receipt.not_ours):
         note(f"Not erased: {place}")
+
+
+def _singular(several: str) -> str:
+    """The singular of what a receipt counts: "receipt of recalls" for "receipts of recalls"."""
+    found = re.match(r"(?!what )([\w ]*?)(ies|s)(?= that | of | under | and |$)", several)
+    if found is None:  # such as "archive"
+        return several
+    return found[1] + ("y" if found[2] == "ies" else "") + several[found.end() :].replace(" wait ", " waits ")
 
 
 _ALL: Final = "all"
@@ -273,10 +312,10 @@ def review(
     why: Annotated[str | None, option("--why TEXT", "The reason for the rejection.")] = None,
     session: Annotated[str | None, option("--session ID", "Only those of this session.")] = None,
 ) -> None:
-    """Approve or reject the memories of all agents that wait for the user's confirmation.
+    """Approve or reject memories that wait for confirmation.
 
-    In a terminal, asks about them one by one; elsewhere, and with --json, lists them. --approve and --reject may be
-    given several times.
+    Those of all agents. In a terminal, asks about them one by one; elsewhere, and with --json, lists them. --approve
+    and --reject may be given several times.
     """
     given = [*(approve or ()), *(reject or ())]
     if text is not None and (len(approve or ()) != 1 or _ALL in given):
@@ -314,9 +353,10 @@ def review(
     document = {"approved": reviewer.approved, "rejected": reviewer.rejected, "pending": listed}
     target.print(document, done if given or is_asked else waiting)
     for key in set(given) - {*reviewer.approved, *reviewer.rejected, _ALL}:
-        raise InvalidInput(
-            f"{quoted(key)} has already been decided differently, or is no longer pending; inference-core review lists "
-            "what is"
+        raise CommandFailed(
+            f"No memory {quoted(key)} waits for confirmation: there is none, or it was decided differently; "
+            "inference-core review lists those that wait",
+            NOT_FOUND,
         )
 
 
@@ -395,8 +435,9 @@ def audit(
     limit: Annotated[int, option("--limit N", "Maximum number of events.", min=1)] = 50,
     head: Annotated[str | None, option("--head HEX", "verify: the head that an earlier verify printed.")] = None,
 ) -> None:
-    """Show who changed a user's memories, the newest first: which agent, thread, run and tool; never the text.
+    """Show who changed a user's memories.
 
+    The newest change first: which agent, thread, run and tool; never the text.
     verify checks that no event was changed, removed or added, as far as the trail is sealed.
     """
     if action == "verify":
@@ -424,11 +465,11 @@ def _verify(target: Target, head: str | None) -> None:
         print_json(asdict(check))
     else:
         for problem in check.problems:
-            fail(problem)
+            note(problem, "red")
         gone = f", {check.expired} expired, {check.erased} erased" if check.expired or check.erased else ""
         verdict = f"{len(check.problems)} problems" if check.problems else "intact"
         note(f"{counted(check.events, 'event', 'events')}, {check.sealed} sealed{gone}: {verdict}")
-        note(f"head {check.head}")
+        print_id(check.head, "Keep this head, and pass it to a later audit verify --head")
     if check.problems:
         raise typer.Exit(1)
 
@@ -449,14 +490,14 @@ def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
 @on_store("user", "url", "json")
 def hold(
     target: Target,
-    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))],
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))] = "list",
     hold_id: Annotated[str | None, typer.Argument(help="release: the hold's ID.")] = None,
     reason: Annotated[str | None, option("--reason TEXT", "add: why, for auditors.")] = None,
     memory: Annotated[str | None, option("--memory ID", "add: only this memory.")] = None,
     session: Annotated[str | None, option("--session ID", "add: only this session.")] = None,
     until: When = None,
 ) -> None:
-    """Protect a user's data from removal: add, list and release legal holds.
+    """Protect a user's data from removal by legal holds.
 
     During a hold, deleting, undoing, purging and erasing fail; forgetting, retention and expiry skip what is held.
     copies lists what has been replaced since the hold began.
@@ -470,11 +511,11 @@ def hold(
                 raise typer.BadParameter("Pass the reason with --reason")
             end = until and until.replace(tzinfo=zone)
             made = service.hold(target.user, reason, memory_id=memory, session_id=session, until=end)
-            target.print({"hold": asdict(made)}, f"Hold {made.id} begins")
+            target.print_id({"hold": asdict(made)}, made.id, "The hold begins; hold release ends it")
             return
         if hold_id is not None:
             if not service.release_hold(target.user, hold_id):
-                raise InvalidInput(f"This user has no hold {quoted(hold_id)}")
+                raise CommandFailed(f"This user has no hold {quoted(hold_id)}", NOT_FOUND)
             target.print({"released": hold_id}, f"Released {hold_id}")
             return
         holds = service.list_holds(target.user) if action == "list" else []
@@ -498,18 +539,24 @@ def hold(
 @on_store("url", "json")
 def spaces(
     target: Target,
-    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))],
-    space: Annotated[str, typer.Argument(help="The name of the space.")],
+    action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))] = "list",
+    space: Annotated[str | None, typer.Argument(help="The name of the space; list: by default all spaces.")] = None,
     user: Annotated[str | None, option("--user ID", "The user with the role.")] = None,
     group: Annotated[str | None, option("--group NAME", "The group with the role.")] = None,
     role: Annotated[
         str, option("--role", "The role to grant; each includes those before it.", **one_of(_ROLES))
     ] = "read",
 ) -> None:
-    """Grant, revoke and list roles in a space: memories that several users share.
+    """Grant, revoke and list roles in spaces.
 
+    A space has memories that several users share.
     Other processes notice a change within five seconds.
     """
+    if space is None:
+        if action != "list":
+            raise typer.BadParameter(f"{action} requires the name of a space")
+        _list_spaces(target)
+        return
     with target.open(creates=action == "grant") as memory:
         service, shared = memory.sync, Space(space)
         if action == "grant":
@@ -523,3 +570,18 @@ def spaces(
         print_figures(roles)
     else:
         note("No roles have been granted in this space")
+
+
+def _list_spaces(target: Target) -> None:
+    """Prints the names of all spaces in which roles have been granted, and how many have one there."""
+    with target.open() as memory:
+        engine = memory.service.scope.engine
+        grants = run(engine.scan(run(engine.namespaces((GRANTS,)))))
+    counts = Counter(decode_label(row.key) for row in grants)
+    names = sorted(counts)
+    if target.json:
+        print_json({"spaces": names})
+    elif names:
+        print_figures({name: counted(counts[name], "role", "roles") for name in names})
+    else:
+        note("No spaces")

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from inference_core.cli.options import STARTING_S, Target, on_store, one_of, option
-from inference_core.cli.output import note, print_figures
+from inference_core.cli.output import NOT_FOUND, CommandFailed, note, print_figures
 from inference_core.effects import run
-from inference_core.errors import ConfigurationError, MissingExtra
+from inference_core.errors import MissingExtra
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import ServerSettings, read_settings
 from inference_core.stores.factory import open_configured_store
@@ -29,7 +29,10 @@ def serve(
     port: Annotated[int | None, option("--port", "Default: AGENT_SERVER_PORT, 8765.")] = None,
     json_logs: Annotated[bool, option("--json-logs", "Log as JSON, including each request.")] = False,
 ) -> None:
-    """Serve memories over HTTP to programs with a key, until Ctrl-C or SIGTERM."""
+    """Serve memories over HTTP to programs with a key.
+
+    It runs until Ctrl-C or SIGTERM.
+    """
     try:
         from inference_core.server.app import serve as answer  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
@@ -79,11 +82,12 @@ def keys(
         if action == "create":
             permissions = [Permission(one) for one in allow or ("read", "write")]
             made, key = run(create_key(engine, clock, user=user, permissions=permissions, days=days))
-            target.print(made.to_json() | {"key": key}, f"{key}\nCopy it now: it is not shown again.")
+            target.print_id(made.to_json() | {"key": key}, key, "Copy the key now: it is not shown again.")
         elif action == "revoke":
             missing = [id_ for id_ in ids or () if not run(revoke_key(engine, id_))]
             if missing:
-                raise ConfigurationError(f"There is no key {', '.join(missing)}; inference-core keys list shows them")
+                told = f"There is no key {', '.join(missing)}; inference-core keys list shows them"
+                raise CommandFailed(told, NOT_FOUND)
             target.print({"revoked": ids}, f"Revoked {', '.join(ids or ())}.")
         else:
             found = [key.to_json() for key in run(list_keys(engine))]
@@ -100,9 +104,10 @@ def mcp(
     target: Target,
     read_only: Annotated[bool, option("--read-only", "Offer no tools that save, update or delete.")] = False,
 ) -> None:
-    """Serve a user's memory to an agent in another program, over the Model Context Protocol.
+    """Serve a user's memories over MCP.
 
-    The other program starts this command and talks to it over standard input and output. It ends when they close.
+    Agents in other programs use them over the Model Context Protocol. The other program starts this command and talks
+    to it over standard input and output. It ends when they close.
     """
     try:
         from inference_core.server.mcp import Caller, MemoryServer  # noqa: PLC0415 - of an extra
@@ -126,8 +131,9 @@ def inspect(
     port: Annotated[int, option("--port", "By default any free port.", min=0, max=65_535)] = 0,
     opens: Annotated[bool, option("--open", "Open the link in a browser.")] = False,
 ) -> None:
-    """Look at memories in a browser: print a link that works once, and serve it until Ctrl-C.
+    """Look at memories in a browser.
 
+    Prints a link that works once, and serves it until Ctrl-C.
     The pages show what each memory says and where it comes from, what a search finds and why, and which prompts
     contained it. Looking changes nothing. Only this machine reaches them.
     """

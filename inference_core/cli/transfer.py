@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from inference_core.cli.background import Me, Queued, Strict, Threads, ingest_conversations
-from inference_core.cli.options import Target, Users, on_store, one_of, option
-from inference_core.cli.output import counted, print_json, progress_bar
+from inference_core.cli.options import STREAM, Target, Users, given_file, on_store, one_of, option
+from inference_core.cli.output import CommandFailed, counted, print_json, progress_bar
 from inference_core.errors import InvalidInput
 from inference_core.ingestion import FORMATS
 from inference_core.ingestion.formats.chat_exports import json_values
@@ -46,27 +46,38 @@ Conflicts = Annotated[
 ]
 
 
-@on_store("url", "json")
+@on_store("url", "json", reads_files=True)
 def export(
     target: Target,
-    file: Annotated[Path, typer.Argument(help="The new file, as JSON Lines; compressed if its name ends in .gz.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="The new file, as JSON Lines; compressed if its name ends in .gz. - is standard output."),
+    ],
     users: Users = None,
     vectors: Annotated[bool, option("--vectors", "Include the vectors.")] = False,
     force: Annotated[bool, option("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write all memories, or those of some users, to a file."""
-    if file.exists() and not force:
-        raise InvalidInput(f"{file} already exists; name another file, or replace it with --force")
+    is_stream = str(file) == STREAM
+    if is_stream and target.json:
+        raise typer.BadParameter("Both the memories and the report of --json would be standard output")
+    if not is_stream and file.exists() and not force:
+        raise CommandFailed(f"{file} already exists; name another file, or replace it with --force")
+    if not is_stream and not file.parent.is_dir():
+        raise CommandFailed(f"There is no folder {file.parent}")
     with _opened(target.settings().store_url) as backend, progress_bar("Memories") as advance:
-        report = export_store(backend, file, user_ids=users or (), with_vectors=vectors, progress=advance)
-    target.print(report.to_json(), f"Wrote {counted(report.written, 'row', 'rows')} to {file}{_left_out(report)}.")
+        to = sys.stdout.buffer if is_stream else file
+        report = export_store(backend, to, user_ids=users or (), with_vectors=vectors, progress=advance)
+    name = "standard output" if is_stream else file
+    target.print(report.to_json(), f"Wrote {counted(report.written, 'row', 'rows')} to {name}{_left_out(report)}.")
 
 
-@on_store("agent", "url", "embeddings", "json")
+@on_store("agent", "url", "embeddings", "json", reads_files=True)
 def import_(
     target: Target,
     file: Annotated[
-        str, typer.Argument(help="A file from export, memories of mem0 (JSON), or any conversations that ingest reads.")
+        str,
+        typer.Argument(help="A file from export, memories of mem0 (JSON), or what ingest reads; - is standard input."),
     ],
     user: Annotated[
         str | None, option("--user ID", "The user of the conversations; of memories, only this user's.")
@@ -80,33 +91,36 @@ def import_(
     queue: Queued = False,
     strict: Strict = False,
 ) -> None:
-    """Read memories or conversations from a file or a checkpointer. Safe to repeat: nothing is stored twice.
+    """Import memories or conversations from a file. Safe to repeat: nothing is stored twice.
 
     Reads files from export, exports of ChatGPT and Claude (also zipped), WhatsApp chats, OpenAI message lists,
     LangGraph threads (an SQLite file or a postgresql:// URL) and mem0's memories. For langmem, see migrate.
     """
-    chosen = (_form_of_memories(file) or format_of(file)) if form == "auto" else form
-    if chosen not in ("export", "mem0"):
-        if user is None:
+    with given_file(file) as path:
+        chosen = (_form_of_memories(path) or format_of(path)) if form == "auto" else form
+        if chosen in ("export", "mem0"):
+            _import_memories(target, Path(path), chosen, user, conflicts, strict=strict)
+        elif user is None:
             raise typer.BadParameter("Pass the user of these conversations: --user ID")
-        ingest_conversations(
-            replace(target, user=user), file, chosen, threads or (), me or (), queue=queue, strict=strict
-        )
-        return
+        else:
+            owned = replace(target, user=user)
+            ingest_conversations(owned, path, chosen, threads or (), me or (), queue=queue, strict=strict)
+
+
+def _import_memories(target: Target, path: Path, form: str, user: str | None, conflicts: str, *, strict: bool) -> None:
+    """Imports a file in the ``form`` "export" or "mem0", and prints a report."""
     settings, users = target.settings(creates=True), () if user is None else (user,)
-    if chosen == "export":
+    if form == "export":
         policy, guard = ConflictPolicy(conflicts), settings.guard
         with _opened(settings.store_url) as backend, progress_bar("Memories") as advance:
             rules_of(backend, settings.quota)
-            transferred = import_store(
-                Path(file), backend, user_ids=users, policy=policy, progress=advance, secrets=guard
-            )
-        target.print(transferred.to_json(), _summary(transferred, file, settings.store_url))
+            transferred = import_store(path, backend, user_ids=users, policy=policy, progress=advance, secrets=guard)
+        target.print(transferred.to_json(), _summary(transferred, path.name, settings.store_url))
         return
     with progress_bar("Memories") as advance:
         report = import_items(
             settings.store_url,
-            lambda: mem0_items(json_values(Path(file)), users, strict=strict),
+            lambda: mem0_items(json_values(path), users, strict=strict),
             agent_name=target.agent,
             progress=advance,
             **_written_as(settings),
@@ -131,8 +145,9 @@ def migrate(
     ] = "memories",
     dry_run: Annotated[bool, option("--dry-run", "Show what would be done, without doing it.")] = False,
 ) -> None:
-    """Copy memories that other applications keep in LangGraph's stores: SqliteStore, PostgresStore, or our own.
+    """Copy other applications' memories in LangGraph's stores.
 
+    Reads SqliteStore, PostgresStore and our own stores.
     Finds the layout of the CoALA document, flat (user, "memories") and langmem's ("memories", user). --layout files
     copies deepagents' files too. The originals are not changed. Safe to repeat.
     """
@@ -187,7 +202,7 @@ def _form_of_memories(file: str) -> str | None:
     return "mem0" if any(map(is_mem0, values)) else None
 
 
-@on_store("json")
+@on_store("json", reads_files=True)
 def copy(
     target: Target,
     source: Annotated[str, option("--from URL", "The store to read.")],

@@ -59,7 +59,7 @@ _TRACE: Final = 40
 _SAID: Final = ("content", "text")
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+-]+Z?")
 _SOUGHT: Final = ("named", "traces")
-_NAMED_BY_OTHERS: Final = "{} conversations that memories of other users also name: {}"
+_NAMED_BY_OTHERS: Final = "{} that memories of other users also name: {}"
 _ID_OF_OTHERS: Final = "the user's ID, where memories or sessions of other users or of spaces contain it"
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.1
@@ -167,7 +167,11 @@ def erase(
     files: dict[str, int] = {}
     # The ledger keeps the receipt, so it must not show a user's label, which `thread_label` puts before a colon.
     shown = [masked(thread[thread.find(":") + 1 :], user_id) for thread in sorted(shared)]
-    remains = [_NAMED_BY_OTHERS.format(len(shared), ", ".join(shown))] if shared else []
+    remains = (
+        [_NAMED_BY_OTHERS.format(f"{len(shared)} conversation{'s' * (len(shared) != 1)}", ", ".join(shown))]
+        if shared
+        else []
+    )
     left = counts
     if not dry_run:
         # Before anything is removed: after a crash, the next call could not find out any more what there was.

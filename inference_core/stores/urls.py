@@ -8,7 +8,10 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from inference_core.errors import ConfigurationError
+from inference_core.memory.text import did_you_mean
 
+_SCHEMES: Final = ("sqlite", "postgresql", "redis", "mongodb", "file", "memory")
+_ALIASES: Final = ("postgres", "rediss", "unix")
 _OF_FILES: Final = {"sqlite": "sqlite:///memory.db", "file": "file:///memories"}
 _URL: Final = re.compile(r"([a-z0-9]+)(?:\+[a-z0-9]+)?://(.*)", re.ASCII | re.DOTALL)
 _PASSWORD: Final = re.compile(r"(pass\w*|pwd|secret)\s*=\s*(?:'(?:\\.|[^'\\])*'?|[^\s;&]+)", re.IGNORECASE)
@@ -55,6 +58,13 @@ def parse_url(url: str) -> StoreUrl:
     if options or compress not in (None, "zstd"):
         raise ConfigurationError("The one option of a file URL is compress=zstd: 'file:///memories?compress=zstd'")
     return StoreUrl(scheme, Path(path[1:]), compress)
+
+
+def check_scheme(scheme: str) -> None:
+    """Raises ConfigurationError unless stores open at URLs of ``scheme``."""
+    if scheme not in (*_SCHEMES, *_ALIASES):
+        known = ", ".join(_SCHEMES)
+        raise ConfigurationError(f"Unknown store scheme {scheme!r}; known: {known}{did_you_mean(scheme, _SCHEMES)}")
 
 
 def url_of(scheme: str, path: Path) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from io import TextIOWrapper
@@ -57,6 +57,8 @@ VERSION: Final = 1
 _LONGEST_LINE: Final = 64 * 1024 * 1024
 _CHECKSUM: Final = 16
 _MAX_LABELS: Final = 32
+_STREAM: Final = Path("/dev/stdout")
+"""What an erasure names instead of a file: nobody knows where an export went that was written to a stream."""
 
 
 def put_to_json(put: Put, *, with_vectors: bool = False) -> dict[str, Any]:
@@ -156,23 +158,21 @@ def _text(value: Any) -> str:
 
 def export_store(
     backend: Backend,
-    path: Path,
+    path: Path | IO[bytes],
     *,
     user_ids: Sequence[str] = (),
     with_vectors: bool = False,
     progress: Progress | None = None,
 ) -> TransferReport:
-    """Writes the rows of ``backend``, of these users or of all, into the file ``path``.
+    """Writes the rows of ``backend``, of these users or of all, into the file ``path``, or an open one.
 
-    The file appears only once it is complete, and only its owner may read it. Vectors are left out unless asked for; an
-    importing store makes them again. Deleted memories that can still be restored, and pending ones, are left out. Rows
-    that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
+    A new file appears only once it is complete, and only its owner may read it. Vectors are left out unless asked for;
+    an importing store makes them again. Deleted memories that can still be restored, and pending ones, are left out.
+    Rows that cannot be read are left out and counted. Raises InvalidInput, StoreError, OSError.
     """
     report = TransferReport()
     total = hashlib.sha256()
-    part = path.with_name(path.name + ".part")
-    note_copy(backend, "export that was interrupted", part, user_ids)  # an erasure names it if this process is killed
-    with _new_file(path, part) as file:
+    with _new_file(path, lambda part: note_copy(backend, "export that was interrupted", part, user_ids)) as file:
         model = backend.get_meta(EMBEDDING_META) if with_vectors else None
         file.write(_encoded({"format": FORMAT, "version": VERSION, "embedding": model}))
         for rows in puts_of(backend, user_ids, report, with_vectors=with_vectors):
@@ -192,7 +192,7 @@ def export_store(
             if progress:
                 progress(report.read, max(report.total or 0, report.read))
         file.write(_encoded({"rows": report.read, "sha256": total.hexdigest()}))
-    note_copy(backend, "export", path, user_ids)
+    note_copy(backend, "export", path if isinstance(path, Path) else _STREAM, user_ids)
     report.written = report.read
     return report
 
@@ -295,12 +295,24 @@ def _checksum(row: str) -> str:
 
 
 @contextmanager
-def _new_file(path: Path, part: Path) -> Generator[IO[str]]:
-    """The file ``part``, which becomes ``path`` only once it is complete and on disk."""
+def _new_file(path: Path | IO[bytes], note: Callable[[Path], None]) -> Generator[IO[str]]:
+    """The file to write; ``path`` is there only once it is complete and on disk.
+
+    Until then it has another name, which ``note`` is called with: an erasure must name it if this process is killed.
+    """
+    if not isinstance(path, Path):
+        stream = TextIOWrapper(path, encoding="utf-8", newline="\n")  # pyright: ignore[reportArgumentType] - bytes are written
+        try:
+            yield stream
+        finally:
+            stream.detach()  # flushes it, and leaves what the caller has opened open
+        return
+    part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)  # it may be readable by others, or a link to another file
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as raw:
+            note(part)
             binary = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw
             with TextIOWrapper(binary, encoding="utf-8", newline="\n") as file:  # pyright: ignore[reportArgumentType] - GzipFile is one
                 yield file

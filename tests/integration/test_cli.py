@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -79,7 +80,7 @@ def test_the_table_and_the_picture(capsys: pytest.CaptureFixture[str], tmp_path:
     printed = capsys.readouterr()
     assert "| **overall** | 6 |" in printed.out
     assert "Memories and questions" not in printed.out
-    assert "Memories and questions" in printed.err
+    assert printed.err == "", "no bar where nobody watches"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -106,7 +107,6 @@ def test_what_cannot_be_measured_is_said_on_standard_error(
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["nonsense"],
         ["eval"],
         ["eval", "locomo"],
@@ -131,6 +131,7 @@ def test_wrong_usage_is_code_two(arguments: list[str], capsys: pytest.CaptureFix
 
 
 def test_without_rich_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where a bar is drawn
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     assert main([*LOCOMO, "--system", "bm25"]) == 1
     assert "inference-core-memory[cli]" in capsys.readouterr().err
@@ -166,6 +167,45 @@ def test_help_and_version_start_without_slow_imports():
     assert "Exit codes: 0 done; 1 failed" in done.stdout
     assert done.stdout.splitlines()[-1] == "set()"
     assert not any(box in done.stdout for box in "╭│\x1b")
+
+
+def test_the_help_has_every_command_in_a_group_with_its_whole_summary(capsys: pytest.CaptureFixture[str]):
+    """Each third summary was cut in the middle, and 44 commands were one list in no order."""
+    helps: list[str] = []
+    for arguments in ([], ["-h"], ["--help"]):
+        assert main(arguments) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        helps.append(printed.out)
+    assert helps[0] == helps[1] == helps[2]
+    groups = re.findall(r"^([A-Z].*):\n((?:  \w.*\n)+)", helps[0], re.MULTILINE)
+    assert [name for name, _ in groups] == [
+        "Memories",
+        "Forgetting",
+        "Conversations",
+        "Servers",
+        "Files and stores",
+        "Backups, retention and erasure",
+        "Measurements",
+    ]
+    commands = [line.split(maxsplit=1) for _, lines in groups for line in lines.splitlines()]
+    assert len(commands) == 44
+    for name, summary in commands:
+        assert "..." not in summary
+        assert main([name, "-h"] if name != "eval" else ["-h"]) == 0
+        assert summary in capsys.readouterr().out, "the help of the command begins with it"
+
+
+def test_a_narrow_terminal_gets_the_plain_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """At 40 columns, the columns of the options had room for five letters each."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown: list[str] = []
+    for columns in ("100", "40"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["save", "--help"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert ["╭" in one for one in shown] == [True, False]
+    assert "--importance" in shown[1]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]):
@@ -258,7 +298,7 @@ def without_streams(command: list[str]) -> None:
 
 def test_regression_closed_standard_streams_cause_no_traceback(sqlite_url: str):
     ada = ["--user", "ada", "--url", sqlite_url]
-    for command, code in ((["save", "Likes tea"], 0), (["save", "-"], 1), (["list"], 0)):
+    for command, code in ((["save", "Likes tea"], 0), (["save", "-"], 2), (["list"], 0)):
         ended, said = Forked(without_streams, [*command, *ada]).end()
         assert ended == code, "\n".join(said)
         assert "Traceback" not in "".join(said)

@@ -23,12 +23,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_is_saved_verified_rehearsed_and_brought_back(capsys: Capture) -> None:
     shown = text(capsys, "backup", "saved")
     assert "Backed up 8 rows (2 users) from sqlite:///m.db to saved.\n" in shown
-    assert " 8/8 " in shown, "a bar that is at its end"
     assert "saved already exists" in text(capsys, "backup", "saved", code=1)
     for words, expected in (("verify", "is intact"), ("recover --drill", "can be restored")):
         shown = text(capsys, *words.split(), "saved")
         assert f"saved {expected}: 8 rows (2 users).\n" in shown
-        assert " 8/8 " in shown
     assert "already exists" in text(capsys, "recover", "saved", code=1)
     shown = text(capsys, "recover", "saved", "--url", "sqlite:///new.db")
     assert "Restored 8 rows (2 users) to sqlite:///new.db, without a ledger of erasures." in shown

@@ -24,7 +24,9 @@ from inference_core.agents.checkpoints import CheckpointThreads, open_checkpoint
 from inference_core.agents.fenced_checkpoints import OnWorkers
 from inference_core.agents.identity import thread_label
 from inference_core.cli import main
+from inference_core.cli.protection import show_receipt
 from inference_core.effects import run
+from inference_core.lifecycle.ledger import ErasureReceipt, PlaceCounts
 from inference_core.memory.trust import MemorySource
 from inference_core.outbox.outbox import Outbox, Partition
 from inference_core.stores.backend import Row
@@ -75,8 +77,8 @@ def test_regression_conversations_are_erased_with_their_user(tmp_path: Path, url
     assert "Would erase 7 rows." in looked
     assert "left" not in looked
     shown = text(capsys, "erase", "--user", ADA, "--yes", "--checkpoints", kept, "--receipt", "receipt.json")
-    assert "Erased 7 rows, 0 left, searched 4 files. Receipt " in shown
-    assert "Not erased: 1 conversations that memories of other users also name: everybody's" in shown
+    assert "Erased 7 rows, 0 left, searched 4 files. Receipt:\n" in shown
+    assert "Not erased: 1 conversation that memories of other users also name: everybody's" in shown
     receipt = json.loads(Path("receipt.json").read_text())
     assert receipt["files"] == dict.fromkeys(receipt["files"], 0)
     assert stat.S_IMODE(Path("receipt.json").stat().st_mode) == 0o600
@@ -328,3 +330,23 @@ def test_without_files_the_ledger_lies_here(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     assert answer(capsys, "erase", "--user", ADA, "--yes", "--url", "memory://")["found"] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["inference-core-erasures.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("several", "one"),
+    [
+        ("memories", "memory"),
+        ("memories that wait for confirmation", "memory that waits for confirmation"),
+        ("receipts of recalls", "receipt of recalls"),
+        ("copies under a hold", "copy under a hold"),
+        ("archive", "archive"),
+        ("what jobs of the server take in and give", "what jobs of the server take in and give"),
+    ],
+)
+def test_regression_what_is_there_once_is_counted_in_the_singular(several: str, one: str, capsys: Capture) -> None:
+    """A receipt said "1 memories"."""
+    places = {"sqlite:///m.db": {several: PlaceCounts(found=1)}}
+    show_receipt(
+        ErasureReceipt(id="r1", subject="ada", began="", ended="", by="", reason="", places=places), is_done=True
+    )
+    assert f"sqlite:///m.db: 1 {one}\n" in capsys.readouterr().err

@@ -41,9 +41,13 @@ def test_holds_begin_are_listed_and_released(tmp_path: Path, capsys: pytest.Capt
     assert run(["hold", "copies", *where]) == 0
     assert "Likes milk" in capsys.readouterr().out
     assert answer("release", made["id"]) == {"released": made["id"]}
-    assert run(["hold", "release", made["id"], *where]) == 1
+    assert run(["hold", "release", made["id"], *where]) == 3
     assert "no hold" in capsys.readouterr().err
     assert run(["hold", "list", *where]) == 0
     assert "No hold" in capsys.readouterr().err
+    assert run(["hold", "add", "--reason", "case 8", *where]) == 0
+    (made_now,) = capsys.readouterr().out.splitlines()  # alone, for hold release
+    assert run(["hold", "release", made_now, *where]) == 0
     assert run(["delete", "tea", "--yes", *where]) == 0
+    assert run(["hold", *where]) == 0  # alone, it lists
     assert run(["hold", "release", *where]) == run(["hold", "add", *where]) == 2

@@ -116,14 +116,17 @@ def test_messages_are_read_with_what_is_left_out_counted(
     assert stored(sqlite_url) == []
 
 
-def test_the_result_is_a_table_and_progress_goes_to_standard_error(
-    chat: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+def test_the_result_is_a_table_and_progress_goes_to_a_terminals_standard_error(
+    chat: Path, options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     assert run(str(chat), *options) == 0
     printed = capsys.readouterr()
     rows = dict(line.rstrip().split("  ", 1) for line in printed.out.splitlines())
     assert (rows["memories"].strip(), rows["skipped"].strip()) == ("2", "1 system, 1 parts without text")
-    assert "3/3" in printed.err
+    assert printed.err == "", "no bar in a pipe, or in the mail of a cron job"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    assert run(str(chat), *options) == 0
+    assert "3/3" in capsys.readouterr().err
 
 
 def test_a_bad_line_is_skipped_counted_and_listed(

@@ -68,7 +68,7 @@ def test_what_is_used_is_shown(capsys: Capture) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--max", "few"), ("--max-tokens", "moods=1"), ("--half-life", "0")])
 def test_nonsense_is_refused(capsys: Capture, option: str, value: str) -> None:
-    assert "What to forget is not clear" in text(capsys, "forget", *ADA, option, value, code=1)
+    assert "What to forget is not clear" in text(capsys, "forget", *ADA, option, value, code=2)
 
 
 def test_the_worker_forgets_only_if_it_is_told_to(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

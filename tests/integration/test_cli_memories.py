@@ -155,7 +155,7 @@ def test_lists_go_by_pages(capsys: Capture):
     assert out.startswith("1. Fact 2 of tea\n")
     cursor = err.removeprefix("5 memories, more: --after ").strip()
     assert [one["version"] for one in answer(capsys, "list", *ADA, "--after", cursor)["memories"]] == [1]
-    assert "Not the cursor" in said(capsys, "list", "--after", "nothing", code=1)[1]
+    assert "Not the cursor" in said(capsys, "list", "--after", "nothing", code=2)[1]
 
 
 def test_explain_tells_what_was_left_out(capsys: Capture):
@@ -173,6 +173,15 @@ def test_agents_have_memories_of_their_own(capsys: Capture):
     assert answer(capsys, "list", *ADA, "--agent", "travel")["total"] == 1
 
 
+def test_the_user_of_the_environment_is_used_where_none_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    """Whoever is the only user had to type --user each time."""
+    monkeypatch.setenv("AGENT_MEMORY_USER", "ada")
+    saved = answer(capsys, "save", "Likes tea")["id"]
+    assert [one["id"] for one in answer(capsys, "list")["memories"]] == [saved]
+    assert answer(capsys, "list", "--user", "eve")["total"] == 0
+    assert main(["delete", saved, "--yes"]) == 0
+
+
 def test_users_do_not_see_each_other(capsys: Capture):
     memory_id = answer(capsys, "save", *ADA, "Ada's secret")["id"]
     assert main(["list", "--user", "eve", "--json"]) == 0
@@ -185,7 +194,7 @@ def test_users_do_not_see_each_other(capsys: Capture):
 @pytest.mark.parametrize("arguments", [["update", "none", "--content", "x"], ["delete", "none", "--yes"]])
 def test_an_unknown_id_is_code_three(arguments: list[str], capsys: Capture):
     answer(capsys, "save", *ADA, "x")
-    assert said(capsys, *arguments, "--json", code=3) == ("", "No memory with id 'none'\n")
+    assert said(capsys, *arguments, "--json", code=3) == ("", "Error: No memory with id 'none'\n")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_an_unknown_id_is_code_three(arguments: list[str], capsys: Capture):
 def test_reading_makes_no_store(arguments: list[str], capsys: Capture, tmp_path: Path):
     out, err = said(capsys, *arguments, code=1)
     assert out == ""
-    assert err.startswith("There is no store at sqlite:///")
+    assert err.startswith("Error: There is no store at sqlite:///")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,16 +260,81 @@ def test_hostile_contents_steer_no_terminal(capsys: Capture, store: str):
         (["save", " "], "content is empty"),
         (["save", "x" * 9000], "the limit is 8192"),
         (["save", "x", "--id", "a b"], "memory_id holds white space"),
-        (["save", "x", "--url", "mysql://ada:secret@host/db"], "Unknown store scheme"),
-        (["save", "x", "--url", "nonsense"], "A store's URL looks like"),
+        (["save", "x", "--url", "mysql://ada:secret@host/db"], "--url: Unknown store scheme"),
+        (["save", "x", "--url", "nonsense"], "--url: A store's URL looks like"),
+        (["save", "x", "--user", ""], "--user must have 1 to 512 bytes"),
+        (["recall", "x", "--created-after", "2026-02-01", "--created-before", "2026-01-01"], "must be earlier"),
+        (["undo"], "Pass --job or --session"),
+        (["retention", "--days", "foo=1"], "'foo' is not one of all"),
+        (["forget", "--max", "some"], "is not a budget"),
+        (["keys", "create", "--days", "-1", "--allow", "act-as"], "days must be more than 0"),
+        (["hold", "add", "--reason", "x", "--until", "2000-01-01"], "until must lie in the future"),
+        (["migrate", "--layout", "coal"], "Unknown layout"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(arguments: list[str], message: str, capsys: Capture):
-    out, err = said(capsys, *arguments, code=1)
-    assert out == ""
-    assert message in err
-    assert len(err.splitlines()) == 1
-    assert "secret" not in err
+def test_a_value_that_cannot_be_is_wrong_usage_below_the_usage(arguments: list[str], message: str, capsys: Capture):
+    """Some of these ended with 1 and a bare line, others with 2 and the usage."""
+    answer(capsys, "save", *ADA, "Likes tea")
+    whose = [] if "--user" in arguments or arguments[0] in ("retention", "keys", "migrate") else ADA
+    assert main([*arguments, *whose]) == 2
+    printed = capsys.readouterr()
+    usage, how, empty, error = printed.err.splitlines()
+    assert usage.startswith(f"Usage: inference-core {arguments[0]} ")
+    assert (how, empty) == (f"Try 'inference-core {arguments[0]} --help' for help.", "")
+    assert error.startswith("Error: ")
+    assert message in error
+    assert printed.out == ""
+    assert "secret" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--url", "sqlite:///none.db"], "There is no store at sqlite:///none.db in "),
+        (["export", "no/all.jsonl"], "There is no folder no"),
+        (["import", "none.jsonl"], "No such file"),
+        (["verify", "none"], "is not a backup"),
+        (["delete", "--all"], "Nothing was deleted"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    arguments: list[str], message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    answer(capsys, "save", *ADA, "Likes tea")
+    whose = ADA if arguments[0] in ("list", "delete") else []
+    assert main([*arguments, *whose]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert "Error: " in line
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["update", "none", "--content", "x"],
+        ["delete", "none", "--yes"],
+        ["delete", "none", "--erase", "--yes"],
+        ["history", "none"],
+        ["why", "none"],
+        ["pin", "none"],
+        ["unpin", "none"],
+        ["restore", "none"],
+        ["review", "--approve", "none"],
+        ["review", "--reject", "none"],
+        ["hold", "release", "none"],
+        ["keys", "revoke", "none"],
+        ["list", "--space", "none"],
+    ],
+)
+def test_an_id_that_does_not_exist_is_code_three_in_every_command(arguments: list[str], capsys: Capture):
+    """Some commands ended with 1."""
+    answer(capsys, "save", *ADA, "Likes tea")
+    assert main([*arguments, *(ADA if arguments[0] != "keys" else [])]) == 3
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-1].startswith("Error: ")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +370,7 @@ def test_what_may_be_unrelated_is_called_weak(relevance: float | None, shown: st
 
 def test_standard_input_that_is_not_text_is_refused(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), encoding="utf-8"))
-    assert "not text in UTF-8" in said(capsys, "save", "-", code=1)[1]
+    assert "Error: Standard input is not text in UTF-8" in said(capsys, "save", "-", code=1)[1]
 
 
 def test_a_terminal_without_unicode_shows_escapes(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

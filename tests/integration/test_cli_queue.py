@@ -86,8 +86,8 @@ def test_the_dead_are_put_back_or_dropped(capsys: Capture) -> None:
 def test_wrong_usage_is_refused(capsys: Capture) -> None:
     assert "takes no keys" in text(capsys, "queue", "status", "key", code=2)
     assert "not one of" in text(capsys, "queue", "explode", code=2)
-    assert "Pass --job or --session" in text(capsys, "undo", "--user", "ada", code=1)
-    assert "Pass --job or --session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--session", "y", code=1)
+    assert "Pass --job or --session" in text(capsys, "undo", "--user", "ada", code=2)
+    assert "Pass --job or --session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--session", "y", code=2)
 
 
 def test_a_job_and_a_session_are_undone(capsys: Capture, made: list[str]) -> None:
@@ -116,7 +116,7 @@ def test_regression_a_session_is_undone_in_an_outbox_elsewhere(capsys: Capture, 
     assert answer(capsys, "queue")["waiting"] == 0
     missing = f"sqlite:///{tmp_path / 'mistyped.db'}"
     assert "no store at" in text(capsys, "undo", "--user", "ada", "--session", "s", "--outbox", missing, code=1)
-    assert "--session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--outbox", elsewhere, code=1)
+    assert "--session" in text(capsys, "undo", "--user", "ada", "--job", "x", "--outbox", elsewhere, code=2)
 
 
 def test_figures_are_shown(capsys: Capture) -> None:

@@ -64,7 +64,7 @@ def test_lists_and_decides_by_flags(capsys: Capture, url: str, monkeypatch: pyte
     done = answer(capsys, *REVIEW, *decided)
     assert (done["approved"], done["rejected"]) == ([ids["rule 0"]], [ids["rule 1"]])
     assert list(pending(capsys)) == ["rule 2"]
-    assert "has already been decided differently" in text(capsys, *REVIEW, "--approve", ids["rule 1"], code=1)
+    assert "it was decided differently" in text(capsys, *REVIEW, "--approve", ids["rule 1"], code=3)
     assert "1 approved, 0 rejected" in text(capsys, *REVIEW, "--session", "b", "--approve", "all")
     assert stored(url) == {"rule zero": "admin:root", "rule 2": "admin:root", "answer in prose": None}
     assert "0 memories wait" in text(capsys, *REVIEW)

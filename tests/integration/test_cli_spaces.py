@@ -27,6 +27,12 @@ def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.Cap
     with open_store(url, embeddings=None) as store:
         service = AgentMemoryStoreService(store, spaces=Spaces()).sync
         service.save_memory(Space("eng", member="ada"), "Deploys on Friday")
+    assert run(["spaces", "list", "--url", url]) == run(["spaces", "--url", url]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["eng", "2", "roles"]
+    assert answer("grant", "a space.b", "--user", "ada")["space"] == "a space.b"
+    assert answer() == {"spaces": ["a space.b", "eng"]}
+    assert run(["spaces", "grant", "--url", url]) == 2
+    capsys.readouterr()
     assert answer("revoke", "eng", "--user", "ada")["roles"] == {"group:staff": "read"}
     assert run(["spaces", "list", "eng", "--url", url]) == 0
     assert "group:staff" in capsys.readouterr().out
@@ -34,7 +40,7 @@ def test_roles_are_granted_listed_and_revoked(tmp_path: Path, capsys: pytest.Cap
     assert "no such role" in capsys.readouterr().err
     assert run(["spaces", "list", "ops", "--url", url]) == 0
     assert "No roles have been granted" in capsys.readouterr().err
-    assert run(["spaces", "grant", "eng", "--url", url]) == 1
+    assert run(["spaces", "grant", "eng", "--url", url]) == 2
     assert "Name a user or a group" in capsys.readouterr().err
 
 
@@ -51,7 +57,8 @@ def test_a_member_proposes_and_another_approves_and_recalls(
 
     for user, role in (("ada", "propose"), ("bob", "admin")):
         answer("spaces", "grant", "eng", "--user", user, "--role", role)
-    pending = answer("save", "The office is in Rome", "--user", "ada", "--space", "eng")["pending_id"]
+    assert run(["save", "The office is in Rome", "--user", "ada", "--space", "eng", *store]) == 0
+    pending = capsys.readouterr().out.strip()
     (waits,) = answer("review", "--user", "bob", "--space", "eng")["pending"]
     assert (waits["id"], waits["content"], waits["space"]) == (pending, "The office is in Rome", "eng")
     assert answer("review", "--user", "bob", "--space", "eng", "--approve", pending)["approved"] == [pending]
@@ -60,5 +67,5 @@ def test_a_member_proposes_and_another_approves_and_recalls(
     assert answer("recall", "Where is the office?", "--user", "eve")["memories"] == []
     assert run(["recall", "office", "--user", "ada", *store]) == 0
     assert "· space eng\n" in capsys.readouterr().out
-    assert run(["recall", "office", "--user", "ada", "--space", "grants", *store]) == 1
+    assert run(["recall", "office", "--user", "ada", "--space", "grants", *store]) == 2
     assert "reserved" in capsys.readouterr().err

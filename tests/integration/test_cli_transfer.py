@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import re
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -11,13 +15,13 @@ from inference_core.cli import main
 
 
 @pytest.fixture(autouse=True)
-def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> str:
+def store(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The configured store, with a memory of each of two users."""
     monkeypatch.setenv("AGENT_MEMORY_STORE_URL", sqlite_url)
     monkeypatch.setenv("AGENT_MEMORY_EMBEDDINGS", "none")
     for user in ("ada", "bob@example.com"):
-        assert main(["save", "Likes tea", "--user", user]) == 0
-    capsys.readouterr()
+        with redirect_stdout(io.StringIO()):
+            assert main(["save", "Likes tea", "--user", user]) == 0
     return sqlite_url
 
 
@@ -33,6 +37,56 @@ def test_memories_go_out_and_come_back(tmp_path: Path, capsys: Capture):
     assert "wrote 0 to" in (again := said(capsys, "import", file, "--url", other))
     assert "2 were already there" in again
     assert answer(capsys, "list", "--user", "ada", "--url", other)["memories"][0]["content"] == "Likes tea"
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, given: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+
+
+def test_a_dash_is_the_standard_streams(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+):
+    """`export -` wrote a file called "-", with all memories, and `import -` looked for one."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "-"]) == 0
+    exported, told = capfdbinary.readouterr()
+    assert told == b"Wrote 2 rows to standard output.\n"
+    assert len(exported.splitlines()) == 4
+    assert not Path("-").exists()
+    chat = b'{"role": "user", "content": "Likes mate", "id": "m1"}\n'
+    for number, (given, wrote, options) in enumerate(
+        [
+            (exported, b"Read 2 rows of standard input, wrote 2", []),
+            (gzip.compress(exported), b"Read 2 rows of standard input.gz, wrote 2", []),
+            (chat, b"memories 1", ["--user", "eve"]),
+        ]
+    ):
+        piped(monkeypatch, given)
+        assert main(["import", "-", "--url", f"sqlite:///{number}.db", *options]) == 0
+        out, err = capfdbinary.readouterr()
+        assert wrote in b" ".join((out + err).split())
+    piped(monkeypatch, chat)
+    assert main(["ingest", "-", "--user", "eve", "--url", "sqlite:///3.db"]) == 0
+    piped(monkeypatch, b"nothing that is known")
+    capfdbinary.readouterr()
+    assert main(["import", "-", "--user", "eve"]) == 1
+    assert capfdbinary.readouterr().err.startswith(b"Error: standard input is in no known format")
+    assert main(["export", "-", "--json"]) == 2
+
+
+def test_an_erasure_names_only_what_may_hold_the_user(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch):
+    """It named the file of an export that had failed, and said that others "still contain" the user."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "nowhere/x.jsonl"]) == 1
+    assert main(["export", "bob.jsonl", "--user", "bob@example.com"]) == main(["export", "all.jsonl"]) == 0
+    assert main(["export", "-"]) == 0
+    capsys.readouterr()
+    assert main(["erase", "--user", "ada", "--yes"]) == 0
+    printed = capsys.readouterr()
+    named = [line.rpartition(" ")[2] for line in printed.err.splitlines() if line.startswith("May still contain")]
+    assert named == [str(tmp_path / "all.jsonl"), "/dev/stdout"]
+    assert re.fullmatch(r"[0-9a-f]{32}\n", printed.out), "the ID of the receipt, for scripts"
+    assert "1 memory, " in printed.err
 
 
 def test_an_export_replaces_no_file_unless_it_is_told_to(tmp_path: Path, capsys: Capture):
@@ -87,7 +141,7 @@ def test_a_file_that_is_no_export_is_told(tmp_path: Path, capsys: Capture):
         capsys, "import", str(file), "--format", "export", code=1
     )
     assert "No such file" in said(capsys, "import", str(tmp_path / "y.jsonl"), code=1)
-    assert "No such file" in said(capsys, "export", str(tmp_path / "no" / "y.jsonl"), code=1)
+    assert f"There is no folder {tmp_path}/no\n" in said(capsys, "export", str(tmp_path / "no" / "y.jsonl"), code=1)
 
 
 def test_an_encrypted_folder_is_read_and_written_with_the_configured_key(
