@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from databases import KINDS, database
@@ -23,6 +24,7 @@ from inference_core.effects import run
 from inference_core.errors import InvalidInput
 from inference_core.ingestion.analytics import statistics
 from inference_core.lifecycle.forgetting import restore_archived
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
@@ -225,3 +227,15 @@ def test_agents_keep_what_they_delete_as_long_as_the_settings_say():
     with open_store("memory://", embeddings=None) as store:
         middleware = MemoryMiddleware.from_settings(MemorySettings(deleted_days=0))
         assert middleware._binding.scope(store).kept_until is None
+
+
+def test_what_quotes_an_erased_memory_of_the_same_message_goes_with_it(sqlite_url: str) -> None:
+    told = MemorySource(origin=Origin.USER, message_ids=("m1",))
+    with open_store(sqlite_url, embeddings=None) as store:
+        service = AgentMemoryStoreService(store).sync
+        home = service.save_memory("ada", "I live in Rome", "facts", source=told)
+        quoted = service.save_memory("ada", "Ada said: I live in Rome", "general", source=told)
+        other = service.save_memory("ada", "I have a kiln", "facts", source=told)
+        done: Any = service.delete_memory("ada", home, erase=True)
+        assert (done, done.derived, repr(done)) == (True, (quoted,), f"Erased(derived=['{quoted}'])")
+        assert [one.id for one in service.list_memories("ada")[0]] == [other]

@@ -76,7 +76,9 @@ async def test_what_is_null_or_blank_is_left_out_and_types_are_read(
     for wrong in ({"content": None}, {"content": "x", "memory_type": "banana"}, {"content": ""}):
         assert (await client.post("/v1/memories", json=wrong)).status_code == 422
     assert (await client.delete("/v1/memories?everything=true&memory_type=")).status_code == 422
-    assert (await client.delete(f"/v1/memories?everything=true&memory_type={kind.removesuffix('s')}s")).json() == {"count": 1}
+    assert (await client.delete(f"/v1/memories?everything=true&memory_type={kind.removesuffix('s')}s")).json() == {
+        "count": 1
+    }
 
 
 async def test_text_from_outside_is_trusted_less_and_secrets_are_left_out(client: httpx.AsyncClient):
