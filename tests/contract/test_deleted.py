@@ -234,7 +234,7 @@ def test_what_quotes_an_erased_memory_of_the_same_message_goes_with_it(sqlite_ur
     with open_store(sqlite_url, embeddings=None) as store:
         service = AgentMemoryStoreService(store).sync
         home = service.save_memory("ada", "I live in Rome", "facts", source=told)
-        quoted = service.save_memory("ada", "Ada said: I live in Rome", "general", source=told)
+        quoted = service.save_memory("ada", "Ada said: I live in Rome", "interaction", source=told)
         other = service.save_memory("ada", "I have a kiln", "facts", source=told)
         done: Any = service.delete_memory("ada", home, erase=True)
         assert (done, done.derived, repr(done)) == (True, (quoted,), f"Erased(derived=['{quoted}'])")

@@ -210,7 +210,11 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPat
         server.shutdown()
 
 
-@pytest.mark.parametrize("opens", [open_store, lambda client: AgentMemory(client, user_id="ada")])
+def memory_on(client: Any) -> AgentMemory:
+    return AgentMemory(client, user_id="ada")
+
+
+@pytest.mark.parametrize("opens", [open_store, memory_on])
 def test_a_client_is_answered_with_what_to_use(opens: Any):
     """It has any attribute that is asked for, so it was taken for an engine of SQLAlchemy."""
     with MongoClient("mongodb://localhost:1", connect=False) as client:

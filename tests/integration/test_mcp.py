@@ -87,7 +87,7 @@ async def test_what_is_null_or_blank_is_left_out_and_types_are_read(
     async with connected(service) as client:
         if kind != "workflow":  # a rule waits for the user
             await called(client, "save_memory", content="Owns a wheel", **given)
-        asked = {"query": "kiln wheel", "max_results": None, "category": "", **given}
+        asked = {"query": "kiln, wheel", "max_results": None, "category": "", **given}
         asked.pop("topic", None)
         found = await called(client, "recall_memories", **asked)
         assert "kiln" in found or "wheel" in found

@@ -274,6 +274,7 @@ INVALID: list[tuple[str, dict[str, Any]]] = [
     (SAVE, {"content": "a\ud800b"}),
     (SAVE, {"content": "x" * 8193}),
     (SAVE, {"content": TEA, "memory_type": "recipes"}),
+    (SAVE, {"content": TEA, "memory_type": 7}),
     (SAVE, {"content": TEA, "category": "culinary"}),
     (SAVE, {"content": TEA, "topic": "x" * 513}),
     (SAVE, {"content": TEA, "topic": 7}),
@@ -407,7 +408,7 @@ class TestWhoseMemory:
         assert memory.value["session_id"] == "s-1"
         assert (await mine.count_memories("bob"))["total"] == 0
 
-    @pytest.mark.parametrize("user", ["", 7, True, ["ada"], "a\x00b", "\ud800"], ids=repr)
+    @pytest.mark.parametrize("user", ["", 7.5, True, ["ada"], "a\x00b", "\ud800"], ids=repr)
     async def test_what_is_no_user_is_refused(self, mine: AgentMemoryStoreService, user: Any, face: str) -> None:
         reply = await use(tools_of(mine)[SAVE], face, {"configurable": {"user_id": user}}, content=TEA)
         assert re.match(r"✗ \S", reply)
@@ -485,3 +486,14 @@ class TestInstructions:
     @pytest.mark.parametrize("names", [[], ["unknown"], ["save"]])
     def test_without_tools_there_is_nothing_to_say(self, names: list[str]) -> None:
         assert generate_memory_tools_system_instructions(names) == ""
+
+
+def test_the_documents_import_path_works() -> None:
+    from inference_core import get_memory_tools as tools
+    from inference_core.agents.tools.memory_tools import (
+        generate_memory_tools_system_instructions,
+        get_memory_tools,
+    )
+
+    assert get_memory_tools is tools
+    assert "save_memory_store" in generate_memory_tools_system_instructions()
