@@ -165,10 +165,14 @@ def restore(
         lifecycle = MemoryLifecycle(memory.service).sync
         if memory_ids or everything:
             report = lifecycle.restore(target.user, memory_ids or None)
+            there = [one for one in report.missing if memory.sync.get_memory(target.user, one)]
+            for memory_id in there:
+                note(f"{memory_id} is neither forgotten nor deleted; there is nothing to restore")
+            gone = [one for one in report.missing if one not in there]
             taken = f", {len(report.taken)} stay forgotten because their ids are in use" if report.taken else ""
             target.print(asdict(report), f"Restored {len(report.restored)}{taken}")
-            if report.missing:
-                raise MemoryNotFound(report.missing[0])
+            if gone:
+                raise MemoryNotFound(gone[0])
             return
         memories = lifecycle.forgotten(target.user)
     rows: list[dict[str, Any]] = []
@@ -276,7 +280,7 @@ def reembed(
     settings = Target(url=place or target.url, embeddings=embeddings).settings()
     with progress_bar("Embedding texts") as advance:
         done = embed_anew(settings.store_url, settings.embeddings_spec, advance, **settings.encryption)
-    target.print({"embedded": done}, f"Embedded {done} texts.")
+    target.print({"embedded": done}, f"Embedded {counted(done, 'text', 'texts')}.")
 
 
 @on_store("url", "json", reads_files=True)
