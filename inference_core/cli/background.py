@@ -26,7 +26,7 @@ from inference_core.cli.options import (
 from inference_core.cli.output import counted, note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
-from inference_core.errors import InvalidInput, ModelError, only_warned
+from inference_core.errors import ConfigurationError, InvalidInput, ModelError, only_warned
 from inference_core.ingestion import FORMATS
 from inference_core.ingestion.analytics import statistics
 from inference_core.ingestion.extraction.rules import RuleExtractor
@@ -188,7 +188,10 @@ def worker(
     with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
         forgetting = ForgettingRounds(scope, ForgettingPolicy.from_settings(settings), settings.forget_hours)
-        policy = RetentionPolicy.parse(settings.retention or "", settings.retention_basis)
+        try:
+            policy = RetentionPolicy.parse(settings.retention or "", settings.retention_basis)
+        except InvalidInput as error:
+            raise ConfigurationError(f"AGENT_MEMORY_RETENTION: {error}") from error
         retaining = RetentionRounds(scope, policy, settings.retention_hours)
 
         def tidy() -> None:

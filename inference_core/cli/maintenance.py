@@ -13,7 +13,7 @@ import typer
 from inference_core.cli.options import Id, Outboxes, Target, Users, given_file, on_store, one_of, option, print_listed
 from inference_core.cli.output import counted, note, progress_bar
 from inference_core.effects import run
-from inference_core.errors import ConfigurationError, MemoryNotFound
+from inference_core.errors import ConfigurationError, InvalidInput, MemoryNotFound
 from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
 from inference_core.lifecycle.repairs import find_damage, find_secrets, key_status, mend, redact, rotate
 from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
@@ -134,7 +134,12 @@ def retention(
         rules = days or settings.retention
         if not rules:
             raise typer.BadParameter("Pass --days, or set AGENT_MEMORY_RETENTION")
-        policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
+        try:
+            policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
+        except InvalidInput as error:
+            if days:
+                raise
+            raise ConfigurationError(f"AGENT_MEMORY_RETENTION: {error}") from error
         owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
         found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
     names = {owner: ("space", owner.name) if isinstance(owner, Space) else ("user_id", str(owner)) for owner in found}
