@@ -23,10 +23,10 @@ from inference_core.cli.options import (
     one_of,
     option,
 )
-from inference_core.cli.output import note, print_figures, print_json, progress_bar
+from inference_core.cli.output import counted, note, print_figures, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.effects import run
-from inference_core.errors import InvalidInput, ModelError, only_warned
+from inference_core.errors import ConfigurationError, InvalidInput, ModelError, only_warned
 from inference_core.ingestion import FORMATS
 from inference_core.ingestion.analytics import statistics
 from inference_core.ingestion.extraction.rules import RuleExtractor
@@ -159,7 +159,7 @@ def _print_ingested(target: Target, report: IngestReport, form: str, faults: Seq
     }
     if report.waiting:
         figures["waiting"] = report.waiting
-        note(f"{report.waiting} memories wait for the user: inference-core review")
+        note(f"{counted(report.waiting, 'memory waits', 'memories wait')} for the user: inference-core review")
     if target.json:
         print_json(figures | {"without_vector": report.without_vector} | ({"left_out": faults} if faults else {}))
     else:
@@ -168,7 +168,8 @@ def _print_ingested(target: Target, report: IngestReport, form: str, faults: Seq
     for fault in faults:
         note(f"Skipped {fault}")
     if report.without_vector:
-        note(f"{report.without_vector} memories wait for their vectors; they get them once the embedding model answers")
+        waiting = counted(report.without_vector, "memory waits for its vector", "memories wait for their vectors")
+        note(f"{waiting} until the embedding model answers")
 
 
 @on_store("url", "embeddings", "json")
@@ -187,7 +188,10 @@ def worker(
     with target.open(embeds=True, creates=True, patience_s=STARTING_S) as memory:
         settings, scope = memory.settings, memory.service.scope
         forgetting = ForgettingRounds(scope, ForgettingPolicy.from_settings(settings), settings.forget_hours)
-        policy = RetentionPolicy.parse(settings.retention or "", settings.retention_basis)
+        try:
+            policy = RetentionPolicy.parse(settings.retention or "", settings.retention_basis)
+        except InvalidInput as error:
+            raise ConfigurationError(f"AGENT_MEMORY_RETENTION: {error}") from error
         retaining = RetentionRounds(scope, policy, settings.retention_hours)
 
         def tidy() -> None:

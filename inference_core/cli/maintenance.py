@@ -13,7 +13,7 @@ import typer
 from inference_core.cli.options import Id, Outboxes, Target, Users, given_file, on_store, one_of, option, print_listed
 from inference_core.cli.output import counted, note, progress_bar
 from inference_core.effects import run
-from inference_core.errors import ConfigurationError, MemoryNotFound
+from inference_core.errors import ConfigurationError, InvalidInput, MemoryNotFound
 from inference_core.lifecycle.forgetting import ForgettingPolicy, MemoryLifecycle
 from inference_core.lifecycle.repairs import find_damage, find_secrets, key_status, mend, redact, rotate
 from inference_core.lifecycle.retention import RetentionPolicy, owners_with_rows, retain
@@ -134,7 +134,12 @@ def retention(
         rules = days or settings.retention
         if not rules:
             raise typer.BadParameter("Pass --days, or set AGENT_MEMORY_RETENTION")
-        policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
+        try:
+            policy = RetentionPolicy.parse(rules, cast("Any", basis or settings.retention_basis))
+        except InvalidInput as error:
+            if days:
+                raise
+            raise ConfigurationError(f"AGENT_MEMORY_RETENTION: {error}") from error
         owners: list[Owner] = list(users or ()) or run(owners_with_rows(scope))
         found = {owner: run(retain(scope, owner, policy, dry_run=dry_run)) for owner in owners}
     names = {owner: ("space", owner.name) if isinstance(owner, Space) else ("user_id", str(owner)) for owner in found}
@@ -165,10 +170,14 @@ def restore(
         lifecycle = MemoryLifecycle(memory.service).sync
         if memory_ids or everything:
             report = lifecycle.restore(target.user, memory_ids or None)
+            there = [one for one in report.missing if memory.sync.get_memory(target.user, one)]
+            for memory_id in there:
+                note(f"{memory_id} is neither forgotten nor deleted; there is nothing to restore")
+            gone = [one for one in report.missing if one not in there]
             taken = f", {len(report.taken)} stay forgotten because their ids are in use" if report.taken else ""
             target.print(asdict(report), f"Restored {len(report.restored)}{taken}")
-            if report.missing:
-                raise MemoryNotFound(report.missing[0])
+            if gone:
+                raise MemoryNotFound(gone[0])
             return
         memories = lifecycle.forgotten(target.user)
     rows: list[dict[str, Any]] = []
@@ -276,7 +285,7 @@ def reembed(
     settings = Target(url=place or target.url, embeddings=embeddings).settings()
     with progress_bar("Embedding texts") as advance:
         done = embed_anew(settings.store_url, settings.embeddings_spec, advance, **settings.encryption)
-    target.print({"embedded": done}, f"Embedded {done} texts.")
+    target.print({"embedded": done}, f"Embedded {counted(done, 'text', 'texts')}.")
 
 
 @on_store("url", "json", reads_files=True)

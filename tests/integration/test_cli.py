@@ -308,7 +308,7 @@ def test_reembed_is_a_command_of_the_same_program(sqlite_url: str, capsys: pytes
     with open_store(sqlite_url, embeddings=HashingEmbeddings()) as store:
         AgentMemoryStoreService(store).sync.save_memory("ada", "likes tea", "facts")
     assert main(["reembed", sqlite_url, "--embeddings", "local"]) == 0
-    assert "Embedded 1 texts." in capsys.readouterr().err
+    assert "Embedded 1 text." in capsys.readouterr().err
     assert main(["reembed", "--url", sqlite_url, "--embeddings", "local", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"embedded": 0}
 

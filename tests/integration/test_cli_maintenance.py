@@ -41,7 +41,7 @@ def test_a_dry_run_a_real_one_and_back(capsys: Capture) -> None:
     assert "2 can be restored" in shown
     assert ids(answer(capsys, "restore", *ADA)["forgotten"]) == ["m0", "m1"]
     assert answer(capsys, "restore", "m1", *ADA) == {"restored": ["m1"], "taken": [], "missing": []}
-    assert "Restored 0" in text(capsys, "restore", "m1", *ADA, code=3)
+    assert "m1 is neither forgotten nor deleted" in text(capsys, "restore", "m1", *ADA)
     assert "Pass memory IDs, or --all" in text(capsys, "restore", "m0", "--all", *ADA, code=2)
     text(capsys, "save", "again", *ADA, "--id", "m0")
     assert "1 stay forgotten" in text(capsys, "restore", "--all", *ADA)

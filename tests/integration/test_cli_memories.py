@@ -182,6 +182,14 @@ def test_the_user_of_the_environment_is_used_where_none_is_named(capsys: Capture
     assert main(["delete", saved, "--yes"]) == 0
 
 
+def test_restoring_what_is_there_says_so(capsys: Capture):
+    """It said that there was no memory with this ID."""
+    saved = answer(capsys, "save", *ADA, "Likes tea")["id"]
+    assert "is neither forgotten nor deleted" in said(capsys, "restore", saved)[1]
+    assert main(["restore", saved, "none", *ADA]) == 3
+    assert capsys.readouterr().err.endswith("Error: No memory with id 'none'\n")
+
+
 def test_users_do_not_see_each_other(capsys: Capture):
     memory_id = answer(capsys, "save", *ADA, "Ada's secret")["id"]
     assert main(["list", "--user", "eve", "--json"]) == 0

@@ -131,6 +131,7 @@ def test_the_worker_removes_what_is_older_than_the_setting_allows(
     assert [one["id"] for one in answer(capsys, "list", "--user", "ada")["memories"]] == ["fact"]
     monkeypatch.setenv("AGENT_MEMORY_RETENTION", "interaction")
     assert "does not say how many days" in text(capsys, "worker", "--once", code=1)
+    assert "does not say how many days" in text(capsys, "retention", code=1)  # a setting is no wrong usage
     monkeypatch.delenv("AGENT_MEMORY_RETENTION")
     assert "AGENT_MEMORY_RETENTION" in text(capsys, "retention", code=2)
 
