@@ -302,7 +302,7 @@ def test_the_client_shows_the_services_parameters(client: MemoryClient, service:
     assert client.sync.count_memories("nobody")["total"] == 0
 
 
-@pytest.mark.parametrize("nobody", [None, 7, b"ada", ["ada"], "\ud800", "", Space("team", member="ada")])
+@pytest.mark.parametrize("nobody", [None, 7.5, True, b"ada", ["ada"], "\ud800", "", Space("team", member="ada")])
 async def test_regression_what_is_no_user_id_is_refused(memory: MemoryVerbs, nobody: Any):
     """The client made it a text: all callers without an id shared the memories of a user None."""
     with pytest.raises(InvalidInput):

@@ -86,7 +86,7 @@ def test_by_relevance(memory: SyncMemoryService):
     ("narrow", "message"),
     [
         ({"tags": "green"}, "list"),
-        ({"session_id": 3}, "session_id"),
+        ({"session_id": 3.5}, "session_id"),
         ({"created_after": "2026"}, "created_after"),
         ({"created_after": datetime(2026, 2, 1), "created_before": datetime(2026, 1, 1)}, "earlier"),  # noqa: DTZ001
     ],

@@ -267,7 +267,7 @@ def test_bad_arguments(any_store: BaseStore):
     for page in pages:
         with pytest.raises(InvalidInput, match="negative"):
             list_user_memories(any_store, U, **page)
-    for user in ("", None, 5):
+    for user in ("", None, True, 5.5):
         bad: Any = user
         for call in (purge_user_memories, count_user_memories, list_user_memories):
             with pytest.raises(InvalidId):

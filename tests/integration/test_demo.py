@@ -51,7 +51,7 @@ def test_the_demonstration_as_data(capsys: pytest.CaptureFixture[str], monkeypat
     ("arguments", "model", "code", "message"),
     [
         (["--json"], "nonsense", 1, "nonsense"),
-        (["--data", "none.json"], "", 1, "Cannot read none.json"),
+        (["--data", "none.json"], "", 2, "Cannot read none.json"),
         (["--bogus"], "", 2, "Usage: sh scripts/demo"),
     ],
 )

@@ -271,5 +271,5 @@ def test_a_user_who_cannot_be_one_is_refused_before_anybody_connects(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/memory.db"
-    assert run(["mcp", "--user", "", "--url", url, "--embeddings", "none"]) == 1
-    assert "user_id" in capsys.readouterr().err
+    assert run(["mcp", "--user", "", "--url", url, "--embeddings", "none"]) == 2
+    assert "--user" in capsys.readouterr().err
