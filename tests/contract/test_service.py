@@ -664,7 +664,7 @@ BAD_SAVES: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     ),
     "no user": ({"user_id": None}, InvalidId),
     "empty user": ({"user_id": ""}, InvalidId),
-    "number as user": ({"user_id": 5}, InvalidId),
+    "number as user": ({"user_id": 5.5}, InvalidId),
     "long user": ({"user_id": "x" * 513}, InvalidId),
     "nul user": ({"user_id": "a\x00"}, InvalidId),
     "surrogate user": ({"user_id": "\udcff"}, InvalidId),
@@ -753,7 +753,7 @@ RECEIPT = Receipt(
 
 
 @on_one_store
-@pytest.mark.parametrize("user", [None, "", 5, True, "a\x00"])
+@pytest.mark.parametrize("user", [None, "", 5.5, True, "a\x00"])
 async def test_no_operation_goes_without_a_user(own_service: AgentMemoryStoreService, user: Any):
     arguments: dict[str, dict[str, Any]] = {
         "save_memory": {"content": "tea"},
