@@ -184,7 +184,7 @@ def run(argv: Sequence[str] | None, program: typer.Typer = app, name: str = "inf
         if isinstance(error, CommandFailed):
             return error.code
         return NOT_FOUND if isinstance(error, (MemoryNotFound, SpaceNotFound)) else FAILED
-    except Exception as error:
+    except Exception as error:  # click's, whose class is known at run time alone; all others go on
         if isinstance(error, _ClickException):
             return _refuse(error)
         raise

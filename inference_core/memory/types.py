@@ -112,7 +112,8 @@ def type_meant(given: object) -> object:
     if not isinstance(given, str):
         return given
     name = "_".join(given.casefold().replace("-", " ").split())
-    names = (name, f"{name}s", name[:-1] if name[-1:] == "s" != name[-2:-1] else name, f"{name.removesuffix('ies')}y")
+    singular = name if name.endswith("ss") else name.removesuffix("s")
+    names = (name, f"{name}s", singular, f"{name.removesuffix('ies')}y")
     return next((one for one in names if one in MEMORY_TYPE_TO_CATEGORY), given)
 
 

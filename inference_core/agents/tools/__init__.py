@@ -55,7 +55,7 @@ TypeName = Annotated[Literal[
 # fmt: on
 CategoryName = Annotated[Literal["semantic", "episodic", "procedural"], AS_CATEGORY]
 Injected = Annotated[Any, InjectedToolArg()]
-Text = {"type": "string"}
+_AS_TEXT: Final = WithJsonSchema({"type": "string"})
 """The schema of an argument that may be left out, without the words that say so: each request carries them all."""
 _ID = "The id that save or recall gave."
 
@@ -78,25 +78,23 @@ class SaveArguments(MemoryToolArguments):
         default="general",
         description="context: will pass; instructions: a rule for you; general: anything else.",
     )
-    topic: Annotated[str | None, WithJsonSchema(Text)] = _if_given("Its subject.")
-    category: Annotated[CategoryName | None, WithJsonSchema(Text)] = _if_given("semantic, episodic or procedural.")
+    topic: Annotated[str | None, _AS_TEXT] = _if_given("Its subject.")
+    category: Annotated[CategoryName | None, _AS_TEXT] = _if_given("semantic, episodic or procedural.")
 
 
 class SaveToSpaceArguments(SaveArguments):
     """Arguments of save_memory_store where users share memories."""
 
-    space: Annotated[str | None, WithJsonSchema(Text)] = _if_given(
-        "The shared space to save it to, if it is not only the user's."
-    )
+    space: Annotated[str | None, _AS_TEXT] = _if_given("The shared space to save it to, if it is not only the user's.")
 
 
 class RecallArguments(MemoryToolArguments):
     """Arguments of recall_memories_store."""
 
     query: str = Field(description="Words that the memory may hold.")
-    memory_type: Annotated[TypeName | None, WithJsonSchema(Text)] = _if_given("Only this type.")
+    memory_type: Annotated[TypeName | None, _AS_TEXT] = _if_given("Only this type.")
     max_results: Annotated[int | None, WithJsonSchema({"type": "integer"})] = _if_given("At most 50.", ge=1, le=50)
-    category: Annotated[CategoryName | None, WithJsonSchema(Text)] = _if_given("Only this category.")
+    category: Annotated[CategoryName | None, _AS_TEXT] = _if_given("Only this category.")
 
 
 class UpdateArguments(MemoryToolArguments):
@@ -104,9 +102,9 @@ class UpdateArguments(MemoryToolArguments):
 
     memory_id: str = Field(description=_ID)
     content: str = Field(description="The new text, whole.")
-    memory_type: Annotated[TypeName | None, WithJsonSchema(Text)] = _if_given("The new type.")
-    topic: Annotated[str | None, WithJsonSchema(Text)] = _if_given("The new topic.")
-    category: Annotated[CategoryName | None, WithJsonSchema(Text)] = _if_given("The new category.")
+    memory_type: Annotated[TypeName | None, _AS_TEXT] = _if_given("The new type.")
+    topic: Annotated[str | None, _AS_TEXT] = _if_given("The new topic.")
+    category: Annotated[CategoryName | None, _AS_TEXT] = _if_given("The new category.")
 
 
 class DeleteArguments(MemoryToolArguments):
@@ -118,8 +116,8 @@ class DeleteArguments(MemoryToolArguments):
 class ListArguments(MemoryToolArguments):
     """Arguments of list_memories_store."""
 
-    memory_type: Annotated[TypeName | None, WithJsonSchema(Text)] = _if_given("Only this type.")
-    category: Annotated[CategoryName | None, WithJsonSchema(Text)] = _if_given("Only this category.")
+    memory_type: Annotated[TypeName | None, _AS_TEXT] = _if_given("Only this type.")
+    category: Annotated[CategoryName | None, _AS_TEXT] = _if_given("Only this category.")
     page: int = Field(default=1, ge=1, le=10_000, description="Which page, from 1.")
 
 
