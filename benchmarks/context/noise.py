@@ -180,11 +180,11 @@ def remembering(store: Any, user: str, turns: Sequence[ConversationTurn]) -> tup
     for turn in sorted(turns, key=lambda one: one.at or clock.now()):
         if turn.at is not None:
             clock.set(turn.at)
-        source = MemorySource(origin=turn.origin)
+        facts: Any = {"valid_from": turn.at, "source": MemorySource(origin=turn.origin), "session_id": turn.session}
         try:
-            service.sync.save_memory(user, turn.content, turn.memory_type, valid_from=turn.at, source=source)
+            service.sync.save_memory(user, turn.content, turn.memory_type, **facts)
         except UntrustedWrite:
-            service.sync.save_memory(user, turn.content, MemoryType.FACTS, valid_from=turn.at, source=source)
+            service.sync.save_memory(user, turn.content, MemoryType.FACTS, **facts)
         ids.add(turn.id)
     settle(service)
     clock.advance(timedelta(days=1))

@@ -328,7 +328,7 @@ def test_nothing_follows_a_check_that_another_process_overtook(kind: str, tmp_pa
 
             thread = threading.Thread(target=passing)
             thread.start()
-            assert began.wait(10)
+            assert began.wait(60)
             other.apply([[gate]])
             passed = other.count([USER])
             thread.join()
@@ -1057,7 +1057,7 @@ def test_a_queued_write_can_be_taken_back():
     with backend._lock:
         first, second, third = (writer.submit([put(key)]) for key in "abc")
         assert second.cancel()
-    assert (first.result(5), third.result(5)) == ([1], [1])
+    assert (first.result(60), third.result(5)) == ([1], [1])
     writer.close()
     assert keys(backend.page(PageRequest([USER], limit=9))) == ["a", "c"]
     with pytest.raises(StoreUnavailable, match="closed"):
@@ -1080,7 +1080,7 @@ def test_regression_who_writes_thousands_holds_up_nobody(monkeypatch: pytest.Mon
         noisy = [writer.submit([put(f"k{number}")]) for number in range(300)]
         others = [writer.submit([put("k", namespace=(f"user{number}", "semantic"))]) for number in range(3)]
         nothing = writer.submit([])
-    assert [one.result(5) for one in [*noisy, *others, nothing]] == [[1]] * 303 + [[]]
+    assert [one.result(60) for one in [*noisy, *others, nothing]] == [[1]] * 303 + [[]]
     writer.close()
     assert max(map(len, taken)) <= 70
     assert max(map(len, taken[:2])) <= 1 + SHARE + 4
@@ -1099,8 +1099,8 @@ def test_a_transaction_that_hangs_refuses_later_writes_until_it_ends():
             time.sleep(0.01)
         with pytest.raises(StoreUnavailable, match="hangs in an earlier write"):
             writer.submit([put("c")])
-    assert (hanging.result(5), queued.result(5)) == ([1], [1])
-    assert writer.submit([put("c")]).result(5) == [1]
+    assert (hanging.result(60), queued.result(5)) == ([1], [1])
+    assert writer.submit([put("c")]).result(60) == [1]
     writer.close()
 
 
@@ -1109,7 +1109,7 @@ def test_a_failed_transaction_is_told_to_everybody_in_it():
     writer = GroupWriter(backend)
     backend.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        writer.submit([put("a")]).result(5)
+        writer.submit([put("a")]).result(60)
     writer.close()
     GroupWriter(backend).close()
 

@@ -411,14 +411,14 @@ def test_a_text_that_comes_while_others_are_looked_for_gets_its_vector(monkeypat
         found = read(self, model, limit)
         if not looked.is_set():
             looked.set()
-            stored.wait(10)
+            stored.wait(60)
         return found
 
     model = FailingEmbeddings()
     with open_store("memory://", embeddings=model) as store:
         monkeypatch.setattr(InMemoryBackend, "pending", read_before_it_is_stored)
         store.engine.embed_later()
-        assert looked.wait(10)
+        assert looked.wait(60)
         store.put(NS, "a", {"t": "green tea"})
         model.broken = False
         stored.set()
@@ -462,7 +462,7 @@ def test_a_model_that_is_loading_is_not_waited_for():
     loaded = threading.Event()
 
     def load() -> None:
-        loaded.wait(10)
+        loaded.wait(60)
 
     with open_store("memory://", embeddings=Embedder(HashingEmbeddings(), "slow", load)) as store:
         assert not store.wait_ready(0)
@@ -535,7 +535,7 @@ async def test_a_save_whose_caller_has_left_gets_its_vector_and_its_seal() -> No
     def slow(self: InMemoryBackend, batches: Sequence[Sequence[Write]]) -> list[Any]:
         if any(isinstance(write, Put) and "mate" in write.value for batch in batches for write in batch):
             entered.set()
-            gate.wait(10)
+            gate.wait(60)
         return apply(self, batches)
 
     with open_store("memory://", embeddings=model) as store, pytest.MonkeyPatch.context() as patched:

@@ -30,6 +30,7 @@ from inference_core import MemoryContext, MemoryStore, open_store
 from inference_core.agents.middleware.capture import CaptureMiddleware
 from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
+from inference_core.ingestion import procrastinate_dispatch
 from inference_core.ingestion.procrastinate_dispatch import Dispatcher
 from inference_core.ingestion.worker import Pipeline, Worker
 from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory
@@ -141,22 +142,24 @@ async def test_capture_calls_a_worker_and_goes_on_if_that_fails(caplog: pytest.L
 
 
 class Down(logging.Handler):
-    """Notes that Procrastinate's worker has met an outage."""
+    """Notes that a worker has met an outage: one of Procrastinate's side tasks did, or else its search for jobs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.met = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "action", "") == "side_task_failed":
+        if getattr(record, "action", "") == "side_task_failed" or record.name == procrastinate_dispatch.__name__:
             self.met.set()
 
     @contextmanager
     def listening(self) -> Generator[None]:
-        logger = logging.getLogger("procrastinate")
-        logger.addHandler(self)
+        loggers = [logging.getLogger(name) for name in ("procrastinate", procrastinate_dispatch.__name__)]
+        for logger in loggers:
+            logger.addHandler(self)
         yield
-        logger.removeHandler(self)
+        for logger in loggers:
+            logger.removeHandler(self)
 
 
 async def test_regression_a_worker_goes_on_after_a_restart_of_its_server(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,7 +178,7 @@ async def test_regression_a_worker_goes_on_after_a_restart_of_its_server(caplog:
         for at, text in enumerate(("before", "after")):
             if at:
                 server.kill()
-                assert await asyncio.to_thread(down.met.wait, 60)
+                assert await asyncio.to_thread(down.met.wait, 300)
                 await asyncio.to_thread(server.start)
             await asyncio.to_thread(patiently, lambda text=text: put(pipeline.outbox, said(text)))
             await asyncio.to_thread(patiently, lambda: dispatcher.dispatch(Partition("ada")))

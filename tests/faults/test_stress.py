@@ -392,5 +392,5 @@ def test_nobody_is_harmed_by_what_others_do(kind: str, tmp_path: Path, full: boo
     assert stress.threads - len(before) <= CALLERS + MOST_OWN_THREADS
     assert stress.growth <= MOST_GROWTH
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(60)
     assert set(threading.enumerate()) - before == set()

@@ -167,7 +167,7 @@ def test_the_script_serves_a_clone_without_anything_else(tmp_path: Path):
         assert "Ada wants to learn Portuguese by the summer" in page.text
         assert (tmp_path / "build" / "serve.db").exists()
         server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
+        assert server.wait(60) == 0
     finally:
         server.kill()
 

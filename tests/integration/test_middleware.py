@@ -1096,7 +1096,7 @@ class TestServices:
             del store, agent
             gc.collect()
             for closing_thread in [one for one in threading.enumerate() if one.name == "memory-close"]:
-                closing_thread.join(5)
+                closing_thread.join(60)
         assert statuses == ["recalled", "recalled"]
 
     async def test_missing_vectors_are_added_once(self, model: ScriptedChatModel) -> None:

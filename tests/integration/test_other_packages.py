@@ -133,7 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
             yield call
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def answers(call: Call) -> bool:

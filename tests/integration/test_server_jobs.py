@@ -168,20 +168,36 @@ def runner(server: Served, monkeypatch: pytest.MonkeyPatch) -> Jobs:
     return runs
 
 
-async def test_regression_a_stream_ends_with_its_key(server: Served, runner: Jobs):
+def looks_at(runs: Jobs, monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
+    """Is released each time that a stream, or another call, looks at a job from now on."""
+    looks, get = asyncio.Semaphore(0), runs.get
+
+    async def noted(user: str, job_id: str) -> Any:
+        looks.release()
+        return await get(user, job_id)
+
+    monkeypatch.setattr(runs, "get", noted)
+    return looks
+
+
+async def test_regression_a_stream_ends_with_its_key(server: Served, runner: Jobs, monkeypatch: pytest.MonkeyPatch):
     """Who followed a job was told of it for five minutes after the key was revoked."""
     key = server.key("ada")
     async with server.client() as client:
         client.headers["Authorization"] = f"Bearer {key}"
-        following = asyncio.create_task(client.get(f"{await begun(client, 'export')}/events"))
-        await asyncio.sleep(0.1)
+        job, looks = await begun(client, "export"), looks_at(runner, monkeypatch)
+        following = asyncio.create_task(client.get(f"{job}/events"))
+        for _ in range(2):
+            await looks.acquire()
         assert not following.done()
         await arun(revoke_key(server.service.scope.engine, key[3:11]))
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, 60)
     await runner.close()
 
 
-async def test_regression_a_stream_of_a_platforms_user_goes_on(server: Served, runner: Jobs):
+async def test_regression_a_stream_of_a_platforms_user_goes_on(
+    server: Served, runner: Jobs, monkeypatch: pytest.MonkeyPatch
+):
     """The platform's own token was looked up among the keys of this server, where it is not, and the stream ended."""
     platform = served(server.service, is_platform=True)
     platform.app.state.jobs = runner
@@ -191,11 +207,13 @@ async def test_regression_a_stream_of_a_platforms_user_goes_on(server: Served, r
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(signed_in), base_url=BASE) as client:
         client.headers["Authorization"] = "Bearer token-of-the-platform"
-        following = asyncio.create_task(client.get(f"{await begun(client, 'export')}/events"))
-        await asyncio.sleep(0.3)
+        job, looks = await begun(client, "export"), looks_at(runner, monkeypatch)
+        following = asyncio.create_task(client.get(f"{job}/events"))
+        for _ in range(3):
+            await looks.acquire()
         assert not following.done()
         await runner.close()
-        await asyncio.wait_for(following, 5)
+        await asyncio.wait_for(following, 60)
 
 
 async def test_regression_an_export_with_portions_of_an_earlier_attempt_has_its_result(server: Served):
@@ -212,13 +230,15 @@ async def test_regression_an_export_with_portions_of_an_earlier_attempt_has_its_
 async def test_a_stream_without_news_beats_and_ends_with_the_server(
     server: Served, runner: Jobs, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(routes, "BEAT_S", 0.02)
+    monkeypatch.setattr(routes, "BEAT_S", 0)
     async with server.client("ada") as client:
         job = await begun(client, "export")
         early = await client.get(f"{job}/result")
         assert (early.status_code, early.json()["type"].rpartition(":")[2]) == (409, "job-not-done")
+        looks = looks_at(runner, monkeypatch)
         following = asyncio.create_task(client.get(f"{job}/events"))
-        await asyncio.sleep(0.2)
+        for _ in range(5):
+            await looks.acquire()
         assert not following.done()
         await runner.close()
         assert (await following).text.count(": \n\n") > 1

@@ -87,7 +87,7 @@ def test_a_worker_that_is_closed_with_a_batch_in_hand_ends_after_it(store: Memor
 
     def slow(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         begun.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         return word_for_word(messages, offered)
 
     before = threading.enumerate()
@@ -95,7 +95,7 @@ def test_a_worker_that_is_closed_with_a_batch_in_hand_ends_after_it(store: Memor
     put(pipeline.outbox, said("hello"))
     one = Worker(pipeline, interval_s=600)
     one.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     one.close(timeout=0.05)
     may_end.set()
     until(lambda: not [thread for thread in threading.enumerate() if thread not in before and "worker" in thread.name])
@@ -299,7 +299,7 @@ def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
 
     def slow(messages: Sequence[ConversationMessage], offered: Sequence[KnownMemory]) -> Extraction:
         begun.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         return word_for_word(messages, offered)
 
     pipeline = pipeline_on(store, slow)
@@ -314,7 +314,7 @@ def test_regression_a_lap_that_a_fault_ends_waits_for_its_batches(
     monkeypatch.setattr(pipeline, "partitions", once)
     drained = threading.Thread(target=suppressed, args=(one.drain,))
     drained.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     drained.join(0.2)
     assert drained.is_alive()
     may_end.set()

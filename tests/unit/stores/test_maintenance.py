@@ -52,7 +52,7 @@ def test_chores_take_turns(chores: Maintenance) -> None:
     gate = threading.Event()
 
     def long() -> bool:
-        gate.wait(10)
+        gate.wait(60)
         ran.append("long")
         return len(ran) < 20
 
