@@ -1060,7 +1060,7 @@ class TestServices:
         assert len(scopes) == 1
         gone = weakref.ref(store)
         del store
-        for _ in range(50):  # a thread that has just worked for the store may hold it for a moment
+        for _ in range(600):  # a thread that has just worked for the store may hold it for a moment
             gc.collect()
             if not scopes:
                 break
@@ -1079,7 +1079,7 @@ class TestServices:
         workers = [one for one in set(threading.enumerate()) - before if one.name.startswith("memory-store")]
         assert workers
         del store
-        for _ in range(300):  # a thread that has just worked for the store may hold it for a moment
+        for _ in range(600):  # a thread that has just worked for the store may hold it for a moment
             gc.collect()
             if engine() is None and not any(worker.is_alive() for worker in workers):
                 break
