@@ -8,18 +8,22 @@ is on PyPI in 22 parts, and xllamacpp serves it with OpenAI's API on loopback.
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 import subprocess
 import sys
 import time
 import venv
 import zipfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 import httpx
+from langchain_core.messages import AIMessage, ToolCall
+from langchain_core.outputs import ChatResult
 from langchain_openai import ChatOpenAI
 from timing import watched
 
@@ -41,6 +45,38 @@ options.cpuparams.n_threads = options.cpuparams_batch.n_threads = int(sys.argv[4
 server = xllamacpp.Server(options)
 sys.stdin.read()  # until the benchmark ends
 """
+
+
+class Reader(ChatOpenAI):
+    """The client of the model, whose calls of tools count although it writes them into its text, as JSON."""
+
+    def _generate(self, *args: Any, **options: Any) -> ChatResult:
+        result = super()._generate(*args, **options)
+        for generation in result.generations:
+            message = generation.message
+            if options.get("tools") and isinstance(message, AIMessage) and not message.tool_calls:
+                message.tool_calls = list(calls_in(message.text))
+                message.content = "" if message.tool_calls else message.content
+        return result
+
+
+def calls_in(text: str) -> Iterator[ToolCall]:
+    """The calls of tools that stand in a text as JSON objects with a name and arguments."""
+    at, decoder = text.find("{"), json.JSONDecoder()
+    text = text.replace("{{", "{").replace("}}}}", "}}") if text.startswith("{{", at) else text
+    while at >= 0:
+        try:
+            found, end = decoder.raw_decode(text, at)
+        except ValueError:
+            end = at + 1
+        else:
+            if (
+                isinstance(found, dict)
+                and isinstance(found.get("name"), str)
+                and isinstance(found.get("arguments"), dict)
+            ):
+                yield ToolCall(name=found["name"], args=found["arguments"], id=f"call-{uuid4().hex}", type="tool_call")
+        at = text.find("{", end)
 
 
 def install() -> None:
@@ -66,7 +102,7 @@ def install() -> None:
 
 
 @contextmanager
-def reader(threads: int) -> Generator[ChatOpenAI]:
+def reader(threads: int) -> Generator[Reader]:
     """The model, served by a process of its own with so many ``threads``, while the block runs.
 
     Raises FileNotFoundError if it is not installed, TimeoutError if it does not start.
@@ -90,7 +126,7 @@ def reader(threads: int) -> Generator[ChatOpenAI]:
                 if process.poll() is not None or time.monotonic() > until:
                     raise TimeoutError(f"The model's server did not start: {HOME / 'server.log'}")
                 time.sleep(0.2)
-            yield ChatOpenAI(
+            yield Reader(
                 model=MODEL,
                 base_url=f"http://127.0.0.1:{port}/v1",
                 api_key="none",  # pyright: ignore[reportArgumentType] - LangChain takes text
