@@ -276,7 +276,6 @@ def inspected(root: object, row_id: int, columns: Sequence[Any]) -> Row | Unread
 
 
 T = TypeVar("T")
-Select = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
 
 
 class Refused(StoreError):
@@ -489,7 +488,6 @@ class SqlBackend(ABC):
         namespaces: Iterable[Namespace],
         condition: str,
         parameters: Mapping[str, object] | None = None,
-        select: Select | None = None,
     ) -> list[tuple[Any, ...]]:
         """What a query finds in ``namespaces``, read with as many statements as it takes."""
         packed = [pack_namespace(namespace) for namespace in dict.fromkeys(namespaces)]
@@ -497,7 +495,7 @@ class SqlBackend(ABC):
         for start in range(0, len(packed), self.most_values):
             among, names = self._among("s.namespace", packed[start : start + self.most_values])
             query = f"SELECT {selection} WHERE {among} AND {condition}"
-            rows += (select or self._select)(query, {"now": self._now(), **(parameters or {}), **names})
+            rows += self._select(query, {"now": self._now(), **(parameters or {}), **names})
         return rows
 
     def _first(

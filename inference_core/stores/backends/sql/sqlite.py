@@ -46,6 +46,7 @@ from inference_core.stores.backend import (
     Place,
     Put,
     Row,
+    RowState,
     Unreadable,
     check_schema,
     expiry_micros,
@@ -70,7 +71,6 @@ from inference_core.stores.backends.sql.base import (
     WRITTEN,
     Heads,
     Refused,
-    Select,
     SqlBackend,
     Undecodable,
     cursor_of,
@@ -798,19 +798,10 @@ class SqliteBackend(SqlBackend):
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
 
-            def select(query: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
-                return writer.execute(query, parameters).fetchall()
-
-            def heads_of(namespaces: Iterable[Namespace]) -> Heads:
-                rows = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
-                return {unpack_namespace(name): (scope, seq) for name, scope, seq in rows}
-
-            found = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
-            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in found}
-            heads = heads_of(made.union(namespace for namespace, _ in states))  # what is not there is put or left
+            heads, states = _stored(writer, [*keys, *((scope, None) for scope in made)])
             if missing := made - heads.keys():
                 writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
-                heads |= heads_of(missing)
+                heads |= _stored(writer, [(scope, None) for scope in missing])[0]
             decision = decide(batches, heads, states, self._clock.now(), has_log=True)
             # Scopes that were added for a refused batch may name a user who was erased.
             unused = {heads[scope][0] for scope in missing} - decision.heads.keys()
@@ -844,16 +835,14 @@ class SqliteBackend(SqlBackend):
         parameters: dict[str, object] = {f"{column[2:]}{at}": value for at, value in enumerate(values)}
         return f"{column} IN ({','.join(f':{name}' for name in parameters)})", parameters
 
-    def _of_keys(
-        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
-    ) -> Iterator[tuple[Any, ...]]:
+    def _of_keys(self, selection: str, keys: Iterable[Key], condition: str) -> Iterator[tuple[Any, ...]]:
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[start : start + _KEYS_AT_ONCE]
             query, parameters = _query_of_keys(selection, condition, len(some))
             values = chain.from_iterable([(pack_namespace(name), key) for name, key in some])
             given: dict[str, object] = dict(zip(parameters, values, strict=True))
-            yield from (select or self._select)(query, given | {"now": to_micros(self._clock.now())})
+            yield from self._select(query, given | {"now": to_micros(self._clock.now())})
 
 
 @lru_cache(maxsize=256)
@@ -863,6 +852,37 @@ def _query_of_keys(selection: str, condition: str, count: int) -> tuple[str, lis
     wanted = ",".join(f"(:{name},:{key})" for name, key in pairs)
     query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
     return query, list(chain.from_iterable(pairs))
+
+
+def _stored(
+    writer: sqlite3.Connection, places: Sequence[tuple[Namespace, str | None]]
+) -> tuple[Heads, dict[Key, RowState]]:
+    """The scopes that there are of those in ``places``, and the rows; a place without a key asks for its scope alone.
+
+    One statement for each portion, as each step of one waits for the GIL.
+    """
+    heads: Heads = {}
+    states: dict[Key, RowState] = {}
+    for start in range(0, len(places), _KEYS_AT_ONCE):
+        some = places[start : start + _KEYS_AT_ONCE]
+        given = list(chain.from_iterable([(pack_namespace(namespace), key) for namespace, key in some]))
+        for name, scope, head, key, *columns in writer.execute(_query_of_places(len(some)), given).fetchall():
+            if key is None:
+                heads[unpack_namespace(name)] = scope, head
+            else:
+                states[unpack_namespace(name), key] = state_of(columns)
+    return heads, states
+
+
+@lru_cache(maxsize=256)
+def _query_of_places(count: int) -> str:
+    wanted, none = ",".join(["(?,?)"] * count), ", ".join(["NULL"] * (STATE.count(",") + 2))
+    return (
+        f"WITH wanted (name, key) AS (VALUES {wanted}) "
+        f"SELECT s.namespace, s.id, ({_LAST.format('s.id')}), {none} FROM memory_scopes s "
+        "WHERE s.namespace IN (SELECT name FROM wanted) UNION ALL "
+        f"SELECT s.namespace, s.id, NULL, r.key, {STATE} FROM {_WANTED}"
+    )
 
 
 def _logged(event: Put) -> tuple[Any, ...]:
