@@ -145,19 +145,18 @@ def _hashed(first: str, count: int) -> list[str]:
 
 def _keyed(key: bytes, told: Sequence[Any], count: int) -> list[str]:
     """Ids derived from ``told`` and the number of an attempt. Without the ``key``, they reveal neither."""
-    common = _hmac_under(key).copy()
-    common.update(encode_json(told, what="memory").encode()[:-1])  # of "[…, 0]", "[…, 1]" and so on
+    common = encode_json(told, what="memory").encode()[:-1]  # of "[…, 0]", "[…, 1]" and so on
     ids: list[str] = []
     for attempt in range(count):
-        keyed = common.copy()
-        keyed.update(b",%d]" % attempt)
-        ids.append(keyed.hexdigest()[:32])
+        made = _hmac_under(key).copy()
+        made.update(common + b",%d]" % attempt)
+        ids.append(made.hexdigest()[:32])
     return ids
 
 
 @lru_cache(maxsize=64)
 def _hmac_under(key: bytes) -> hmac.HMAC:
-    """An HMAC to copy: `hmac.digest` lets other threads go first each time, which takes longer than the hash."""
+    """An HMAC to copy. `hmac.digest` lets other threads go first each time, which takes longer than the hash."""
     return hmac.new(key, digestmod="sha256")
 
 
