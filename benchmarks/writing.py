@@ -10,7 +10,7 @@ from typing import Final
 
 import baselines
 import ours
-from command import Options, Result, bar, described, plain
+from command import Options, Result, described, plain
 from corpus import Turn, turns
 from hashing import HashingEmbeddings
 from langgraph.store.base import BaseStore
@@ -23,7 +23,6 @@ from inference_core.services.operations.scope import put_of
 
 WRITES: Final = 200
 PORTION: Final = 20
-RATIO_BAR: Final = 1.5
 Write = Callable[[Turn], object]
 Verb = Callable[[SyncMemoryService, Turn], object]
 
@@ -84,8 +83,8 @@ def _commit(commits: baselines.BareCommits, vector: bytes | None, turn: Turn) ->
     commits.save(record.id, put_of(record).value, vector)
 
 
-def table(verb: str, result: Result, ratio_bar: float | None = None) -> list[Row]:
-    """The report's rows; ``ratio_bar`` is what ours may cost at most, in bare commits."""
+def table(verb: str, result: Result) -> list[Row]:
+    """The report's rows."""
     without = f"without vectors: {result['sqlite_reason']}" if result["sqlite_reason"] else "with vectors"
     named = {
         f"ours, {verb} {described(result)}": "ours",
@@ -98,10 +97,7 @@ def table(verb: str, result: Result, ratio_bar: float | None = None) -> list[Row
     ratios = {"ours over the bare commit": "ratio_floor", "the same without a model": "ratio_floor_plain"}
     return [
         *(plain(what, _both(result, name)) for what, name in named.items()),
-        *(
-            plain(what, result[name], "") if ratio_bar is None else bar(what, result[name], ratio_bar, "")
-            for what, name in ratios.items()
-        ),
+        *(plain(what, result[name], "") for what, name in ratios.items()),
     ]
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import Runnable, RunnableConfig
 
 from inference_core.effects import Effect, in_thread
 from inference_core.errors import (
@@ -25,6 +24,7 @@ from inference_core.memory.redaction import told_error
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import Runnable, RunnableConfig
 
 MODEL_TIMEOUT_S: Final = 30.0
 _UNHEARD: Final[RunnableConfig] = {"callbacks": [], "tags": ["nostream"]}
@@ -38,6 +38,8 @@ def chat_model(given: BaseChatModel | str) -> BaseChatModel:
     """The chat model ``given``, itself or by its name. Raises ConfigurationError for anything else, MissingExtra."""
     if isinstance(given, str):
         return named_model(given)
+    from langchain_core.runnables import Runnable  # noqa: PLC0415 - it loads LangSmith, which takes long
+
     if not isinstance(given, Runnable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
         raise ConfigurationError(
             "A model must be a chat model or the name of one, such as 'openai:gpt-5-mini', "
@@ -48,8 +50,8 @@ def chat_model(given: BaseChatModel | str) -> BaseChatModel:
 
 def chat_models(given: BaseChatModel | str | Sequence[BaseChatModel | str]) -> list[BaseChatModel]:
     """The chat models ``given``, one or several. Raises what `chat_model` raises."""
-    several = [given] if isinstance(given, (str, Runnable)) else given
-    return [chat_model(one) for one in cast("Sequence[BaseChatModel | str]", several)]
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return [chat_model(one) for one in several]
 
 
 def named_model(name: str, *, shares_connections: bool = True, **options: Any) -> BaseChatModel:

@@ -40,6 +40,9 @@ HANG_S: Final = 10.0
 """A call that has been running for this long counts as hung. A healthy database answers within milliseconds, or within
 a second or two during a checkpoint or another process's large transaction. Callers have usually given up by
 then: their default deadline is shorter."""
+RECALL_TIMEOUT_S: Final = 0.3
+COLD_TIMEOUT_S: Final = 2.0
+"""Default of the seconds that a reply may wait for its memories, and while the store is cold."""
 _BEAT_S: Final = 0.2
 
 

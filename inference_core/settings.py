@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from inference_core.clock import time_zone
+from inference_core.effects import COLD_TIMEOUT_S, RECALL_TIMEOUT_S
 from inference_core.errors import ConfigurationError
 from inference_core.memory.quota import Limit, Quota
 from inference_core.memory.redaction import Guard
@@ -20,9 +21,6 @@ from inference_core.memory.types import MEMORY_CATEGORIES, validate_memory_categ
 S = TypeVar("S", bound=BaseSettings)
 STRATEGIES: Final = ("flush", "summarize", "trim", "delete")
 """What AGENT_SHORT_TERM may name."""
-RECALL_TIMEOUT_S: Final = 0.3
-COLD_TIMEOUT_S: Final = 2.0
-"""Default of the seconds that a reply may wait for its memories."""
 _SHORTEST_KEY: Final = 32
 _YEAR_S: Final = 31_536_000.0
 """Longest interval that a thread is asked to wait: Python limits the timeout of a wait."""

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
 
 from inference_core.asking import ask
@@ -48,6 +47,9 @@ from inference_core.memory.record import MemoryStoreDocument
 from inference_core.memory.text import text_tokens
 from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 Chances = Mapping[tuple[str, str], float]
 """By source and id of an item, how likely it is needed, from 0 to 1."""

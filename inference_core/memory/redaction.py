@@ -107,7 +107,10 @@ class Guard:
         given = {"content": record.content, "topic": record.topic}
         more = [record.tags, record.extra_metadata, [source.tool, source.thread_id, source.message_ids]]
         has_more = record.tags or record.extra_metadata or source.tool or source.thread_id or source.message_ids
-        told = self.value([given, *more]) if has_more else [self.value(given), *more]
+        is_text_alone = not has_more and record.topic is None  # as of most: its text is searched once, and nothing else
+        if is_text_alone and not self.find(record.content) and not self._is_assigned("content", record.content):
+            return record
+        told = self.value([given, *more])
         if told[0] is given and all(map(is_, told[1:], more)):
             return record
         clean, tags, metadata, (tool, thread_id, message_ids) = cast("list[Any]", told)

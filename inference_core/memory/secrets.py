@@ -16,6 +16,8 @@ from importlib.resources import files
 from math import log2
 from typing import Any, Final, NamedTuple
 
+from inference_core.lazy import lazy_pattern
+
 _SHORTEST: Final = 8
 """In a shorter text, no secret can be told from other words."""
 _LONG_TOKEN: Final = 32
@@ -24,25 +26,25 @@ _MOST_SHOWN: Final = 4_000
 _HIDDEN: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
 _PLAIN: Final = {**_HIDDEN, **{wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}}
 """Invisible characters go, and full-width forms become ASCII, as a model reads them."""
-_TOKEN: Final = re.compile(
+_TOKEN: Final = lazy_pattern(
     r"(?<![A-Za-z0-9_/.+=-])[A-Za-z][A-Za-z0-9]{1,15}[_-](?:[A-Za-z0-9]{2,12}[_-]){0,2}(?P<random>[A-Za-z0-9]{30,200}+)"
     r"(?![A-Za-z0-9_/+=-])"
 )
 """A prefix and a long random part, as newer providers form their tokens."""
-_CARD: Final = re.compile(
+_CARD: Final = lazy_pattern(
     r"(?<![0-9.+])(?:[0-9]{4}(?P<gap>[ -]?)[0-9]{4}(?P=gap)[0-9]{4}(?P=gap)[0-9]{1,7}"
     r"|3[47][0-9]{2}(?P<space>[ -]?)[0-9]{6}(?P=space)[0-9]{5})(?![0-9]|\.[0-9])"
 )
-_LONG_NUMBER: Final = re.compile("[0-9]{4}[ -]?[0-9]{4}")
-_ISSUERS: Final = re.compile("4|5[1-5]|2[2-7]|3[0-8]|6")
-_IN_IBAN: Final = re.compile("[a-z]{2}[0-9]{2} ")
+_LONG_NUMBER: Final = lazy_pattern("[0-9]{4}[ -]?[0-9]{4}")
+_ISSUERS: Final = lazy_pattern("4|5[1-5]|2[2-7]|3[0-8]|6")
+_IN_IBAN: Final = lazy_pattern("[a-z]{2}[0-9]{2} ")
 """What stands before the digits of an IBAN."""
 _CARD_DIGITS: Final = range(13, 20)
 _NEAR: Final = 48
 """A word such as "card" counts within this many characters before or after a number."""
-_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DATE: Final = lazy_pattern("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PLAIN_MARK: Final = r"[^\s\"'`\\,;<>(){}\[\]\u2e80-\uffef]"
-_VALUE: Final = re.compile(
+_VALUE: Final = lazy_pattern(
     r"(?:[_ -](?:prod|production|dev|staging|test|live|value|[0-9]{1,2}))?[\"'`\\]{0,3}\s{0,3}"
     r"(?::=|=>|==?|:|\bis\b:?|\bwas\b|\bist\b|\bes\b|\best\b|\bé\b|\bto\b|は|是|为)\s{0,3}[\"'`\\]{0,3}"
     rf"(?P<secret>(?:{_PLAIN_MARK}|[,;<>(){{}}\[\]](?=[,;<>(){{}}\[\]]{{0,3}}{_PLAIN_MARK})(?![a-z_]{{1,32}}[=:])){{6,256}}+)",

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from math import isfinite
 from typing import Any, Final, cast
 
@@ -24,6 +25,7 @@ from pydantic import TypeAdapter
 
 from inference_core.clock import Clock
 from inference_core.errors import InvalidMemory, VersionConflict
+from inference_core.lazy import lazy_pattern
 from inference_core.memory.namespaces import Namespace, Owner, encode_label
 from inference_core.memory.record import DEFAULT_IMPORTANCE
 from inference_core.memory.text import MAX_LABEL_BYTES, digest_of, optional_text
@@ -35,7 +37,7 @@ from inference_core.stores.engine import StoreEngine
 
 OWN_ARTIFACT: Final = {"inference_core": "memory"}
 """The artifact of a memory tool's answer. A foreign tool may have the same name, and a server behind it no artifact."""
-FENCE: Final = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+FENCE: Final = lazy_pattern(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 MAX_OWN: Final = 600
 """Letters of the longest message that counts as typed; what is longer may hold a text of somebody else."""
 
@@ -70,15 +72,15 @@ _REPORTED: Final = frozenset({
 })  # fmt: skip
 """The harmless keys of a model's ``response_metadata``."""
 
-_END: Final = re.compile(
+_END: Final = lazy_pattern(
     r"(?<=[.!?\u061f\u037e\u06d4\u0964])[\"'\u201d\u2019\u00bb)\]]*\s+|(?<=[\u3002\uff01\uff1f])\s*"
 )
-_QUESTION: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\s]*\Z")
+_QUESTION: Final = lazy_pattern(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]\s]*\Z")
 """A semicolon ends Greek questions."""
-_MAIL_QUOTE: Final = re.compile(r"\s*[>|\u203a\u2502]")
+_MAIL_QUOTE: Final = lazy_pattern(r"\s*[>|\u203a\u2502]")
 _PAIRS: Final = ('""', "\u201c\u201d", "\u201e\u201c", "\u201e\u201d", "\u00ab\u00bb", "\u00bb\u00ab",
     "\u300c\u300d", "\u300e\u300f", "\uff62\uff63")  # fmt: skip
-_QUOTATION: Final = re.compile(
+_QUOTATION: Final = lazy_pattern(
     "|".join(
         [
             *(f"{start}[^{start}{end}]{{24,}}{end}" for start, end in _PAIRS),
@@ -88,13 +90,13 @@ _QUOTATION: Final = re.compile(
     )
 )
 """A sentence in quotation marks; titles are shorter."""
-_COLON: Final = re.compile(r":\s+|\uff1a\s*")
+_COLON: Final = lazy_pattern(r":\s+|\uff1a\s*")
 _LABEL_WORDS: Final = 2
 _LABEL_LETTERS: Final = 4
 """So many words, or letters of a script without spaces, before a colon are a label, such as "Bad news:"."""
 _SHORT, _LONG = 24, 100
 """Letters after a colon that are no sentence, or more than the user's own; a third in scripts without spaces."""
-_UNTYPED: Final = re.compile("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|</?[a-z][^<>]*>", re.IGNORECASE)
+_UNTYPED: Final = lazy_pattern("[\ufffc\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|</?[a-z][^<>]*>", re.IGNORECASE)
 """What people do not type: tags, changes of direction, the place of an object, markup."""
 
 
@@ -216,9 +218,9 @@ OTHER_PARTS: Final = "parts without text"
 NO_DATE: Final = "times that cannot be read"
 """Why a message has no date although its source has one. Counts times, not messages."""
 _ENDS: Final = (
-    re.compile(r"\n{2,}"),
-    re.compile(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
-    re.compile(r"\s+"),
+    lazy_pattern(r"\n{2,}"),
+    lazy_pattern(r"\n+|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])"),
+    lazy_pattern(r"\s+"),
 )
 _MAX_UTF8: Final = 4
 
@@ -502,17 +504,20 @@ class Extraction:
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-_EXTRACTION: Final = TypeAdapter(Extraction)
+@cache
+def _adapter() -> TypeAdapter[Extraction]:
+    """Made on first use, which takes longer than the import of this module."""
+    return TypeAdapter(Extraction)
 
 
 def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
     """``extraction`` as JSON data that every store can hold; numbers that are not finite become 0."""
-    return _storable(_EXTRACTION.dump_python(extraction))
+    return _storable(_adapter().dump_python(extraction))
 
 
 def extraction_from_json(stored: object) -> Extraction:
     """The extraction that `extraction_to_json` wrote."""
-    return _EXTRACTION.validate_python(stored)
+    return _adapter().validate_python(stored)
 
 
 def _storable(value: Any) -> Any:

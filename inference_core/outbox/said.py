@@ -7,12 +7,12 @@ confirmed, count as the user's words.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
 
+from inference_core.lazy import lazy_pattern
 from inference_core.outbox.messages import ConversationMessage, Role, any_outside, own_sentences, quotes
 from inference_core.retrieval.analysis import analyze
 
@@ -34,16 +34,16 @@ _REMEMBERING: Final = (
 )
 _FORGETTING: Final = "forget delete erase remove"
 """The words that a question may have besides the text that it shows. Others, such as "never", may turn its meaning."""
-_HIDING: Final = re.compile("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+_HIDING: Final = lazy_pattern("[<>\\[\\]{}\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """Characters in a question that a client may not show to the user."""
-_ASKS: Final = re.compile(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
-_WORD: Final = re.compile("[\\w\u0900-\u0963]+")
+_ASKS: Final = lazy_pattern(r"[?\uff1f\u061f\u037e;][\"'\u201d\u2019\u00bb)\]*_\s]*\Z")
+_WORD: Final = lazy_pattern("[\\w\u0900-\u0963]+")
 """A word of an answer, with the vowel signs of Hindi."""
-_QUOTATION: Final = re.compile(
+_QUOTATION: Final = lazy_pattern(
     "[\"`\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a\u300c-\u300f]|(?<![^\\W_])['*_]+|['*_]+(?![^\\W_])"
 )
 _MARKS: Final = ".!?,;:\u2026\u3002\uff01\uff1f\u061f"
-_OTHER_QUESTION: Final = re.compile("\\?(?!\\w)|[\uff1f\u061f]")
+_OTHER_QUESTION: Final = lazy_pattern("\\?(?!\\w)|[\uff1f\u061f]")
 _STOPS: Final = ".!?\u3002\uff01\uff1f\u061f"
 _EDGE: Final = ".!\u3002\uff01\u06d4\u0964 \"'"
 

@@ -13,7 +13,6 @@ product per text, and answers "la" or "eo" for two words instead of "unknown".
 
 from __future__ import annotations
 
-import re
 import threading
 import tomllib
 import unicodedata
@@ -25,6 +24,8 @@ from itertools import chain, pairwise
 from typing import Any, Final, cast
 
 import Stemmer
+
+from inference_core.lazy import lazy_pattern
 
 WORDS: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "words.toml").read_text("utf-8"))
 """The lists of ``words.toml``."""
@@ -38,12 +39,12 @@ STEMMERS: Final[Mapping[str, str]] = WORDS["stemmers"]
 """The name of Snowball's stemmer by ISO 639-1 code."""
 MAX_SAMPLE: Final = 512
 """Only this many characters at the start of a text are examined."""
-_SCRIPTS: Final = re.compile("|".join(f"(?P<{name}>[{letters}]+)" for name, letters in WORDS["scripts"].items()))
-_BEYOND_LATIN: Final = re.compile("[^\\x00-\u024f\u1e00-\u1eff\u2000-\u20ff]")
+_SCRIPTS: Final = lazy_pattern("|".join(f"(?P<{name}>[{letters}]+)" for name, letters in WORDS["scripts"].items()))
+_BEYOND_LATIN: Final = lazy_pattern("[^\\x00-\u024f\u1e00-\u1eff\u2000-\u20ff]")
 _IDEOGRAPHIC: Final = frozenset({"ja", "zh", "ko", "th", "lo", "my", "km"})
 _LETTERS_A_WORD: Final = 3
 """So many letters of the scripts in `_IDEOGRAPHIC` count as a word."""
-_WORD: Final = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
+_WORD: Final = lazy_pattern(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def language_of(text: str) -> str:
@@ -145,28 +146,28 @@ UNSPACED: Final = (
 MARKS: Final = "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3\u3099\u309a"
 """Marks of those scripts, for a character class."""
 _MOST_EXPANDED: Final = 4
-_NOISE: Final = re.compile(r"([^\w\s]{32})[^\w\s]+")
+_NOISE: Final = lazy_pattern(r"([^\w\s]{32})[^\w\s]+")
 _KEPT: Final = frozenset("_'-.:@/+#")
-_DROPPED_BEFORE_STEMMING: Final = re.compile(
+_DROPPED_BEFORE_STEMMING: Final = lazy_pattern(
     "[\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]"
 )
 _REPLACED: Final = {"\u0451": "\u0435", "\u2018": "'", "\u2019": "'", "\u02bc": "'", "\u2010": "-", "\u2212": "-"}
-_EMOJI: Final = re.compile("[\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001f1e5\U0001f200-\U0001faff]")
-_FLAGS: Final = re.compile("[\U0001f1e6-\U0001f1ff]")
+_EMOJI: Final = lazy_pattern("[\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001f1e5\U0001f200-\U0001faff]")
+_FLAGS: Final = lazy_pattern("[\U0001f1e6-\U0001f1ff]")
 _WITHOUT_DECOMPOSITION: Final = str.maketrans(WORDS["plain_letters"])
-_ACCENTS: Final = re.compile("[\u0300-\u036f]")
-_HAS_LATIN_OR_GREEK: Final = re.compile("[a-z\u00df-\u024f\u0370-\u03ff\u1e00-\u1fff]")
+_ACCENTS: Final = lazy_pattern("[\u0300-\u036f]")
+_HAS_LATIN_OR_GREEK: Final = lazy_pattern("[a-z\u00df-\u024f\u0370-\u03ff\u1e00-\u1fff]")
 _JOINERS: Final = "'\\-.:@/+#"
-_TOKEN: Final = re.compile(
+_TOKEN: Final = lazy_pattern(
     rf"[{UNSPACED}]+|[^{UNSPACED} {_JOINERS}]+(?:(?:://|[{_JOINERS}])[^{UNSPACED} {_JOINERS}]+)*(?:\+\+|#)?"
 )
-_ASCII_TOKEN: Final = re.compile(rf"[a-z0-9_]+(?:(?:://|[{_JOINERS}])[a-z0-9_]+)*(?:\+\+|#)?")
-_CLUSTER: Final = re.compile(rf"[{UNSPACED}][{MARKS}]*")
-UNSPACED_LETTER: Final = re.compile(rf"[{UNSPACED}]")
-_PART: Final = re.compile(r"[^\-.:@/+#_]+")
-_WHOLE: Final = re.compile(r"[\d@+#_]")
-_NOT_STEMMED: Final = re.compile(r"[\d']")
+_ASCII_TOKEN: Final = lazy_pattern(rf"[a-z0-9_]+(?:(?:://|[{_JOINERS}])[a-z0-9_]+)*(?:\+\+|#)?")
+_CLUSTER: Final = lazy_pattern(rf"[{UNSPACED}][{MARKS}]*")
+UNSPACED_LETTER: Final = lazy_pattern(rf"[{UNSPACED}]")
+_PART: Final = lazy_pattern(r"[^\-.:@/+#_]+")
+_WHOLE: Final = lazy_pattern(r"[\d@+#_]")
+_NOT_STEMMED: Final = lazy_pattern(r"[\d']")
 _stemmer: Final = cache(cast("Any", Stemmer).Stemmer)  # it has no type stubs
 _LOCK: Final = threading.Lock()
 """Stemmers are not thread-safe: each keeps the word that it works on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, tzinfo
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from langgraph.store.base import BaseStore
 
@@ -76,9 +76,13 @@ from inference_core.services.user_memories import (
     purge_user_long_term_memory,
     purge_user_memories,
 )
-from inference_core.settings import MemorySettings, policy_of
 from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.search import COLD_SECONDS
+
+if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
+else:
+    MemorySettings = Any  # pydantic-settings is slow to import: whoever has settings has loaded it
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -269,6 +273,8 @@ class AgentMemoryStoreService(ServiceBase):
         ``options`` are arguments of the constructor; they override the settings. Raises ConfigurationError if the
         store, the embeddings or the time zone cannot be used, and InvalidInput for another invalid argument.
         """
+        from inference_core.settings import policy_of  # noqa: PLC0415 - whoever has settings has loaded it
+
         chosen: dict[str, Any] = {
             "max_results": settings.max_results,
             "timeout": settings.timeout,

@@ -37,7 +37,6 @@ from inference_core.memory.types import MemoryCategory, validate_memory_category
 from inference_core.services.operations.delete import derived_rows, empty, erase_derived, removals_of
 from inference_core.services.operations.list import MemoryPageRequest, by_category, page_of
 from inference_core.services.operations.scope import UserId, record_of, records_of
-from inference_core.settings import MemorySettings, read_settings
 from inference_core.stores.backend import Remove, Row
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import any_engine_of, open_configured_store
@@ -74,6 +73,8 @@ class UserEntry(TypedDict):
 @contextmanager
 def open_memory_store() -> Generator[BaseStore]:
     """The store that the environment names (`MemorySettings.store_url`), without embeddings; closed on exit."""
+    from inference_core.settings import MemorySettings, read_settings  # noqa: PLC0415 - it is slow to import
+
     with open_configured_store(read_settings(MemorySettings), embeddings=None) as store:
         yield store
 

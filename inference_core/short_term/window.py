@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, takewhile
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from inference_core.memory.text import text_tokens
 from inference_core.short_term.content import (
@@ -33,6 +31,9 @@ from inference_core.short_term.content import (
     told_calls,
     with_results_cut,
 )
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
 """Counts the tokens of messages, such as `count_tokens` or ``model.get_num_tokens_from_messages``."""
@@ -73,6 +74,8 @@ def model_window(model: object) -> int | None:
 
 def tool_tokens(tools: Sequence[BaseTool | dict[str, Any] | Callable[..., Any]]) -> int:
     """Estimates the tokens of the schemas of ``tools``, once for each tool."""
+    from langchain_core.utils.function_calling import convert_to_openai_tool  # noqa: PLC0415 - as tools do
+
     count = 0
     for tool in tools:
         known = _tool_tokens.get(id(tool))

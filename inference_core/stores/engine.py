@@ -19,8 +19,6 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from langchain_core.documents import BaseDocumentCompressor
-
 from inference_core.effects import Effect, Operation, WorkerPool, any_thread
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import DeadlineExceeded, StoreError, StoreUnavailable, WriteUnknown
@@ -66,6 +64,8 @@ from inference_core.stores.writer import MAX_BATCHES, Breaker, GroupWriter
 from inference_core.telemetry import step
 
 if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
+
     from inference_core.stores.indexing.indexes import Snapshot
 
 

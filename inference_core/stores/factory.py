@@ -28,7 +28,6 @@ from inference_core.embeddings.factory import EmbeddingsSpec, make_embedder
 from inference_core.errors import ConfigurationError, MissingExtra, StoreError
 from inference_core.memory.quota import Quota
 from inference_core.memory.redaction import Guard, Policy
-from inference_core.settings import MemorySettings
 from inference_core.stores.backend import EMBEDDING_META, Backend
 from inference_core.stores.encryption.encrypted import ENCRYPTED_META, EncryptedBackend
 from inference_core.stores.encryption.keyring import KeyRing, open_keys
@@ -39,6 +38,10 @@ from inference_core.stores.urls import check_scheme, parse_url
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from inference_core.settings import MemorySettings
+else:
+    MemorySettings = Any  # pydantic-settings is slow to import: whoever has settings has loaded it
 
 
 _NEEDS_KEYS: Final = (

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from databases import database
 from golden_support import DUMPS, LOADS, WRITTEN, made
-from support import GOLDEN
+from support import GOLDEN, HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, open_store
+from inference_core.embeddings.embedder import Embedder
+from inference_core.retrieval.documents import Document
+from inference_core.stores.backend import EMBEDDING_META, Put
 from inference_core.stores.backends import file
 from inference_core.stores.backends.sql import postgres, sqlite
+from inference_core.stores.backends.sql.sqlite import SqliteBackend
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import import_store
@@ -29,6 +35,7 @@ NAMES = (
     "sqlite-3.sqlite",
     "sqlite-4.sqlite",
     "sqlite-5.sqlite",
+    "sqlite-6.sqlite",
     "file-1",
     "export-1.jsonl",
     "postgres-1.sql",
@@ -37,6 +44,7 @@ NAMES = (
     "redis-2.jsonl",
     "redis-3.jsonl",
 )
+MODEL = "the application's model"
 KEPT = [(kind, int(rest.partition(".")[0])) for kind, _, rest in (name.partition("-") for name in NAMES)]
 
 
@@ -103,7 +111,51 @@ def test_what_an_earlier_version_wrote_is_there(name: str, tmp_path: Path) -> No
         ]
 
 
-@pytest.mark.parametrize("name", ["sqlite-4.sqlite", "sqlite-5.sqlite"])
+def indexes_of(path: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index'"))
+
+
+@pytest.mark.parametrize("version", range(1, sqlite.VERSION))
+def test_an_updated_file_has_the_indexes_of_a_new_one(version: int, tmp_path: Path) -> None:
+    new, old = tmp_path / "new.db", shutil.copyfile(GOLDEN / f"sqlite-{version}.sqlite", tmp_path / "old.db")
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.execute("INSERT INTO memory_meta VALUES ('embedding', ?)", (MODEL,))
+        connection.execute("UPDATE memory_rows SET model = ? WHERE key IN ('tea', 'coffee')", (MODEL,))
+    for path in (new, old):
+        with open_store(f"sqlite:///{path}", embeddings=Embedder(HashingEmbeddings(), MODEL)):
+            pass
+    found = indexes_of(old)
+    assert found == indexes_of(new)
+    assert "memory_rows_by_model" not in found
+    assert f"model < '{MODEL}'" in found["memory_rows_pending"].replace("''", "'")
+
+
+def test_what_waits_for_a_vector_is_found_by_an_index_of_nothing_else(tmp_path: Path) -> None:
+    """Whatever the model of the store is, and after it was changed."""
+    path = tmp_path / "m.db"
+    now = datetime(2026, 1, 15, tzinfo=UTC)
+    with closing(SqliteBackend(path)) as backend:
+        for model in (MODEL, "another"):
+            backend.set_meta(EMBEDDING_META, model)
+            made = Document("tea", "tea", "1", model=MODEL, vector=b"x")
+            rows = {"embedded": made, "waits": Document("tea", "tea", "1"), "none": None}
+            puts = [
+                Put(namespace=("u", "n"), key=key, value="{}", updated_at=now, document=document)
+                for key, document in rows.items()
+            ]
+            backend.apply([puts])
+            said: list[str] = []
+            with backend.connections.reader() as connection:
+                connection.set_trace_callback(said.append)  # it is the one that is used next, too
+            found = backend.pending(model, 9)
+            connection.set_trace_callback(None)
+            assert [row.key for row in found] == (["waits"] if model == MODEL else ["embedded", "waits"])
+            plan = [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {said[-1]}")]
+            assert "SCAN r USING INDEX memory_rows_pending" in plan
+
+
+@pytest.mark.parametrize("name", ["sqlite-4.sqlite", "sqlite-5.sqlite", "sqlite-6.sqlite"])
 def test_events_of_earlier_versions_are_genuine(name: str, tmp_path: Path) -> None:
     """Those of schema 4 have HMACs as MACs, and were written into the rows themselves."""
     with (

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, get_args
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import BaseMessage
@@ -65,16 +65,20 @@ from inference_core.context.render import (
     delimited,
     delimited_profile,
 )
-from inference_core.effects import patiently, within
+from inference_core.effects import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, patiently, within
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput, only_warned
 from inference_core.memory.namespaces import owner_mark
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.outbox.messages import noted_outside
 from inference_core.services.operations.prompt_context import PLACES, TurnContext, TurnOptions, build_turn_context
-from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, MemorySettings, policy_of
 from inference_core.short_term.window import last_of_user
 from inference_core.stores.indexing.search import RecallMode
 from inference_core.telemetry import record
+
+if TYPE_CHECKING:
+    from inference_core.settings import MemorySettings
+else:
+    MemorySettings = Any  # pydantic-settings is slow to import: whoever has settings has loaded it
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -242,6 +246,8 @@ class MemoryMiddleware(OperationMiddleware):
         A ``memory_service`` keeps its own time zone, agent scope, embeddings and limit of content. Raises what the
         class raises: ConfigurationError, and InvalidInput for a type or category that does not exist.
         """
+        from inference_core.settings import policy_of  # noqa: PLC0415 - whoever has settings has loaded it
+
         chosen: dict[str, Any] = {
             "auto_recall": settings.enabled and settings.auto_recall,
             "include_tools": None if settings.enabled else [],

@@ -28,13 +28,12 @@ from inference_core.agents.middleware.calls import (
     with_system_text,
 )
 from inference_core.context.render import contents_in, delimited, neutral_line, render_blocks, with_notice
-from inference_core.effects import patiently
+from inference_core.effects import COLD_TIMEOUT_S, RECALL_TIMEOUT_S, patiently
 from inference_core.errors import ConfigurationError, IdentityError, InferenceCoreError, InvalidInput
 from inference_core.memory.namespaces import is_owner, owner_mark
 from inference_core.memory.record import MemoryStoreDocument
 from inference_core.outbox.messages import NO_THREAD
 from inference_core.services.operations.scope import MemoryScope
-from inference_core.settings import COLD_TIMEOUT_S, RECALL_TIMEOUT_S
 from inference_core.short_term.agent_memory import recalled_for
 from inference_core.short_term.blocks.memory import UserSession
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS, Eviction, Overflow, OverflowPolicy, OverflowResult

@@ -11,8 +11,6 @@ from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from langchain_core.documents import BaseDocumentCompressor, Document
-
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryLink, turn_session_of, why_invalid
 from inference_core.memory.text import moment_field
@@ -31,6 +29,8 @@ from inference_core.retrieval.similarity import (
 from inference_core.stores.backend import Key, Row
 
 if TYPE_CHECKING:
+    from langchain_core.documents import BaseDocumentCompressor
+
     from inference_core.retrieval.documents import QueryVectors
     from inference_core.retrieval.ranking import Place
     from inference_core.retrieval.vectors import Floats
@@ -362,6 +362,8 @@ class CompressorReranker:
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Scores from the order in which the compressor gives the texts; 0 for those that it drops."""
+        from langchain_core.documents import Document  # noqa: PLC0415 - whoever has a compressor has loaded it
+
         documents = [Document(text, metadata={_POSITION: at}) for at, text in enumerate(texts)]
         kept = self._compressor.compress_documents(documents, query)
         scores = [0.0] * len(texts)
@@ -372,6 +374,8 @@ class CompressorReranker:
 
 def as_reranker(given: Reranker | BaseDocumentCompressor) -> Reranker:
     """``given`` as a Reranker."""
+    from langchain_core.documents import BaseDocumentCompressor  # noqa: PLC0415 - it loads LangSmith, which takes long
+
     return CompressorReranker(given) if isinstance(given, BaseDocumentCompressor) else given
 
 

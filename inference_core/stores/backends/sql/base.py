@@ -276,7 +276,6 @@ def inspected(root: object, row_id: int, columns: Sequence[Any]) -> Row | Unread
 
 
 T = TypeVar("T")
-Select = Callable[[str, Mapping[str, object]], list[tuple[Any, ...]]]
 
 
 class Refused(StoreError):
@@ -298,8 +297,8 @@ class SqlBackend(ABC):
     """Selects whether there is a table ``store`` with LangGraph's columns."""
     epoch: str
     """The SQL expression for the database's epoch, a number; costs no lookup."""
-    any_kind: ClassVar[str] = "TRUE"
-    """A condition that is always true; SQLite's makes it use the index by kind."""
+    any_age: ClassVar[str] = "TRUE"
+    """A condition that is always true; SQLite's makes it use the index by age."""
     most_values: ClassVar[int]
     """The most scopes in one statement."""
     page_size: ClassVar[int] = 2_000
@@ -392,7 +391,7 @@ class SqlBackend(ABC):
 
     def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
         self._settle(namespaces)
-        condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
+        condition = f"{ALIVE} AND {self.any_age} GROUP BY 1, 2"
         rows = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", namespaces, condition)
         return [
             Tally(unpack_namespace(name), kind, count, near_micros(oldest))
@@ -481,7 +480,7 @@ class SqlBackend(ABC):
 
     def _of_kind(self, kinds: frozenset[str] | None) -> tuple[str, dict[str, object]]:
         """The condition that a row is of ``kinds``, and its parameters."""
-        return (self.any_kind, {}) if kinds is None else self._among("r.kind", list(kinds))
+        return ("TRUE", {}) if kinds is None else self._among("r.kind", list(kinds))
 
     def _of_scopes(
         self,
@@ -489,7 +488,6 @@ class SqlBackend(ABC):
         namespaces: Iterable[Namespace],
         condition: str,
         parameters: Mapping[str, object] | None = None,
-        select: Select | None = None,
     ) -> list[tuple[Any, ...]]:
         """What a query finds in ``namespaces``, read with as many statements as it takes."""
         packed = [pack_namespace(namespace) for namespace in dict.fromkeys(namespaces)]
@@ -497,7 +495,7 @@ class SqlBackend(ABC):
         for start in range(0, len(packed), self.most_values):
             among, names = self._among("s.namespace", packed[start : start + self.most_values])
             query = f"SELECT {selection} WHERE {among} AND {condition}"
-            rows += (select or self._select)(query, {"now": self._now(), **(parameters or {}), **names})
+            rows += self._select(query, {"now": self._now(), **(parameters or {}), **names})
         return rows
 
     def _first(

@@ -37,6 +37,7 @@ from inference_core.errors import ConfigurationError, ReadOnlyStore, StoreError,
 from inference_core.memory.namespaces import AUDIT, SALT, Namespace
 from inference_core.retrieval.documents import Change
 from inference_core.stores.backend import (
+    EMBEDDING_META,
     Batch,
     Capabilities,
     Cursor,
@@ -46,6 +47,7 @@ from inference_core.stores.backend import (
     Place,
     Put,
     Row,
+    RowState,
     Unreadable,
     check_schema,
     expiry_micros,
@@ -70,7 +72,6 @@ from inference_core.stores.backends.sql.base import (
     WRITTEN,
     Heads,
     Refused,
-    Select,
     SqlBackend,
     Undecodable,
     cursor_of,
@@ -86,7 +87,7 @@ MAX_IDLE: Final = 10
 """So many readers are kept for later. SQLite keeps up to 2 MB of pages for each; a new one takes less than a ms."""
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-VERSION: Final = 5
+VERSION: Final = 6
 _JOURNALS: Final = ("-wal", "-shm")
 """What SQLite appends to the name of a file for its journal, and for the journal's index."""
 _PROBE_MS: Final = 500
@@ -100,6 +101,8 @@ READABLE: Final = 3
 """The oldest version that is read without an update: later ones only added indexes, and the log."""
 _LOGGED: Final = 5
 """The first version with a log."""
+_LISTS_PENDING: Final = 6
+"""The first version that indexes what waits for a vector."""
 _MIGRATIONS: Final = {
     1: """
     CREATE TABLE memory_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -165,7 +168,18 @@ _MIGRATIONS: Final = {
         ttl INTEGER
     );
     """,
+    6: """
+    DROP INDEX memory_rows_by_kind;
+    DROP INDEX memory_rows_by_model;
+    DROP INDEX memory_rows_by_age;
+    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created, key DESC, kind, expires) WHERE value IS NOT NULL;
+    """,
 }
+_PENDING: Final = (
+    "DROP INDEX IF EXISTS memory_rows_pending",
+    "CREATE INDEX memory_rows_pending ON memory_rows (scope) WHERE text IS NOT NULL AND (model < {0} OR model > {0})",
+)
+"""The index of texts that wait for vectors of a model, given as a literal. A text with its vector is not in it."""
 LOG: Final = "root, namespace, key, created, kind, value, expires, ttl"
 """The columns of a row that is not in its place yet; each begins at version 1, and was not updated."""
 _IS_LOGGED: Final = "SELECT 1 FROM memory_log LIMIT 1"
@@ -558,11 +572,18 @@ def migrate(connection: sqlite3.Connection) -> None:
     version = checked_version(connection)
     mark = "" if version else f"INSERT INTO memory_meta VALUES ('{_SECURE}', 'on');"
     for step in range(version + 1, VERSION + 1):
+        pending = pending_index(connection) if step == _LISTS_PENDING else ()
         connection.executescript(
-            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};{mark}"
+            f"BEGIN IMMEDIATE;{_MIGRATIONS[step]};{';'.join(pending)};{mark}"
             f"INSERT OR REPLACE INTO memory_meta VALUES ('schema_version', '{step}');COMMIT;"
         )
         mark = ""
+
+
+def pending_index(connection: sqlite3.Connection) -> list[str]:
+    """The statements that index what waits for vectors of the store's model; none for a store without a model."""
+    models = connection.execute("SELECT quote(value) FROM memory_meta WHERE name = ?", (EMBEDDING_META,)).fetchall()
+    return [statement.format(model) for (model,) in models for statement in _PENDING]
 
 
 def checked_version(connection: sqlite3.Connection) -> int:
@@ -633,7 +654,7 @@ class SqliteBackend(SqlBackend):
     scope_heads = _HEADS
     # Whatever copies another file into this one, and leaves the file where it is, raises this number.
     epoch = "(SELECT schema_version FROM pragma_schema_version)"
-    any_kind = "r.kind >= ''"
+    any_age = "r.created >= -9223372036854775808"
     packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
     most_values = _MAX_VARIABLES
 
@@ -654,18 +675,17 @@ class SqliteBackend(SqlBackend):
 
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
-        kinds = [None] if request.kinds is None else request.kinds
-        lists = [(namespace, kind) for namespace in dict.fromkeys(request.scopes) for kind in kinds]
+        scopes = dict.fromkeys(request.scopes)
         offset, limit = min(request.offset, _LARGEST), min(request.limit, _LARGEST)
         self._settle(request.scopes)
-        if len(lists) > _MAX_LISTS:
+        if len(scopes) > _MAX_LISTS:
             return self._sorted(request, min(offset + limit, _LARGEST))[offset:]
 
         def merged(reader: sqlite3.Connection) -> list[Row]:
             with ExitStack() as opened:
                 found = [
-                    opened.enter_context(closing(self._newest_first(reader, namespace, kind, request.after)))
-                    for namespace, kind in lists
+                    opened.enter_context(closing(self._newest_first(reader, namespace, request.kinds, request.after)))
+                    for namespace in scopes
                 ]
                 behind = islice(heapq.merge(*found, key=_listed), offset, None)
                 return list(islice(filter(None, map(row_of, behind)), limit))
@@ -673,11 +693,11 @@ class SqliteBackend(SqlBackend):
         return self.connections.attempt(merged)
 
     def _newest_first(
-        self, reader: sqlite3.Connection, namespace: Namespace, kind: str | None, after: Cursor | None
+        self, reader: sqlite3.Connection, namespace: Namespace, kinds: frozenset[str] | None, after: Cursor | None
     ) -> Generator[tuple[Any, ...]]:
-        """The columns of a scope's rows (of a kind) behind ``after``, read lazily."""
-        name = pack_namespace(namespace)
-        parameters: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
+        """The columns of a scope's rows (of ``kinds``) behind ``after``, read lazily."""
+        name, (of_kind, parameters) = pack_namespace(namespace), self._of_kind(kinds)
+        parameters |= {"name": name, "now": self._now()}
         parts = [""]
         if after is not None:
             age, key, of = after.place
@@ -689,7 +709,7 @@ class SqliteBackend(SqlBackend):
         for behind in parts:
             query = (
                 f"SELECT {ROW} FROM memory_scopes s JOIN memory_rows r ON r.scope = s.id WHERE s.namespace = :name "
-                f"AND {ALIVE} {'' if kind is None else 'AND r.kind = :kind'} {behind} ORDER BY r.created DESC, r.key"
+                f"AND {ALIVE} AND {of_kind} {behind} ORDER BY r.created DESC, r.key"
             )
             # Closed even if nobody reads to the end: an open statement keeps its snapshot, and so the journal.
             with closing(reader.execute(query, parameters)) as rows:
@@ -718,7 +738,8 @@ class SqliteBackend(SqlBackend):
         """
         self._settle(namespaces)
         of_kind, parameters = self._of_kind(kinds)
-        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"r.value IS NOT NULL AND {of_kind}", parameters)
+        current = f"r.value IS NOT NULL AND {of_kind} AND {self.any_age}"
+        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, current, parameters)
         # A cross join makes SQLite begin with the expired rows.
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, parameters)
@@ -737,6 +758,9 @@ class SqliteBackend(SqlBackend):
             writer.execute(
                 f"INSERT OR {'IGNORE' if is_first else 'REPLACE'} INTO memory_meta VALUES (?, ?)", (name, value)
             )
+            if name == EMBEDDING_META:
+                for statement in pending_index(writer):
+                    writer.execute(statement)
 
     def inspect(self, root: str | None = None) -> Iterator[Row | Unreadable]:
         self.connections.settle()
@@ -798,19 +822,10 @@ class SqliteBackend(SqlBackend):
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
 
-            def select(query: str, parameters: Mapping[str, object]) -> list[tuple[Any, ...]]:
-                return writer.execute(query, parameters).fetchall()
-
-            def heads_of(namespaces: Iterable[Namespace]) -> Heads:
-                rows = self._of_scopes(self.scope_heads, namespaces, "TRUE", select=select)
-                return {unpack_namespace(name): (scope, seq) for name, scope, seq in rows}
-
-            found = self._of_keys(f"s.namespace, r.key, {STATE}", keys, "TRUE", select=select)
-            states = {(unpack_namespace(name), key): state_of(columns) for name, key, *columns in found}
-            heads = heads_of(made.union(namespace for namespace, _ in states))  # what is not there is put or left
+            heads, states = _stored(writer, [*keys, *((scope, None) for scope in made)])
             if missing := made - heads.keys():
                 writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
-                heads |= heads_of(missing)
+                heads |= _stored(writer, [(scope, None) for scope in missing])[0]
             decision = decide(batches, heads, states, self._clock.now(), has_log=True)
             # Scopes that were added for a refused batch may name a user who was erased.
             unused = {heads[scope][0] for scope in missing} - decision.heads.keys()
@@ -844,16 +859,14 @@ class SqliteBackend(SqlBackend):
         parameters: dict[str, object] = {f"{column[2:]}{at}": value for at, value in enumerate(values)}
         return f"{column} IN ({','.join(f':{name}' for name in parameters)})", parameters
 
-    def _of_keys(
-        self, selection: str, keys: Iterable[Key], condition: str, select: Select | None = None
-    ) -> Iterator[tuple[Any, ...]]:
+    def _of_keys(self, selection: str, keys: Iterable[Key], condition: str) -> Iterator[tuple[Any, ...]]:
         distinct = list(dict.fromkeys(keys))
         for start in range(0, len(distinct), _KEYS_AT_ONCE):
             some = distinct[start : start + _KEYS_AT_ONCE]
             query, parameters = _query_of_keys(selection, condition, len(some))
             values = chain.from_iterable([(pack_namespace(name), key) for name, key in some])
             given: dict[str, object] = dict(zip(parameters, values, strict=True))
-            yield from (select or self._select)(query, given | {"now": to_micros(self._clock.now())})
+            yield from self._select(query, given | {"now": to_micros(self._clock.now())})
 
 
 @lru_cache(maxsize=256)
@@ -863,6 +876,37 @@ def _query_of_keys(selection: str, condition: str, count: int) -> tuple[str, lis
     wanted = ",".join(f"(:{name},:{key})" for name, key in pairs)
     query = f"WITH wanted (name, key) AS (VALUES {wanted}) SELECT {selection} FROM {_WANTED} WHERE {condition}"
     return query, list(chain.from_iterable(pairs))
+
+
+def _stored(
+    writer: sqlite3.Connection, places: Sequence[tuple[Namespace, str | None]]
+) -> tuple[Heads, dict[Key, RowState]]:
+    """The scopes that there are of those in ``places``, and the rows; a place without a key asks for its scope alone.
+
+    One statement for each portion, as each step of one waits for the GIL.
+    """
+    heads: Heads = {}
+    states: dict[Key, RowState] = {}
+    for start in range(0, len(places), _KEYS_AT_ONCE):
+        some = places[start : start + _KEYS_AT_ONCE]
+        given = list(chain.from_iterable([(pack_namespace(namespace), key) for namespace, key in some]))
+        for name, scope, head, key, *columns in writer.execute(_query_of_places(len(some)), given).fetchall():
+            if key is None:
+                heads[unpack_namespace(name)] = scope, head
+            else:
+                states[unpack_namespace(name), key] = state_of(columns)
+    return heads, states
+
+
+@lru_cache(maxsize=256)
+def _query_of_places(count: int) -> str:
+    wanted, none = ",".join(["(?,?)"] * count), ", ".join(["NULL"] * (STATE.count(",") + 2))
+    return (
+        f"WITH wanted (name, key) AS (VALUES {wanted}) "
+        f"SELECT s.namespace, s.id, ({_LAST.format('s.id')}), {none} FROM memory_scopes s "
+        "WHERE s.namespace IN (SELECT name FROM wanted) UNION ALL "
+        f"SELECT s.namespace, s.id, NULL, r.key, {STATE} FROM {_WANTED}"
+    )
 
 
 def _logged(event: Put) -> tuple[Any, ...]:
