@@ -246,13 +246,21 @@ class SessionOrder:
         created: NDArray[np.float64],
         ranks: NDArray[np.uint32],
     ) -> SessionOrder:
-        """The order of ``slots``; each slot without a session is a session of its own."""
+        """The order of ``slots``, which ascend; each slot without a session is a session of its own."""
+        if (sessions == SESSIONLESS).all():
+            return cls.flat(slots)
         codes = np.where(sessions == SESSIONLESS, -1 - slots, sessions)
         by_session = np.lexsort((ranks, created, codes))
         codes = codes[by_session]
         is_start = np.ones(len(codes), np.bool_)
         is_start[1:] = codes[1:] != codes[:-1]
         return cls(slots[by_session], np.cumsum(is_start) - 1, np.flatnonzero(is_start))
+
+    @classmethod
+    def flat(cls, slots: NDArray[np.intp]) -> SessionOrder:
+        """``slots`` as they stand, each a session of its own."""
+        numbers = np.arange(len(slots))
+        return cls(slots, numbers, numbers)
 
     @classmethod
     def joined(cls, orders: Sequence[SessionOrder], sizes: Sequence[int]) -> SessionOrder:
@@ -268,9 +276,16 @@ class SessionOrder:
 
     def only(self, positions: NDArray[np.intp]) -> SessionOrder:
         """The order of the sessions at ``positions``, each of which must be there as a whole."""
+        if self.is_flat:
+            return SessionOrder.flat(self.slots[positions])
         starts = np.flatnonzero(np.diff(self.session[positions], prepend=-1))
         numbers = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(positions)))
         return SessionOrder(self.slots[positions], numbers, starts)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every position is a session of its own."""
+        return len(self.starts) == len(self.slots)
 
     @cached_property
     def alone(self) -> NDArray[np.bool_]:
@@ -375,6 +390,11 @@ class ScopeView:
         return self.columns.embedded <= self.seq
 
     @cached_property
+    def is_full(self) -> bool:
+        """Whether every slot holds a living text."""
+        return len(self) == self.slots
+
+    @cached_property
     def unembedded(self) -> NDArray[np.intp]:
         """The living slots whose text has no vectors."""
         return np.flatnonzero(self.alive & self.columns.has_text & ~self.embedded)
@@ -441,7 +461,7 @@ class ScopeView:
     def document_frequency(self, term: Term) -> int:
         """How many texts contain ``term``, in any of its forms."""
         slots, _ = self.postings.find(term)
-        return int(np.count_nonzero(self.alive[slots]))
+        return len(slots) if self.is_full else int(np.count_nonzero(self.alive[slots]))
 
     def holding(self, term: Term, most: int) -> list[int]:
         """The slots of the texts that contain ``term``: at most ``most + 1``, which tells that there are too many."""

@@ -260,7 +260,8 @@ class VectorsView:
                 products = np.full(len(known), np.nan, np.float32)
                 self._multiply(queries[space], products)
                 scores[in_space] = products[in_space]
-        scores[~known] = np.nan
+        if not known.all():
+            scores[~known] = np.nan
         return scores
 
     def _multiply(self, query: Floats, scores: Floats) -> None:
