@@ -6,11 +6,9 @@ or it makes them at the first use.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib.util
 import os
-import sys
 import tempfile
 import threading
 from abc import abstractmethod
@@ -28,7 +26,7 @@ from numpy.typing import NDArray
 from inference_core.embeddings.embedder import TextEncoding
 from inference_core.embeddings.graph import MODEL, WEIGHTS, in_one
 from inference_core.errors import EmbeddingError, MissingExtra
-from inference_core.retrieval.vectors import PLAIN
+from inference_core.retrieval.vectors import PLAIN, give_memory_back
 
 TOKENS_AT_ONCE: Final = 256
 """Tokens in a batch. Each takes about 0.1 MB of memory, and larger batches are not faster."""
@@ -170,7 +168,7 @@ class EncoderEmbeddings(Embeddings):
                     tokens = unit(tokens) - self._means[prefix][1]
                 encodings[at] = TextEncoding(vector, unit(tokens @ self._axes), read[at].pieces, self._space)
         if len(batches) > 1:
-            _give_memory_back()
+            give_memory_back()  # 50 MB
         return [encodings[at] for at in range(len(texts))]
 
     def _read(self, prefix: str, texts: list[str]) -> list[Tokens]:
@@ -209,7 +207,7 @@ def open_session(model: Path | bytes) -> Any:
     options.enable_mem_pattern = False
     source = str(model) if isinstance(model, Path) else model
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    _give_memory_back()
+    give_memory_back()  # 100 MB
     return session
 
 
@@ -226,14 +224,6 @@ def word_pieces(content: bytes, most: int) -> Tokenize:
         return [Tokens(text.ids, tuple(text.tokens[1:-1]), 1) for text in tokenizer.encode_batch(texts)]
 
     return tokens
-
-
-def _give_memory_back() -> None:
-    """Returns freed memory to the system: 100 MB after loading MiniLM, 50 MB after long texts."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries than glibc have none
-        if trim:
-            trim(0)
 
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, Literal
 from zlib import crc32
 
@@ -128,14 +129,15 @@ class Postings:
         return self._sorted.nbytes + self._tail_terms.nbytes + self._tail_slots.nbytes
 
     def add(self, slots: Sequence[int], words: Sequence[Sequence[str]]) -> None:
-        """Adds the terms of each slot, with repetitions."""
-        terms = [hash(word) for one in words for word in one]
-        start, self._tail = self._tail, self._tail + len(terms)
+        """Adds the terms of each slot, with repetitions. The slots ascend, and come behind all before."""
+        lengths = list(map(len, words))
+        start, self._tail = self._tail, self._tail + sum(lengths)
         if self._tail > len(self._tail_terms):
             self._tail_terms = grown(self._tail_terms, self._tail)
             self._tail_slots = grown(self._tail_slots, self._tail)
-        self._tail_terms[start : self._tail] = terms
-        self._tail_slots[start : self._tail] = np.repeat(np.array(slots, np.uint32), [len(word) for word in words])
+        hashes = map(hash, chain.from_iterable(words))
+        self._tail_terms[start : self._tail] = np.fromiter(hashes, np.int64, self._tail - start)
+        self._tail_slots[start : self._tail] = np.repeat(np.array(slots, np.uint32), lengths)
 
     def view(self) -> PostingsView:
         """The present state. First merges the tail in if it has grown too long to search quickly."""
@@ -167,8 +169,8 @@ class _Sorted:
         return self.slots[own].astype(np.intp), self.counts[own].astype(np.float32)
 
     def joined(self, tail_terms: NDArray[np.int64], tail_slots: NDArray[np.uint32]) -> _Sorted:
-        """The postings with the tail merged in. Its slots are newer, so a stable sort by term keeps slots in order."""
-        order = np.lexsort((tail_slots, tail_terms))
+        """The postings with the tail merged in. Its slots are newer and ascend: a stable sort keeps their order."""
+        order = np.argsort(tail_terms, kind="stable")
         terms, slots = tail_terms[order], tail_slots[order]
         pairs = _starts((terms[1:] != terms[:-1]) | (slots[1:] != slots[:-1]), len(terms))
         counts = np.minimum(np.diff(pairs, append=len(terms)), _MAX_COUNT).astype(np.uint8)
@@ -246,13 +248,21 @@ class SessionOrder:
         created: NDArray[np.float64],
         ranks: NDArray[np.uint32],
     ) -> SessionOrder:
-        """The order of ``slots``; each slot without a session is a session of its own."""
+        """The order of ``slots``, which ascend; each slot without a session is a session of its own."""
+        if (sessions == SESSIONLESS).all():
+            return cls.flat(slots)
         codes = np.where(sessions == SESSIONLESS, -1 - slots, sessions)
         by_session = np.lexsort((ranks, created, codes))
         codes = codes[by_session]
         is_start = np.ones(len(codes), np.bool_)
         is_start[1:] = codes[1:] != codes[:-1]
         return cls(slots[by_session], np.cumsum(is_start) - 1, np.flatnonzero(is_start))
+
+    @classmethod
+    def flat(cls, slots: NDArray[np.intp]) -> SessionOrder:
+        """``slots`` as they stand, each a session of its own."""
+        numbers = np.arange(len(slots))
+        return cls(slots, numbers, numbers)
 
     @classmethod
     def joined(cls, orders: Sequence[SessionOrder], sizes: Sequence[int]) -> SessionOrder:
@@ -268,9 +278,16 @@ class SessionOrder:
 
     def only(self, positions: NDArray[np.intp]) -> SessionOrder:
         """The order of the sessions at ``positions``, each of which must be there as a whole."""
+        if self.is_flat:
+            return SessionOrder.flat(self.slots[positions])
         starts = np.flatnonzero(np.diff(self.session[positions], prepend=-1))
         numbers = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(positions)))
         return SessionOrder(self.slots[positions], numbers, starts)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every position is a session of its own."""
+        return len(self.starts) == len(self.slots)
 
     @cached_property
     def alone(self) -> NDArray[np.bool_]:
@@ -314,6 +331,8 @@ _OTHERS: Final = 10
 """Coverage counts so many more texts than there are, so that in a store of one text its words do not seem common."""
 _NO_SLOT: Final = -1
 _UNEMBEDDED: Final = 0
+_NOWHERE: Final = DocumentMetadata()
+"""Of a row without a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +392,11 @@ class ScopeView:
     def embedded(self) -> NDArray[np.bool_]:
         """Which slots have vectors."""
         return self.columns.embedded <= self.seq
+
+    @cached_property
+    def is_full(self) -> bool:
+        """Whether every slot holds a living text."""
+        return len(self) == self.slots
 
     @cached_property
     def unembedded(self) -> NDArray[np.intp]:
@@ -441,7 +465,7 @@ class ScopeView:
     def document_frequency(self, term: Term) -> int:
         """How many texts contain ``term``, in any of its forms."""
         slots, _ = self.postings.find(term)
-        return int(np.count_nonzero(self.alive[slots]))
+        return len(slots) if self.is_full else int(np.count_nonzero(self.alive[slots]))
 
     def holding(self, term: Term, most: int) -> list[int]:
         """The slots of the texts that contain ``term``: at most ``most + 1``, which tells that there are too many."""
@@ -507,40 +531,63 @@ class ScopeIndex:
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Applies ``changes`` in their order; no view shows them yet."""
-        added = _Added(self._slots)
+        added = _Added()
         head = self.head
-        for change in changes:
-            head = change.seq
-            slot = added.newest.get(change.key, self._newest.get(change.key))
+        for head, key, kind, created, document, is_there, _ in changes:
+            slot = added.newest.get(key, self._newest.get(key))
             if slot is not None and (slot >= self._slots or slot in added.vectors):
                 self._settle(added)  # this key has changed before in the same batch
+                added = _Added()
             if slot is not None and self._columns.died[slot] != NEVER:
                 before, slot = slot, None
             else:
                 before = _NO_SLOT if slot is None else slot
-            if not change.is_there:
-                self._kill(slot, change.seq)
+            if not is_there:
+                self._kill(slot, head)
                 continue
-            terms = packed = None
-            if document := change.document:  # another analysis, or another model, may have made what is stored
-                terms = document.terms if document.analyzer == ANALYZER else " ".join(analyze(document.text))
-                is_ours = document.model == self.model and is_packed(document.vector or b"")
-                packed = document.vector if is_ours else None
-            asks = document is not None and only_asks(document.text)
-            text_mark = hash((terms, asks, change.kind, change.created_at, document and document.situation))
+            if document is None:
+                terms, situation, asks, packed = None, _NOWHERE, False, None
+            else:  # another analysis, or another model, may have made what is stored
+                text, terms, analyzer, situation, model, packed, _ = document
+                terms = terms if analyzer == ANALYZER else " ".join(analyze(text))
+                asks = only_asks(text)
+                if model != self.model or not is_packed(packed or b""):
+                    packed = None
+            text_mark = hash((terms, asks, kind, created, situation))
             vector_mark = (hash(packed) or 1) if packed else _UNEMBEDDED
             known = _UNEMBEDDED if slot is None else self._columns.vector_marks.item(slot)
             if slot is None or self._columns.text_marks[slot] != text_mark or known not in (_UNEMBEDDED, vector_mark):
-                self._kill(slot, change.seq)
+                self._kill(slot, head)
                 known = _UNEMBEDDED
-                kind = self._kinds.setdefault(change.kind, len(self._kinds))
-                name = document.situation.session if document else ""
-                session = self._sessions.setdefault(name, len(self._sessions)) if name else SESSIONLESS
-                slot = added.put(change, terms, text_mark, (kind, session), before, asks=asks)
+                session, by_assistant, happened, importance = situation
+                slot = self._slots + len(added.slots)
+                words = terms.split() if terms else []
+                added.slots.append(
+                    (
+                        head,
+                        NEVER,
+                        NEVER,
+                        created,
+                        len(words),
+                        crc32(key.encode(errors="surrogatepass")),
+                        self._kinds.setdefault(kind, len(self._kinds)),
+                        self._sessions.setdefault(session, len(self._sessions)) if session else SESSIONLESS,
+                        by_assistant,
+                        created if happened is None else happened,
+                        importance,
+                        asks,
+                        terms is not None,
+                        before,
+                        text_mark,
+                        _UNEMBEDDED,
+                    )
+                )
+                added.words.append(words)
+                added.newest[key] = slot
             else:
-                self._columns.written[slot] = change.seq  # what is not ranked may have changed
+                self._columns.written[slot] = head  # what is not ranked may have changed
             if packed and not known:
-                added.vectors[slot] = (change.seq, vector_mark, packed)
+                added.vectors[slot] = (head, vector_mark, packed)
         self._settle(added)
         self.head = head  # last, so that changes that failed are applied again
 
@@ -595,39 +642,13 @@ class ScopeIndex:
             self._columns.vector_marks[slot] = mark
         for slot in self._vectors.set({slot: packed for slot, (_, _, packed) in added.vectors.items()}):
             self._columns.embedded[slot] = added.vectors[slot][0]
-        added.reset(self._slots)
 
 
 class _Added:
-    """New slots that are not in the arrays yet, each with a different key."""
+    """New slots that are not in the arrays yet, each with a different key; ``slots`` has their columns' values."""
 
-    def __init__(self, start: int) -> None:
-        self.reset(start)
-
-    def reset(self, start: int) -> None:
-        """Empties it."""
-        self._start = start
+    def __init__(self) -> None:
         self.slots: list[tuple[Any, ...]] = []
         self.words: list[list[str]] = []
         self.newest: dict[str, int] = {}
         self.vectors: dict[int, tuple[int, int, bytes]] = {}
-
-    def put(
-        self, change: Change, terms: str | None, mark: int, codes: tuple[int, int], before: int, *, asks: bool
-    ) -> int:
-        """Assigns the next slot to the row of ``change``."""
-        slot = self._start + len(self.slots)
-        words = (terms or "").split()
-        created = change.created_at
-        rank = crc32(change.key.encode(errors="surrogatepass"))
-        _, by_assistant, happened, importance = change.document.situation if change.document else DocumentMetadata()
-        self.slots.append(
-            (
-                *(change.seq, NEVER, NEVER, created, len(words), rank, *codes),
-                *(by_assistant, created if happened is None else happened, importance, asks),
-                *(terms is not None, before, mark, _UNEMBEDDED),
-            )
-        )
-        self.words.append(words)
-        self.newest[change.key] = slot
-        return slot

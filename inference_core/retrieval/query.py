@@ -121,7 +121,8 @@ def by_canonical(names: Iterable[str]) -> dict[str, str]:
 
 def asks_something(text: str) -> bool:
     """Whether ``text`` ends in a question, so that it says little about anybody."""
-    return any(mark in text[-_END:] for mark in "?\uff1f")
+    end = text[-_END:]
+    return "?" in end or "\uff1f" in end
 
 
 def only_asks(text: str) -> bool:

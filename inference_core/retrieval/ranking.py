@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -86,13 +86,15 @@ class Pool:
         """A pool of the documents at ``positions``, which are whole sessions."""
         return _Part(self, positions)
 
-    def place(self, at: int) -> Place:
-        """The place of the document at a position."""
-        owner = self.owners.item(at)
-        return Place(owner, self.order.slots.item(at) - self.starts[owner])
+    def places(self, positions: NDArray[np.intp]) -> list[Place]:
+        """The places of the documents at ``positions``."""
+        owners, slots = self.owners[positions].tolist(), self.order.slots[positions].tolist()
+        return [Place(owner, slot - self.starts[owner]) for owner, slot in zip(owners, slots, strict=True)]
 
     def owned_by(self, views: Collection[int]) -> NDArray[np.bool_]:
-        """Whether each document is in one of ``views``."""
+        """Whether each document is in one of ``views``, which differ."""
+        if len(views) == len(self.views):
+            return self._everything
         is_wanted = np.zeros(len(self.views), np.bool_)
         is_wanted[list(views)] = True
         return is_wanted[self.owners]
@@ -114,6 +116,15 @@ class Pool:
         statistics = CollectionStatistics.of(self.views, terms)
         parts = [view.bm25(terms, statistics) for view in self.views]
         return self._placed([scores for scores, _ in parts]), self._placed([coverage for _, coverage in parts])
+
+    @cached_property
+    def _everything(self) -> NDArray[np.bool_]:
+        return np.ones(len(self), np.bool_)
+
+    @cached_property
+    def _is_as_stored(self) -> bool:
+        """Whether the positions are the slots of the only view."""
+        return len(self.views) == 1 and self.order.is_flat and self.views[0].is_full
 
     @cached_property
     def spaces(self) -> NDArray[np.uint8]:
@@ -210,7 +221,7 @@ class Pool:
 
     def _placed(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The values of each view's slots, reordered by position."""
-        return _joined(columns)[self.order.slots]
+        return columns[0] if self._is_as_stored else _joined(columns)[self.order.slots]
 
 
 class _Part(Pool):
@@ -385,16 +396,19 @@ def standardized(scores: Floats) -> Floats:
     exact = known.astype(np.float64)
     mean = float(exact.sum()) / len(exact)
     exact -= mean
-    deviation = math.sqrt(float(np.square(exact, out=exact).sum()) / len(exact))
+    deviation = math.sqrt(float(exact @ exact) / len(exact))
     if deviation < _NO_SPREAD:
         return np.zeros_like(scores)
     result = (scores - np.float32(mean)) * np.float32(1 / (DEVIATIONS * deviation))
-    result[unknown] = 0
+    if known is not scores:
+        result[unknown] = 0
     return result
 
 
 def spread(values: Floats, weights: Spread, order: SessionOrder) -> Floats:
     """The weighted sum of each turn's value and of its surroundings' in the session; `Spread` says what counts."""
+    if order.is_flat:
+        return np.float32(weights.alone) * values
     total = weights.own * values
     if weights.previous:
         total += weights.previous * order.shifted(values, 1)
@@ -548,18 +562,25 @@ _MORE: Final = 0.5
 """What necessity gains with the logarithm of the number of documents above `_USUAL`."""
 
 
-def relevance(signals: Signals, at: int) -> float:
-    """The relevance of the document at a position, to three decimals."""
-    coverage = signals.coverage.item(at)
-    closeness = math.nan if signals.closeness is None else signals.closeness.item(at)
-    similarity = math.nan if signals.similarity is None else signals.similarity.item(at)
-    weights, among = _BY_WORDS, 0.0
-    if not math.isnan(closeness):  # the number of texts matters only for closeness, not for shared words
-        weights = _BY_MEANING if math.isnan(similarity) else _BY_TOKENS
-        among = _AMONG * math.log(signals.documents - 0.5)
-    known = zip(weights, (1.0, coverage, closeness, similarity), strict=False)
-    evidence = sum((weight * signal for weight, signal in known), start=among)
-    return round(1 / (1 + math.exp(-evidence)), 3)
+def relevances(signals: Signals, positions: NDArray[np.intp]) -> list[float]:
+    """The relevance of each document at ``positions``, to three decimals."""
+    # The number of texts matters only for closeness, not for shared words.
+    among = _AMONG * math.log(signals.documents - 0.5)
+    known: list[NDArray[np.float64]] = []
+    evidence = np.zeros(len(positions))
+    for weights, start, signal in (
+        (_BY_WORDS, 0.0, signals.coverage),
+        (_BY_MEANING, among, signals.closeness),
+        (_BY_TOKENS, among, signals.similarity),
+    ):
+        if signal is None:
+            break
+        known.append(signal[positions].astype(np.float64))
+        total = start + weights[0]
+        for weight, values in zip(weights[1:], known, strict=True):
+            total = total + weight * values
+        evidence = np.where(np.isnan(total), evidence, total)
+    return (1 / (1 + np.exp(-evidence))).round(3).tolist()
 
 
 def necessity_among(necessity: float, documents: int) -> float:
@@ -629,9 +650,8 @@ class Ranking:
 
     def _given(self, scores: NDArray[np.float64], wanted: Mask) -> Iterator[Hit]:
         for portion in _in_order(self._pool, scores, wanted, _FIRST_PORTION):
-            for at in portion.tolist():
-                place = self._pool.place(at)
-                yield Hit(place, self._scores.item(at), relevance(self._signals, at), at, self._shares)
+            columns = self._pool.places(portion), self._scores[portion].tolist(), relevances(self._signals, portion)
+            yield from map(Hit, *columns, portion.tolist(), repeat(self._shares))
 
 
 class LazyRanking:
@@ -734,7 +754,7 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf) 
     }
     if not tokens or not len(candidates):
         return None
-    found = tokens_of([pool.place(at) for at in candidates.tolist()])
+    found = tokens_of(pool.places(candidates))
     alike: dict[bytes, dict[int, bytes]] = {}
     for at, packed in zip(candidates.tolist(), found, strict=True):
         if packed is not None:
@@ -768,13 +788,11 @@ def _in_order(pool: Pool, scores: NDArray[np.float64], wanted: Mask, portion: in
     left = np.flatnonzero(wanted)
     created, ranks = pool.column("created"), pool.column("ranks")
     while len(left):
-        head, rest = left, left[:0]
-        if len(left) > portion:
-            values = scores[left]
-            is_head = values >= np.partition(values, -portion)[-portion]
-            head, rest = left[is_head], left[~is_head]
+        values = scores[left]
+        is_head = values >= (np.partition(values, -portion)[-portion] if len(left) > portion else -np.inf)
+        head = left[is_head]
         yield head[np.lexsort((ranks[head], -created[head], -scores[head]))]
-        left, portion = rest, portion * _GROWTH
+        left, portion = left[~is_head], portion * _GROWTH
 
 
 # What links add to the score of memories: spreading activation in two steps. First from the query to memories about the

@@ -10,10 +10,12 @@ Khattab and Zaharia, ColBERT, 2020).
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,6 +33,13 @@ _MOST_BY_MATRIX: Final = 262_144
 """Up to this many multiplications, OpenBLAS computes a product in the caller's thread (interface/gemm.c)."""
 _SCALE: Final = 127.0
 _NO_SPREAD: Final = 1e-6
+_INFINITE: Final = np.int16(0x7C00)
+"""The exponent of infinity, and of what is no number, in half precision."""
+_MANTISSA_BITS: Final = 13
+"""The mantissa has so many bits more in single precision."""
+_COPIED_SIGN: Final = np.int32(0x70000000)
+_EXPONENT: Final = np.float32(2.0**112)
+"""The exponents of single and of half precision count from 127 and from 15."""
 
 
 _einsum: Final = partial(np.einsum, "ij,j->i")
@@ -45,10 +54,14 @@ def pack_vectors(vectors: Floats, space: int = PLAIN) -> bytes:
 
 def is_packed(packed: bytes) -> bool:
     """Whether ``packed`` is a valid result of `pack_vectors`."""
-    if len(packed) < _HEADER.size:
-        return False
-    rows, space, columns = _HEADER.unpack_from(packed)
-    return rows > 0 and space < SPACES and columns > 0 and len(packed) == _HEADER.size + 2 * rows * columns
+    return len(packed) >= _HEADER.size and len(packed) == _size_of(shape_of(packed))
+
+
+@lru_cache(maxsize=1_024)
+def _size_of(shape: bytes) -> int | None:
+    """The bytes of packed vectors of a ``shape``; None if there are none of that shape."""
+    rows, space, columns = _HEADER.unpack(shape)
+    return _HEADER.size + 2 * rows * columns if rows > 0 and space < SPACES and columns > 0 else None
 
 
 def shape_of(packed: bytes) -> bytes:
@@ -78,6 +91,19 @@ def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
     matrix = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
     start = _HEADER.size
     return np.ascontiguousarray(matrix[:, start : start + 2 * columns]).view("<f2")
+
+
+def as_floats(halves: NDArray[np.float16]) -> Floats:
+    """``halves`` in single precision. `astype` takes six times as long, as it converts number by number."""
+    bits = halves.view(np.int16)
+    if (bits & _INFINITE == _INFINITE).any():
+        return halves.astype(np.float32)
+    wide = bits.astype(np.int32)  # the sign fills the upper half
+    wide <<= _MANTISSA_BITS
+    wide &= ~_COPIED_SIGN
+    floats = wide.view(np.float32)
+    floats *= _EXPONENT
+    return floats
 
 
 def inner_products(matrix: Floats, vector: Floats, into: Floats) -> None:
@@ -185,11 +211,11 @@ class Vectors:
             if slots[-1] >= len(self._spaces):
                 self._spaces = grown(self._spaces, slots[-1] + 1)
             self._spaces[slots] = space
-            first = unpack_first_vectors([packed[slot] for slot in slots]).astype(np.float32)
+            first = as_floats(unpack_first_vectors([packed[slot] for slot in slots]))
             self._first.put(slots, first)
             self._count(1, space, first)
             for slot in slots:
-                further = unpack_vectors(packed[slot])[1:].astype(np.float32)
+                further = as_floats(unpack_vectors(packed[slot])[1:])
                 if not len(further):
                     break  # none of them has any, as all have the same shape
                 start, self._passages = self._passages, self._passages + len(further)
@@ -260,7 +286,8 @@ class VectorsView:
                 products = np.full(len(known), np.nan, np.float32)
                 self._multiply(queries[space], products)
                 scores[in_space] = products[in_space]
-        scores[~known] = np.nan
+        if not known.all():
+            scores[~known] = np.nan
         return scores
 
     def _multiply(self, query: Floats, scores: Floats) -> None:
@@ -329,3 +356,9 @@ def grown(values: NDArray[Any], room: int) -> NDArray[Any]:
     result = np.zeros((max(room, len(values) + len(values) // 4), *values.shape[1:]), values.dtype)
     result[: len(values)] = values
     return result
+
+
+def give_memory_back() -> None:
+    """Returns freed memory to the system, as the C library keeps what many small objects leave behind."""
+    with suppress(AttributeError, OSError, TypeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)

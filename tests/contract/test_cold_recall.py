@@ -29,7 +29,7 @@ USER: Namespace = ("u", "semantic")
 OTHER: Namespace = ("v", "semantic")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 2_100
-IMPATIENT = 0.1
+IMPATIENT = 0.03
 on_one_database = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 """For what an index does, whichever database its rows are from."""
 

@@ -45,6 +45,7 @@ from inference_core.retrieval.ranking import (
     rank,
     shared_marks,
 )
+from inference_core.retrieval.vectors import give_memory_back
 from inference_core.stores.backend import Backend, Cursor, Head, Key, PageRequest, Row
 from inference_core.stores.indexing.embedding import LateQuestion, Visit
 from inference_core.stores.indexing.search import (
@@ -64,7 +65,7 @@ from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.writer import Breaker
 from inference_core.telemetry import brief_step, record, step
 
-_SECONDS_A_WRITE: Final = 60e-6
+_SECONDS_A_WRITE: Final = 20e-6
 """Building an index takes about that long for each write, in a process that is busy starting."""
 _SCANNED: Final = 300
 """A scan gives this many documents: all others wait for the thread that builds the index, for each of them."""
@@ -84,6 +85,8 @@ _BYTES_PER_ROW: Final = 2_500
 """The objects of a parsed row and its record, besides its text."""
 _IN_USE_S: Final = 600.0
 """An index larger than the bound is kept this long after its last use: the user's next turn may take minutes."""
+_LARGE_BUILD: Final = 10_000
+"""So many writes, read into an index at once, leave megabytes of freed memory behind."""
 _MEGABYTE: Final = 1024 * 1024
 _LOG = logging.getLogger(__name__)
 
@@ -326,6 +329,7 @@ class IndexCache:
 
     def _refreshed(self, shard: _Shard, namespaces: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView]:
         views: list[ScopeView] = []
+        count = 0
         with shard.lock:
             for namespace, known in zip(namespaces, heads, strict=True):
                 index, head = shard.indexes.get(namespace), known
@@ -340,6 +344,7 @@ class IndexCache:
                 # readers keep the last view.
                 while portion := list(islice(changes, _PORTION)):
                     index.apply(portion)
+                    count += len(portion)
                     is_mixed |= any(change.epoch != head.epoch for change in portion)
                     self.rows.drop([(namespace, change.key) for change in portion if not change.is_there])
                 if index.head != index.view.seq or namespace not in shard.indexes:
@@ -351,6 +356,8 @@ class IndexCache:
             root, size = namespaces[0][0], shard.nbytes
         with self._lock:
             dropped = self._sized(root, size) if root in self._shards else []
+        if count >= _LARGE_BUILD:
+            give_memory_back()
         for user in dropped:  # without the lock, as the backend may hold its own during a long read
             self._backend.forget(user)
         return views

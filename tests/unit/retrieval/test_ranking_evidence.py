@@ -35,7 +35,7 @@ from inference_core.retrieval.ranking import (
     priors,
     promising,
     rank,
-    relevance,
+    relevances,
     spread,
     standardized,
 )
@@ -203,7 +203,7 @@ def test_a_short_question_within_a_session_answers_little():
     texts = ["tea", "tea?", "\u8336\uff1f", "green tea " * 20 + "?"]
     turns = [put(str(at), text, created=at, session="s") for at, text in enumerate(texts)]
     pool = Pool([index_of(*turns, put("alone", "tea?", created=9))])
-    keys = [pool.views[0].keys[pool.place(at).slot] for at in range(5)]
+    keys = [pool.views[0].keys[place.slot] for place in pool.places(np.arange(5))]
     found = dict(zip(keys, _priors(pool, asked([]))["question"], strict=True))
     assert found == {"alone": 0, "0": 0, "1": -1, "2": -1, "3": 0}
     alone = priors(pool, asked([]), ignore_session(LATE))
@@ -246,7 +246,7 @@ def test_relevance_is_that_of_the_signals_that_are_known():
         (Signals(200, covered, near), [by_meaning, by_words, by_meaning]),
         (Signals(200, covered, near, like), [by_tokens, by_words, by_meaning]),
     ):
-        assert [relevance(signals, at) for at in range(3)] == expected
+        assert relevances(signals, np.arange(3)) == expected
 
 
 def test_what_their_number_takes_from_the_relevance_of_many_memories_their_necessity_makes_up_for():
@@ -335,14 +335,14 @@ def test_small_groups_are_promising_as_a_whole_and_sessions_are_not_torn():
     assert np.count_nonzero(np.isin(pool.order.session, list(chosen))) == len(positions)
     assert part.order.session[part.order.starts].tolist() == list(range(len(chosen)))
     assert part.column("created").tolist() == pool.column("created")[positions].tolist()
-    assert [part.place(at) for at in range(9)] == [pool.place(int(at)) for at in positions[:9]]
+    assert part.places(np.arange(9)) == pool.places(positions[:9])
 
 
 def test_what_is_no_hit_by_words_has_no_vector_evidence():
     pool = Pool([index_of(put("a", "tea"), put("b", "car"))])
     matches = Matches.of(pool, asked(["tea"]))
-    assert (matches.is_hit.tolist(), matches.dense, matches.closeness) == ([False, True], None, None)
-    assert matches.only(np.array([1])).lexical.tolist() == [1.0]
+    assert (matches.is_hit.tolist(), matches.dense, matches.closeness) == ([True, False], None, None)
+    assert matches.only(np.array([0])).lexical.tolist() == [1.0]
     assert promising(pool, matches, asked(["tea"]), LEXICAL, [[0]]).tolist() == [0, 1]
 
 

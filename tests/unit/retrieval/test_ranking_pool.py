@@ -14,7 +14,7 @@ NONE = float("nan")
 
 
 def _keys(pool: Pool) -> list[str]:
-    return [pool.views[place.owner].keys[place.slot] for place in map(pool.place, range(len(pool)))]
+    return [pool.views[place.owner].keys[place.slot] for place in pool.places(np.arange(len(pool)))]
 
 
 def _three() -> Pool:
@@ -34,8 +34,7 @@ def test_the_living_documents_of_all_indexes_have_a_position_each():
     pool = _three()
     assert _keys(pool) == ["c", "a", "b", "e", "d"]
     assert pool.owners.tolist() == [0, 0, 0, 2, 2]
-    assert pool.place(1) == Place(0, 2)
-    assert pool.place(4) == Place(2, 0)
+    assert pool.places(np.array([1, 4])) == [Place(0, 2), Place(2, 0)]
     assert pool.order.session.tolist() == [0, 1, 1, 2, 2]
 
 

@@ -13,6 +13,7 @@ from inference_core.retrieval import vectors
 from inference_core.retrieval.vectors import (
     Floats,
     Interaction,
+    as_floats,
     by_matrix,
     dimensions_of,
     inner_products,
@@ -49,6 +50,13 @@ def test_rows_stay_rows_however_the_matrix_lies_in_memory():
 def test_the_first_vectors_of_several_texts(passages: int):
     texts = [floats(*((text, passage) for passage in range(passages))) for text in (1, 2, 4, 8)]
     assert unpack_first_vectors(list(map(pack_vectors, texts))).tolist() == [[1, 0], [2, 0], [4, 0], [8, 0]]
+
+
+def test_every_half_is_the_same_number_in_single_precision():
+    halves = np.arange(65_536, dtype=np.uint16).view(np.float16)
+    finite = halves[np.isfinite(halves)].reshape(2, -1)
+    assert np.array_equal(as_floats(finite).view(np.int32), finite.astype(np.float32).view(np.int32))
+    assert np.array_equal(as_floats(halves), halves.astype(np.float32), equal_nan=True)
 
 
 def _by_vecdot(matrix: Floats, vector: Floats, into: Floats) -> None:
