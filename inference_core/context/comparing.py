@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from inference_core.context.items import ContextItem, Doubt, Dropped, DropReason, section_of
 from inference_core.memory.trust import Origin, Trust
 from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import (
     asks_for_past,
     closeness,
@@ -28,6 +27,7 @@ from inference_core.retrieval.similarity import (
     is_hypothetical,
     is_replaced,
     overlap,
+    terms_of_word,
     words_of,
 )
 from inference_core.slots import Comparison
@@ -83,9 +83,8 @@ def _features(text: str) -> _Features:
     )
 
 
-@lru_cache(maxsize=65_536)
 def _stems_of_word(word: str) -> tuple[str, ...]:
-    return tuple(analyze(word)) or (word,)
+    return terms_of_word(word) or (word,)
 
 
 def collapsed(

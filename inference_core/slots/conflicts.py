@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from inference_core.retrieval.analysis import analyze
+from inference_core.memory.text import Uncased
+from inference_core.retrieval.similarity import terms_of_word
 from inference_core.slots.reading import expanded, is_plain
-from inference_core.slots.slot import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
+from inference_core.slots.slot import PAST_FORMS, PEOPLE, PRESENT_FORMS, entries, pattern, uncased, words
 
 MAX_NOTE: Final = 160
 """A longer text is taken to say more than one thing, and is not compared."""
@@ -31,8 +32,7 @@ class _Note(NamedTuple):
     something ended; ``changes``: it says that something ended or changed. ``people`` are those, besides the user, whom
     it is about; ``subject`` is its first word, "" for the user. ``is_of_many``: another note with a different value may
     hold as well, with a value of any kind if ``is_any`` (the note has an indefinite article), or else of the kinds in
-    `several`. ``excludes`` and ``excluded`` hold the matches of the two patterns of each pair in `[excluding]`, by the
-    pair's index.
+    `several`.
     """
 
     text: str
@@ -46,8 +46,6 @@ class _Note(NamedTuple):
     is_of_many: bool
     is_any: bool
     is_past: bool
-    excludes: dict[int, str]
-    excluded: dict[int, str]
 
 
 def contradict(old: str, new: str) -> bool:
@@ -61,8 +59,10 @@ def contradict(old: str, new: str) -> bool:
     for left, right in ((first, second), (second, first)):  # a pair of `[excluding]`: "vegetarian" and "eats steak"
         if right.is_negated or left.subject != right.subject:
             continue
-        for at in left.excludes.keys() & right.excluded.keys():
-            meant = frozenset(_people(_TOKEN.findall(f"{left.excludes[at]} {right.excluded[at]}")))
+        excludes = _found(0, left.text)
+        excluded = _found(1, right.text) if excludes else {}
+        for at in excludes.keys() & excluded.keys():
+            meant = frozenset(_people(_TOKEN.findall(f"{excludes[at]} {excluded[at]}")))
             if first.people == second.people or (first.people | second.people) <= meant:
                 return True
     return _denied(first, second) or _differs(first, second)
@@ -99,22 +99,20 @@ def _note(text: str) -> _Note | None:
         elif kind:
             values.setdefault(kind, []).append(value)
         elif token not in light:
-            said += analyze(token)[:1]
-    ends = pattern("ended").search(text) is not None
+            said += terms_of_word(token)[:1]
+    ends = pattern("ended").is_in(text)
     return _Note(
         text=text,
         said=frozenset(said),
         values={kind: tuple(found) for kind, found in values.items()},
-        is_negated=pattern("negated").search(text) is not None,
+        is_negated=pattern("negated").is_in(text),
         ends=ends,
-        changes=ends or pattern("changed").search(text) is not None,
+        changes=ends or pattern("changed").is_in(text),
         people=frozenset(_people(tokens)),
         subject="" if tokens[0] in words("self") or tokens[0] in PRESENT_FORMS else tokens[0],
         is_of_many=not words("of_many").isdisjoint(tokens),
         is_any=not {"a", "an", "ein", "eine", "einen"}.isdisjoint(tokens),
-        is_past=any(token in _HAPPENED for token in tokens),
-        excludes={at: match[0] for at, (one, _) in enumerate(_pairs()) if (match := one.search(text))},
-        excluded={at: found[0] for at, (_, other) in enumerate(_pairs()) if (found := other.search(text))},
+        is_past=not _HAPPENED.isdisjoint(tokens),
     )
 
 
@@ -125,9 +123,15 @@ def _people(tokens: list[str]) -> Iterator[str]:
             yield bare
 
 
+@lru_cache(maxsize=4_096)
+def _found(side: int, text: str) -> dict[int, str]:
+    """What the first or the second pattern of each pair in `[excluding]` matches in ``text``, by the pair's index."""
+    return {at: found[0] for at, pair in enumerate(_pairs()) if (found := pair[side].search(text))}
+
+
 @cache
-def _pairs() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    return [(compiled(one), compiled(other)) for one, other in entries("excluding")["pairs"]]
+def _pairs() -> list[tuple[Uncased, Uncased]]:
+    return [(uncased(one), uncased(other)) for one, other in entries("excluding")["pairs"]]
 
 
 def _denied(first: _Note, second: _Note) -> bool:
