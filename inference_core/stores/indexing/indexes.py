@@ -27,7 +27,7 @@ from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.memory.record import neighbours_of, tags_of
 from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
-from inference_core.retrieval.query import Named, Query, asks_something, by_canonical, subjects_of
+from inference_core.retrieval.query import Named, Query, asks_something, by_canonical
 from inference_core.retrieval.ranking import (
     DECIMALS,
     SHARED,
@@ -56,9 +56,9 @@ from inference_core.stores.indexing.search import (
     SearchResult,
     Selection,
     by_owner,
-    content_of,
     joined,
     reordered,
+    traits_of,
 )
 from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.writer import Breaker
@@ -524,9 +524,10 @@ class Ranked:
         return chain(hits, self._ranking.others(owners, search.kinds)) if search.backfill else hits
 
 
-def are_named(hits: Sequence[FoundRow], named: Named) -> bool:
-    """Whether one of ``hits`` is about somebody who is ``named``."""
-    return any(named.is_any(subjects_of(hit.row.value, content_of(hit.row))) for hit in hits)
+def are_named(hits: Sequence[FoundRow], text: str) -> bool:
+    """Whether one of ``hits`` is about somebody whom ``text`` names."""
+    subjects = [found for hit in hits if (found := traits_of(hit.row).subjects)]
+    return bool(subjects) and any(map(Named(text).is_any, subjects))
 
 
 def by_name(search: Search, hits: Sequence[FoundRow], named: Named) -> list[FoundRow]:
@@ -554,10 +555,10 @@ def _candidates(search: Search, hits: Mapping[K, FoundRow]) -> dict[K, RankingCa
     candidates: dict[K, RankingCandidate] = {}
     for place, hit in hits.items():
         if search.reject is None or search.reject(hit.row) is None:
-            text = content_of(hit.row)
-            subjects = subjects_of(hit.row.value, text)
-            marks = subjects | by_canonical(tags_of(hit.row.value))
-            candidates[place] = RankingCandidate(hit.row.key, hit.score, subjects, marks, asks_something(text))
+            traits = traits_of(hit.row)
+            marks = traits.subjects | by_canonical(tags_of(hit.row.value))
+            is_question = asks_something(traits.content)
+            candidates[place] = RankingCandidate(hit.row.key, hit.score, traits.subjects, marks, is_question)
     return candidates
 
 
@@ -815,9 +816,9 @@ class Snapshot:
         size = 0
         while selection.missing > 0 and (portion := list(islice(hits, max(size, selection.missing + _SPARE)))):
             best = list(self._found_at(search, ranked, portion).values())
-            if search.links is None and not size and are_named(best, named := Named(search.text)):
+            if search.links is None and not size and are_named(best, search.text):
                 others = self._found_at(search, ranked, list(islice(hits, NAMED)))
-                best = by_name(search, [*best, *others.values()], named)
+                best = by_name(search, [*best, *others.values()], Named(search.text))
             for found in best:
                 selection.offer(found)
             size = min(2 * len(portion), _LARGEST_PORTION)  # larger and larger, as a search may reject nearly all
@@ -843,7 +844,8 @@ class Snapshot:
         bridges: dict[Place, Bridges] = {}
         for place in best if strength else ():
             row = direct[place].row
-            bridges[place] = bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
+            text, neighbours = traits_of(row).content, neighbours_of(row.value)
+            bridges[place] = bridges_of(text, terms, neighbours, ranked.pool.views, owners)
         # Rows that only bridges lead to come after the direct hits; nothing says that they are relevant.
         reached = [
             (mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct
