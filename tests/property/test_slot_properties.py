@@ -72,8 +72,8 @@ def test_candidates_are_the_users_words_and_aim_at_what_is_offered(said: list[st
 @given(TEXTS | OF_PATTERNS)
 def test_a_search_in_lower_case_first_misses_nothing(text: str):
     for one in PATTERNS:
-        for given in (text, text.upper(), text.title()):
-            found, whole = one.search(given), re.search(one.text, given, re.IGNORECASE)
+        for said in (text, text.upper(), text.title()):
+            found, whole = one.search(said), re.search(one.text, said, re.IGNORECASE)
             assert (found and found.span()) == (whole and whole.span()), one.text
 
 

@@ -43,7 +43,7 @@ COLD_SECONDS: Final = 7.0
 
 
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
+LAST: Final = datetime.max.replace(tzinfo=UTC)
 SHOWN: Final = "shown already"
 FILTERED: Final = "filtered"
 
@@ -191,7 +191,7 @@ class Traits:
         self.content = text_field(value, "content") or ""
         self._problem = why_invalid(value, _FIRST)
         ends = (moment_field(value, name) for name in ("valid_to", "expires_at") if name in value)
-        self.end = min(filter(None, ends), default=_LAST)
+        self.end = min(filter(None, ends), default=LAST)
 
     def why_invalid(self, now: datetime) -> str | None:
         """Why the memory does not hold at ``now``, as `record.why_invalid` says."""
