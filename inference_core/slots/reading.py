@@ -580,6 +580,8 @@ def bare(value: str) -> str:
 
 def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:
     """``text`` without its first time phrase, and that period. A date that is the value itself stays."""
+    if not pattern("timed").is_in(text):
+        return text, Period()
     for kind in ("past", "range", "since", "until", "at"):
         match = pattern(kind).search(text)
         dates = pattern("bare_date").whole.finditer(text) if match and kind == "at" else ()
