@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(r"\d[\d:]*")
 _HAPPENED: Final = frozenset(form for form, verb in PAST_FORMS.items() if verb not in ("be", "have")) - {"read"}
 
 
-class _Note(NamedTuple):
+class Note(NamedTuple):
     """A note as sets of stems.
 
     ``said`` holds the stems of its words without its values; ``values`` has the values by kind. ``ends``: it says that
@@ -48,12 +48,8 @@ class _Note(NamedTuple):
     is_past: bool
 
 
-def contradict(old: str, new: str) -> bool:
-    """Whether ``new``, which was said later, and ``old`` cannot both hold; False in case of doubt. Never raises.
-
-    It understands English and some German notes of up to `MAX_NOTE` characters.
-    """
-    first, second = _note(old), _note(new)
+def contradict(first: Note | None, second: Note | None) -> bool:
+    """Whether ``second``, which was said later, and ``first`` cannot both hold; False in case of doubt."""
     if first is None or second is None or first.text == second.text:
         return False
     for left, right in ((first, second), (second, first)):  # a pair of `[excluding]`: "vegetarian" and "eats steak"
@@ -80,8 +76,11 @@ def _kinds() -> dict[str, tuple[str, str]]:
 
 
 @lru_cache(maxsize=4_096)
-def _note(text: str) -> _Note | None:
-    """``text`` prepared for comparison; None if it is too long or not a plain statement."""
+def note_of(text: str) -> Note | None:
+    """``text`` prepared for comparison; None if it is longer than `MAX_NOTE` or not a plain statement. Never raises.
+
+    It understands English and some German.
+    """
     text = expanded(text).casefold().strip()
     if len(text) > MAX_NOTE or not is_plain(text):
         return None
@@ -101,7 +100,7 @@ def _note(text: str) -> _Note | None:
         elif token not in light:
             said += terms_of_word(token)[:1]
     ends = pattern("ended").is_in(text)
-    return _Note(
+    return Note(
         text=text,
         said=frozenset(said),
         values={kind: tuple(found) for kind, found in values.items()},
@@ -134,7 +133,7 @@ def _pairs() -> list[tuple[Uncased, Uncased]]:
     return [(uncased(one), uncased(other)) for one, other in entries("excluding")["pairs"]]
 
 
-def _denied(first: _Note, second: _Note) -> bool:
+def _denied(first: Note, second: Note) -> bool:
     """Whether one note says that the other does not hold, or ``second`` that what ``first`` says has ended."""
     if first.people != second.people:
         return False
@@ -151,7 +150,7 @@ def _denied(first: _Note, second: _Note) -> bool:
     )
 
 
-def _differs(first: _Note, second: _Note) -> bool:
+def _differs(first: Note, second: Note) -> bool:
     """Whether both say the same except for one value, of a kind of which only one can hold."""
     if first.people != second.people or first.is_negated or second.is_negated:
         return False
