@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from inference_core.context.items import ContextItem, Doubt, Dropped, DropReason, section_of
 from inference_core.memory.trust import Origin, Trust
 from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.similarity import (
     asks_for_past,
     closeness,
@@ -28,10 +27,11 @@ from inference_core.retrieval.similarity import (
     is_hypothetical,
     is_replaced,
     overlap,
+    terms_of_word,
     words_of,
 )
 from inference_core.slots import Comparison
-from inference_core.slots.conflicts import contradict
+from inference_core.slots.conflicts import Note, contradict, note_of
 from inference_core.slots.reading import Said, compare_said, said_of
 from inference_core.slots.slot import word_set
 
@@ -83,9 +83,8 @@ def _features(text: str) -> _Features:
     )
 
 
-@lru_cache(maxsize=65_536)
 def _stems_of_word(word: str) -> tuple[str, ...]:
-    return tuple(analyze(word)) or (word,)
+    return terms_of_word(word) or (word,)
 
 
 def collapsed(
@@ -130,10 +129,10 @@ def _merit(said: _Said) -> tuple[Any, ...]:
 def _says_all_of(kept: _Said, other: _Said, min_overlap: float) -> bool:
     """Whether ``kept`` says all that ``other`` does."""
     (item, says), (repeat, repeated) = kept, other
-    are_utterances = item.source == repeat.source and all(one.record is None is one.relevance for one in (item, repeat))
-    if item.trust < repeat.trust or are_utterances:
-        return False
     record, same = item.record, repeat.record
+    are_utterances = record is None is same and item.relevance is None is repeat.relevance
+    if item.trust < repeat.trust or (are_utterances and item.source == repeat.source):
+        return False
     if record is not None and same is not None and (record.namespace, record.id) == (same.namespace, same.id):
         return True
     if item.text == repeat.text:
@@ -172,30 +171,35 @@ class Resolved:
 
 
 class _Claim(NamedTuple):
-    """An item at its place among the items, and the statements in it."""
+    """An item at its place among the items, the statements in it, and itself as a note.
+
+    ``note`` is None if it is no saved memory, or an event: what was said in a conversation may all hold.
+    """
 
     at: int
     item: ContextItem
     said: Said
+    note: Note | None
+
+    @classmethod
+    def of(cls, at: int, item: ContextItem) -> _Claim:
+        """The claim of ``item``."""
+        is_note = item.record is not None and item.record.category is not MemoryCategory.EPISODIC
+        return cls(at, item, said_of(item.text, item.happened_at), note_of(item.text) if is_note else None)
 
     def is_older_than(self, other: _Claim) -> bool:
         mine, theirs = self.item.happened_at, other.item.happened_at
         return mine is not None and theirs is not None and mine < theirs
 
-    @property
-    def is_note(self) -> bool:
-        """Whether it is a saved memory, not an event: what was said in a conversation may all hold."""
-        return self.item.record is not None and self.item.record.category is not MemoryCategory.EPISODIC
-
     def contradicts(self, newer: _Claim) -> bool:
         """Whether both cannot hold. If it is unknown which was said later, both orders are tried."""
-        orders = [(self, newer)] if self.is_older_than(newer) else [(self, newer), (newer, self)]
-        are_notes = self.is_note and newer.is_note
-        return any(
-            compare_said(old.said, new.said) is Comparison.SUPERSEDES
-            or (are_notes and contradict(old.item.text, new.item.text))
-            for old, new in orders
-        )
+        return self.is_ended_by(newer) or (not self.is_older_than(newer) and newer.is_ended_by(self))
+
+    def is_ended_by(self, newer: _Claim) -> bool:
+        """Whether it cannot hold beside ``newer``, which was said later."""
+        have_slots = bool(self.said.slots and newer.said.slots)
+        is_superseded = have_slots and compare_said(self.said, newer.said) is Comparison.SUPERSEDES
+        return is_superseded or contradict(self.note, newer.note)
 
     def loses_to(self, other: _Claim) -> bool:
         """Whether ``other`` is newer and trusted at least as much.
@@ -230,8 +234,8 @@ def alike_newest_first(items: Sequence[ContextItem]) -> list[ContextItem]:
     return order
 
 
-_Successors = Mapping[int, ContextItem | str]
-"""By place, what supersedes an item: another item, or the id of a memory that is not among the items."""
+_Successors = Mapping[int, int | str]
+"""By place, what supersedes an item: the place of another, or the id of a memory that is not among the items."""
 
 
 def asks_for_history(query: str | None) -> bool:
@@ -252,22 +256,23 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
     if not keeps_history:
         successors, groups = _decided(items)
     # Each is at least as relevant as all that it supersedes; successors are followed transitively.
-    places = {id(item): at for at, item in enumerate(items)}
     relevance = [item.relevance for item in items]
     for at in successors:
-        successor, worth = successors.get(at), items[at].relevance
+        place, worth = successors.get(at), items[at].relevance
         for _ in successors:  # damaged rows may supersede each other in a circle
-            if successor is None or isinstance(successor, str):
+            if place is None or isinstance(place, str):
                 break
-            place = places[id(successor)]
             own = relevance[place]
             relevance[place] = own if own is None or worth is None else max(own, worth)
-            successor = successors.get(place)
-    relevant = [replace(item, relevance=worth) for item, worth in zip(items, relevance, strict=True)]
+            place = successors.get(place)
+    relevant = [
+        item if item.relevance == worth else replace(item, relevance=worth)
+        for item, worth in zip(items, relevance, strict=True)
+    ]
     result = Resolved(conflicts=[newest_first([relevant[at] for at in sorted(group)]) for group in groups])
     for at, item in enumerate(relevant):
         if (successor := successors.get(at)) is not None:
-            by = successor if isinstance(successor, str) else successor.id
+            by = successor if isinstance(successor, str) else items[successor].id
             result.dropped.append(Dropped(item, DropReason.SUPERSEDED, by))
         elif item.trust <= Trust.EXTERNAL:
             result.untrusted.append(item)
@@ -278,12 +283,13 @@ def resolved(items: Sequence[ContextItem], *, keeps_history: bool = False) -> Re
 
 def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]:
     """The successor of each superseded item, by stored links or by the texts; and groups that contradict each other."""
-    stored = {old: item for item in items if item.record for old in item.record.supersedes}
-    successors: dict[int, ContextItem | str] = {}
+    stored = {old: at for at, item in enumerate(items) if item.record for old in item.record.supersedes}
+    successors: dict[int, int | str] = {}
     for at, item in enumerate(items):
-        if item.record is not None and (successor := stored.get(item.id, item.record.superseded_by)):
+        successor = item.record and stored.get(item.id, item.record.superseded_by or None)
+        if successor is not None:
             successors[at] = successor
-    claims = [_Claim(at, item, said_of(item.text, item.happened_at)) for at, item in enumerate(items)]
+    claims = [_Claim.of(at, item) for at, item in enumerate(items)]
     # What an agent merely said in a conversation is no statement about the user.
     plain = [
         claim for claim in claims if claim.item.record or (claim.said.slots and claim.item.trust is not Trust.INFERRED)
@@ -294,9 +300,9 @@ def _decided(items: Sequence[ContextItem]) -> tuple[_Successors, list[set[int]]]
         if not old.contradicts(new):
             continue
         if old.loses_to(new):
-            successors.setdefault(old.at, new.item)
+            successors.setdefault(old.at, new.at)
         elif new.loses_to(old):
-            successors.setdefault(new.at, old.item)
+            successors.setdefault(new.at, old.at)
         elif Trust.EXTERNAL not in (old.item.trust, new.item.trust):
             disputes.append((old.at, new.at))
     groups: list[set[int]] = []
@@ -324,8 +330,8 @@ def doubted(items: Sequence[ContextItem], query: str | None, outdated: Sequence[
     is_of_now = not asks_for_past(query or "")
     for one, other in permutations(notes, 2):
         mine, theirs = items[one], items[other]
-        if mine.section != theirs.section:
-            continue
+        if mine.section != theirs.section or texts[one].terms.isdisjoint(texts[other].terms):
+            continue  # nothing is on the same subject as what shares no term with it
         if texts[one].others < texts[other].others and closeness(texts[one], texts[other]) > _ON_THE_SAME:
             doubts[other].add(Doubt.OF_OTHERS)
         is_later = when[one] < when[other] and mine.trust <= theirs.trust

@@ -292,9 +292,7 @@ class ContextEngineer:
         found = [
             ContextItem.of_document(memory) if isinstance(memory, MemoryStoreDocument) else memory for memory in items
         ]
-        given = by_value(
-            [replace(item, text=item.text[:_MAX_TEXT], section=section_tag(item.section)) for item in found]
-        )
+        given = by_value(map(_bounded, found))
         moment = now or datetime.now(UTC)
         units, dropped = self._selected(given, query, necessity) if self.selects else ([(item,) for item in given], [])
 
@@ -405,7 +403,13 @@ def _value(item: ContextItem) -> float:
     return value / (1 + item.doubt) if item.doubts else value
 
 
-def by_value(items: Sequence[ContextItem]) -> list[ContextItem]:
+def _bounded(item: ContextItem) -> ContextItem:
+    """``item`` with a text of bounded length, in a section whose name can be an element's."""
+    text, tag = item.text[:_MAX_TEXT], section_tag(item.section)
+    return item if text == item.text and tag == item.section else replace(item, text=text, section=tag)
+
+
+def by_value(items: Iterable[ContextItem]) -> list[ContextItem]:
     """``items``, the most valuable first; of equal ones the newer, then by id, in whatever order they came."""
     in_order = sorted(items, key=attrgetter("source", "id", "text"))
     newest_first = sorted(in_order, key=attrgetter("when"), reverse=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cache
 from typing import Final
 
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument
@@ -124,6 +125,7 @@ class ContextItem:
         return cls.of(record, source="recall", relevance=document.relevance, score=score, signals=signals)
 
 
+@cache
 def section_of(category: MemoryCategory) -> str:
     """The section of memories of ``category``."""
     return f"{category.value}_memory"

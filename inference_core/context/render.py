@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, tzinfo
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from html import escape
 from itertools import chain
 from operator import attrgetter
@@ -134,6 +134,7 @@ _LAST_DAY_OF = (
 
 
 _RECENT: Final = (TimeBucket.TODAY, TimeBucket.YESTERDAY)
+_MOST_LABELS: Final = 4_096
 _TO_THE_DAY: Final = len("2026-01-15")
 _TO_THE_MINUTE: Final = len("2026-01-15T12:00")
 
@@ -232,6 +233,7 @@ def stamp(moment: datetime) -> str:
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
+@lru_cache(maxsize=_MOST_LABELS)
 def section_tag(name: str) -> str:
     """The name of the element for a section; a name that the block itself uses gets a suffix."""
     tag = _tag(name)
@@ -360,6 +362,7 @@ def past_line(text: str) -> str:
     return _content(text, MAX_LINE_CHARACTERS, CUT_MARK, "unknown")
 
 
+@lru_cache(maxsize=_MOST_LABELS)
 def id_label(memory_id: str) -> str:
     """An id as it may be shown: escaped, since other programs' rows have keys of any text."""
     return _label(memory_id, MAX_ID_LENGTH)
@@ -444,6 +447,7 @@ def _array(values: Iterable[str]) -> str:
     return "[\n" + ",\n".join(values) + "\n]"
 
 
+@lru_cache(maxsize=_MOST_LABELS)  # of types, topics and ids, mostly the same in turn after turn
 def _label(text: str, max_characters: int = MAX_LABEL) -> str:
     """``text`` as a short line without brackets, so that nothing in it looks like a mark of the line's form."""
     line = neutral_line(text, max_characters)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from difflib import SequenceMatcher, get_close_matches
+from functools import cached_property
 from math import ceil
 from typing import Any, Final, cast
 from uuid import UUID
@@ -58,10 +59,57 @@ _SPACED: Final = re.compile(r"(?<![^\W_])(?:[^\W_][ \t.\-_*]{1,2}){3,}[^\W_](?![
 _GAPS: Final = re.compile(r"[ \t.\-_*]")
 _WORD: Final = re.compile(r"[^\W\d_]+")
 _LATIN: Final = re.compile("[A-Za-z]")
+_CAPITAL: Final = re.compile(r"(?<!\\)(?<!\(\?)[A-Z]")
+"""Neither an escape, such as a word boundary, nor the name of a group."""
 _LOOK_ALIKES: Final = str.maketrans(
     "АВЕЅІЈКМНОРСТХУԛԜаеѕіјкмнорсухԁһԛԝցոυαβεικνορτυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
     "ABESIJKMHOPCTXYQWaesijkmhopcyxdhqwgnuabeikvoptuxABEZHIKMNOPTYX",
 )
+
+
+class Uncased:
+    """The regular expression ``text``, without regard to case, for texts in most of which it is not found.
+
+    `re` compares without regard to case slowly, so ASCII is first searched in lower case: what is not found there is
+    not in the text. ``text`` has no part with regard to case.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def whole(self) -> re.Pattern[str]:
+        """The compiled expression."""
+        return re.compile(self.text, re.IGNORECASE)
+
+    @cached_property
+    def _lower(self) -> re.Pattern[str]:
+        return re.compile(_CAPITAL.sub(lambda found: found[0].lower(), self.text))
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """The start of ``text``, if it matches."""
+        return self.whole.match(text)
+
+    def fullmatch(self, text: str) -> re.Match[str] | None:
+        """All of ``text``, if it matches."""
+        return self.whole.fullmatch(text)
+
+    def is_in(self, text: str) -> bool:
+        """Whether it is found in ``text``."""
+        found = self._lower.search(text.lower()) if text.isascii() else self.whole.search(text)
+        return found is not None
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Where it is found first."""
+        return self.whole.search(text) if self.is_in(text) else None
+
+    def sub(self, replacement: str, text: str) -> str:
+        """``text`` with the ``replacement`` wherever it is found."""
+        return self.whole.sub(replacement, text) if self.is_in(text) else text
+
+    def split(self, text: str, maxsplit: int = 0) -> list[str | Any]:
+        """``text`` cut wherever it is found."""
+        return self.whole.split(text, maxsplit) if self.is_in(text) else [text]
 
 
 def is_encodable(text: str) -> bool:

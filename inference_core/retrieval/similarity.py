@@ -12,11 +12,14 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from inference_core.memory.text import Uncased
 from inference_core.retrieval.analysis import WORDS, analyze, language_of, query_alternatives
 
 if TYPE_CHECKING:  # imports numpy, which is slow
     from inference_core.retrieval.vectors import Floats
 
+_QUERIES: Final = 16
+"""What a query asks for is read once, and used for each group of memories."""
 _SENTENCE_MARKS: Final = ".,;:!?\"'\u2026\u3002\uff0c\uff01\uff1f"
 _OPENING_MARKS: Final = _SENTENCE_MARKS.replace(".", "")
 """A point before a word belongs to it: .5 is not 5."""
@@ -46,10 +49,9 @@ _OWN: Final = re.compile(r"\b(?:my|i|me|our|we|us)\b|\b(?:is|are|do|does|has|hav
 _NUMBER: Final = re.compile(r"(?<![\w.,:/-])\d[\d.,:]*(?![\w/-])")
 _PHRASES: Final = [line for lines in WORDS["hypothetical"].values() for line in lines.splitlines() if line]
 _UNSPACED_PHRASES: Final[list[str]] = WORDS["hypothetical_in_unspaced"].split()
-_HYPOTHETICAL: Final = re.compile(
+_HYPOTHETICAL: Final = Uncased(
     rf"{'|'.join(_UNSPACED_PHRASES)}|"
-    rf"\b(?:{'|'.join(map(re.escape, _PHRASES))}|if\b.*\b(?:would|could|\w+['\u2019]d))\b",
-    re.IGNORECASE,
+    rf"\b(?:{'|'.join(map(re.escape, _PHRASES))}|if\b.*\b(?:would|could|\w+['\u2019]d))\b"
 )
 _OTHERS: Final = {language: frozenset(words.split()) for language, words in WORDS["others"].items()}
 _PETS: Final = frozenset(WORDS["pets"].split())
@@ -120,12 +122,14 @@ def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diver
     return chosen
 
 
+@lru_cache(maxsize=_QUERIES)
 def asks_for_present(text: str) -> bool:
     """Whether ``text`` is an English question about the user's present, not about the past or a development."""
     patterns = (_PRESENT, _OWN)
     return bool(_OPENS.match(text) and not _PAST.search(text) and all(pattern.search(text) for pattern in patterns))
 
 
+@lru_cache(maxsize=_QUERIES)
 def asks_for_past(text: str) -> bool:
     """Whether a word of ``text`` refers to the past or to a development."""
     is_marked = _PAST.search(text) is not None or not _PAST_WORDS.isdisjoint(words_of(text))
@@ -149,9 +153,15 @@ class Compared(NamedTuple):
 
 def compared(query: str, texts: Iterable[str]) -> list[Compared]:
     """Each of ``texts``, prepared for a comparison with the others."""
-    words, asked = query_alternatives(query), others_in(query)
+    words, asked = _asked(query)
     alone = [_alone(text) if len(text) <= _SHORT else _alone.__wrapped__(text) for text in texts]
     return [compared._replace(held=_held(words, compared.terms), others=compared.others - asked) for compared in alone]
+
+
+@lru_cache(maxsize=_QUERIES)
+def _asked(query: str) -> tuple[list[tuple[str, ...]], frozenset[str]]:
+    """The words of ``query``, each as its index terms, and those for people."""
+    return query_alternatives(query), others_in(query)
 
 
 @lru_cache(maxsize=4_096)  # the same memories are compared in turn after turn
@@ -217,7 +227,7 @@ def newest_first(query: str, texts: Sequence[str], moments: Sequence[Moment | No
     Two texts have the same subject if the newer one has two fifths of the query's words that the older one has, and at
     least two of them. Texts without a moment keep their place.
     """
-    words = query_alternatives(query)
+    words, _ = _asked(query)
     held = [_held(words, terms_of(text)) for text in texts]
     order: list[int] = []
     for at, moment in enumerate(moments):
@@ -239,7 +249,12 @@ def _held(words: Sequence[Collection[str]], terms: frozenset[str]) -> frozenset[
 
 def is_hypothetical(text: str) -> bool:
     """Whether a word of a short ``text`` says that something is only considered, assumed or proposed."""
-    return len(text) <= _SHORT and _HYPOTHETICAL.search(text) is not None
+    return len(text) <= _SHORT and _is_supposed(text)
+
+
+@lru_cache(maxsize=4_096)
+def _is_supposed(text: str) -> bool:
+    return _HYPOTHETICAL.is_in(text)
 
 
 def others_in(text: str) -> frozenset[str]:
@@ -255,3 +270,9 @@ def others_in(text: str) -> frozenset[str]:
 def terms_of(text: str) -> frozenset[str]:
     """The index terms of ``text``."""
     return frozenset(analyze(text))
+
+
+@lru_cache(maxsize=65_536)
+def terms_of_word(word: str) -> tuple[str, ...]:
+    """The index terms of ``word``; none of a stop word."""
+    return tuple(analyze(word))

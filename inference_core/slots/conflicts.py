@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from inference_core.retrieval.analysis import analyze
+from inference_core.memory.text import Uncased
+from inference_core.retrieval.similarity import terms_of_word
 from inference_core.slots.reading import expanded, is_plain
-from inference_core.slots.slot import PAST_FORMS, PEOPLE, PRESENT_FORMS, compiled, entries, pattern, words
+from inference_core.slots.slot import PAST_FORMS, PEOPLE, PRESENT_FORMS, entries, pattern, uncased, words
 
 MAX_NOTE: Final = 160
 """A longer text is taken to say more than one thing, and is not compared."""
@@ -24,15 +25,14 @@ _NUMBER: Final = re.compile(r"\d[\d:]*")
 _HAPPENED: Final = frozenset(form for form, verb in PAST_FORMS.items() if verb not in ("be", "have")) - {"read"}
 
 
-class _Note(NamedTuple):
+class Note(NamedTuple):
     """A note as sets of stems.
 
     ``said`` holds the stems of its words without its values; ``values`` has the values by kind. ``ends``: it says that
     something ended; ``changes``: it says that something ended or changed. ``people`` are those, besides the user, whom
     it is about; ``subject`` is its first word, "" for the user. ``is_of_many``: another note with a different value may
     hold as well, with a value of any kind if ``is_any`` (the note has an indefinite article), or else of the kinds in
-    `several`. ``excludes`` and ``excluded`` hold the matches of the two patterns of each pair in `[excluding]`, by the
-    pair's index.
+    `several`.
     """
 
     text: str
@@ -46,23 +46,19 @@ class _Note(NamedTuple):
     is_of_many: bool
     is_any: bool
     is_past: bool
-    excludes: dict[int, str]
-    excluded: dict[int, str]
 
 
-def contradict(old: str, new: str) -> bool:
-    """Whether ``new``, which was said later, and ``old`` cannot both hold; False in case of doubt. Never raises.
-
-    It understands English and some German notes of up to `MAX_NOTE` characters.
-    """
-    first, second = _note(old), _note(new)
+def contradict(first: Note | None, second: Note | None) -> bool:
+    """Whether ``second``, which was said later, and ``first`` cannot both hold; False in case of doubt."""
     if first is None or second is None or first.text == second.text:
         return False
     for left, right in ((first, second), (second, first)):  # a pair of `[excluding]`: "vegetarian" and "eats steak"
         if right.is_negated or left.subject != right.subject:
             continue
-        for at in left.excludes.keys() & right.excluded.keys():
-            meant = frozenset(_people(_TOKEN.findall(f"{left.excludes[at]} {right.excluded[at]}")))
+        excludes = _found(0, left.text)
+        excluded = _found(1, right.text) if excludes else {}
+        for at in excludes.keys() & excluded.keys():
+            meant = frozenset(_people(_TOKEN.findall(f"{excludes[at]} {excluded[at]}")))
             if first.people == second.people or (first.people | second.people) <= meant:
                 return True
     return _denied(first, second) or _differs(first, second)
@@ -80,8 +76,11 @@ def _kinds() -> dict[str, tuple[str, str]]:
 
 
 @lru_cache(maxsize=4_096)
-def _note(text: str) -> _Note | None:
-    """``text`` prepared for comparison; None if it is too long or not a plain statement."""
+def note_of(text: str) -> Note | None:
+    """``text`` prepared for comparison; None if it is longer than `MAX_NOTE` or not a plain statement. Never raises.
+
+    It understands English and some German.
+    """
     text = expanded(text).casefold().strip()
     if len(text) > MAX_NOTE or not is_plain(text):
         return None
@@ -99,22 +98,20 @@ def _note(text: str) -> _Note | None:
         elif kind:
             values.setdefault(kind, []).append(value)
         elif token not in light:
-            said += analyze(token)[:1]
-    ends = pattern("ended").search(text) is not None
-    return _Note(
+            said += terms_of_word(token)[:1]
+    ends = pattern("ended").is_in(text)
+    return Note(
         text=text,
         said=frozenset(said),
         values={kind: tuple(found) for kind, found in values.items()},
-        is_negated=pattern("negated").search(text) is not None,
+        is_negated=pattern("negated").is_in(text),
         ends=ends,
-        changes=ends or pattern("changed").search(text) is not None,
+        changes=ends or pattern("changed").is_in(text),
         people=frozenset(_people(tokens)),
         subject="" if tokens[0] in words("self") or tokens[0] in PRESENT_FORMS else tokens[0],
         is_of_many=not words("of_many").isdisjoint(tokens),
         is_any=not {"a", "an", "ein", "eine", "einen"}.isdisjoint(tokens),
-        is_past=any(token in _HAPPENED for token in tokens),
-        excludes={at: match[0] for at, (one, _) in enumerate(_pairs()) if (match := one.search(text))},
-        excluded={at: found[0] for at, (_, other) in enumerate(_pairs()) if (found := other.search(text))},
+        is_past=not _HAPPENED.isdisjoint(tokens),
     )
 
 
@@ -125,12 +122,18 @@ def _people(tokens: list[str]) -> Iterator[str]:
             yield bare
 
 
+@lru_cache(maxsize=4_096)
+def _found(side: int, text: str) -> dict[int, str]:
+    """What the first or the second pattern of each pair in `[excluding]` matches in ``text``, by the pair's index."""
+    return {at: found[0] for at, pair in enumerate(_pairs()) if (found := pair[side].search(text))}
+
+
 @cache
-def _pairs() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
-    return [(compiled(one), compiled(other)) for one, other in entries("excluding")["pairs"]]
+def _pairs() -> list[tuple[Uncased, Uncased]]:
+    return [(uncased(one), uncased(other)) for one, other in entries("excluding")["pairs"]]
 
 
-def _denied(first: _Note, second: _Note) -> bool:
+def _denied(first: Note, second: Note) -> bool:
     """Whether one note says that the other does not hold, or ``second`` that what ``first`` says has ended."""
     if first.people != second.people:
         return False
@@ -147,7 +150,7 @@ def _denied(first: _Note, second: _Note) -> bool:
     )
 
 
-def _differs(first: _Note, second: _Note) -> bool:
+def _differs(first: Note, second: Note) -> bool:
     """Whether both say the same except for one value, of a kind of which only one can hold."""
     if first.people != second.people or first.is_negated or second.is_negated:
         return False

@@ -102,8 +102,8 @@ def predicate_of(text: str) -> Predicate | None:
             made = _verbal(owner, " ".join(parts[position:])) if owner else None
             return made and replace(
                 made,
-                is_past=made.is_past or pattern("old").search(f"{subject} ") is not None,
-                is_change=made.is_change or pattern("new").search(f"{subject} ") is not None,
+                is_past=made.is_past or pattern("old").is_in(f"{subject} "),
+                is_change=made.is_change or pattern("new").is_in(f"{subject} "),
             )
     return None
 
@@ -127,7 +127,7 @@ def reading_of(predicate: Predicate) -> Reading | None:
     owner, verb, rest = predicate.owner, predicate.verb, predicate.rest
     if verb == "":
         return Reading(owner, ANY, re.sub(r"\A(?:on |the |my |a |an )+", "", rest))
-    if pattern("linked").search(rest) or len(rest.split()) > MAX_VALUE_WORDS:
+    if pattern("linked").is_in(rest) or len(rest.split()) > MAX_VALUE_WORDS:
         return None
     for form, attribute, holds in rows(verb):
         if (match := form.fullmatch(rest)) and _can_be(attribute, match["value"]):
@@ -194,7 +194,7 @@ def _verbal(owner: tuple[str, ...], text: str) -> Predicate | None:
         return inner and replace(inner, is_past=True)
     if found := pattern("not_verb").fullmatch(text):
         inner = _verbal(owner, found["rest"]) or Predicate(owner, "", found["rest"])
-        has_ceased = pattern("ceased").search(found["never"]) is not None
+        has_ceased = pattern("ceased").is_in(found["never"])
         is_plain = inner.verb or has_ceased
         return replace(inner, is_negated=not inner.is_negated, is_change=has_ceased) if is_plain else None
     first, _, rest = text.partition(" ")
@@ -436,7 +436,7 @@ def _slot(clause: Clause) -> Slot | None:
     if period.kind == "at" and not (has_past or has_happened or clause.is_change or clause.is_correction):
         return None  # it holds at times only: "in August I don't like Paris"
     holds = reading.holds
-    if predicate and predicate.is_perfect and period.kind != "since" and not pattern("for_long").search(predicate.rest):
+    if predicate and predicate.is_perfect and period.kind != "since" and not pattern("for_long").is_in(predicate.rest):
         holds = Holds.SEVERAL if holds is Holds.ONE else holds  # it may be over: "I have lived in Rome"
     return Slot(
         subject="/".join(reading.owner),
@@ -512,6 +512,8 @@ def _excludes(old: Slot, new: Slot) -> bool:
 
 def expanded(text: str) -> str:
     """``text`` with its contractions expanded and its apostrophes straight."""
+    if not pattern("contracted").is_in(text):
+        return text
     for contracted, expansion in rows("contractions"):
         text = contracted.sub(expansion, text)
     return text
@@ -522,15 +524,20 @@ def is_plain(text: str) -> bool:
 
     Questions, guesses, plans, quotations, hearsay, jokes and passing states are not plain, nor is any doubtful case.
     """
-    if pattern("question").search(text) or pattern("not_plain").search(text) or is_labelled(text):
+    return _is_plain(text.lower() if text.isascii() else text)
+
+
+@lru_cache(maxsize=4_096)  # slots and conflicts ask the same of a text
+def _is_plain(text: str) -> bool:
+    if pattern("question").is_in(text) or pattern("not_plain").is_in(text) or is_labelled(text):
         return False
-    return not pattern("today").search(text) or pattern("today_event").search(text) is not None
+    return not pattern("today").is_in(text) or pattern("today_event").is_in(text)
 
 
 def is_labelled(text: str) -> bool:
     """Whether the expanded ``text`` names a speaker or a task first: "Tom: I live in Rome", "Translate: I am Tom"."""
     label = pattern("label").match(text)
-    if label is None or pattern("own_label").search(label["whose"]):
+    if label is None or pattern("own_label").is_in(label["whose"]):
         return False
     return not pattern("lead").match(text) and not pattern("correction").match(text)
 
@@ -550,9 +557,10 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
         replaced = None
         if former := pattern("former").search(left) or pattern("not_but").search(left):
             left, replaced = left[: former.start()] + left[former.end() :], bare(former["former"])
-        left, changes = pattern("change").subn("", left)
-        left, additions = pattern("addition").subn("", left)
-        left, period = _without_period(pattern("filler").sub("", left).strip(), said_at)
+        unchanged = pattern("change").sub("", left)
+        alone = pattern("addition").sub("", unchanged)
+        is_change, is_addition = unchanged != left, alone != unchanged
+        left, period = _without_period(pattern("filler").sub("", alone).strip(), said_at)
         left = _SPACES.sub(" ", left).strip(" ,.!;:-")
         if found and (denied := pattern("denied").match(left)):
             found[-1] = replace(found[-1], replaced=bare(denied["former"]), is_correction=True)
@@ -560,7 +568,7 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
             continues = left.split(" ", maxsplit=1)[0] in words("continuing")
             if found and continues and found[-1].text.startswith(("I ", "We ", "we ")):
                 left = f"I {left}"
-            kinds = {"is_change": changes > 0, "is_correction": is_correction, "is_addition": additions > 0}
+            kinds = {"is_change": is_change, "is_correction": is_correction, "is_addition": is_addition}
             found.append(Clause(left, period, replaced, **kinds))
     return found
 
@@ -572,9 +580,11 @@ def bare(value: str) -> str:
 
 def _without_period(text: str, said_at: datetime | None) -> tuple[str, Period]:
     """``text`` without its first time phrase, and that period. A date that is the value itself stays."""
+    if not pattern("timed").is_in(text):
+        return text, Period()
     for kind in ("past", "range", "since", "until", "at"):
         match = pattern(kind).search(text)
-        dates = pattern("bare_date").finditer(text) if match and kind == "at" else ()
+        dates = pattern("bare_date").whole.finditer(text) if match and kind == "at" else ()
         if match is None or any(date.start() < match.end() and match.start() < date.end() for date in dates):
             continue
         rest, phrase = f"{text[: match.start()]} {text[match.end() :]}".strip(), match["phrase"]

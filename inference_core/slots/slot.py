@@ -14,6 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from inference_core.memory.text import Uncased
+
 _DATA: Final[dict[str, Any]] = tomllib.loads((files(str(__package__)) / "words.toml").read_text("utf-8"))
 _NAMED: Final = re.compile(r"\{([a-z_]+)\}")
 
@@ -35,20 +37,20 @@ def words(name: str) -> frozenset[str]:
 
 
 @cache
-def pattern(name: str) -> re.Pattern[str]:
-    """The pattern of that name, compiled when it is first asked for."""
-    return compiled(_DATA["patterns"][name])
+def pattern(name: str) -> Uncased:
+    """The pattern of that name."""
+    return uncased(_DATA["patterns"][name])
 
 
 @cache
 def rows(name: str) -> list[tuple[re.Pattern[str], *tuple[Any, ...]]]:
     """The rows of that name, each a compiled pattern and its further columns; empty if there is no such name."""
-    return [(compiled(text), *columns) for text, *columns in _DATA["rows"].get(name, ())]
+    return [(re.compile(_filled(text), re.IGNORECASE), *columns) for text, *columns in _DATA["rows"].get(name, ())]
 
 
-def compiled(text: str) -> re.Pattern[str]:
+def uncased(text: str) -> Uncased:
     """The pattern ``text``, without regard to case, with the words and phrases that ``{name}`` stands for."""
-    return re.compile(_filled(text), re.IGNORECASE)
+    return Uncased(_filled(text))
 
 
 def _filled(text: str) -> str:

@@ -263,8 +263,8 @@ class Row:
     updated_at: datetime
     expiry: Expiry | None = None
     epoch: Epoch = field(default=NO_EPOCH, compare=False, repr=False)
-    parsed: list[Any] = field(default_factory=list[Any], compare=False, repr=False)
-    """Caches what the value is parsed into: rows stay in memory, so that each is parsed once."""
+    parsed: dict[type, Any] = field(default_factory=dict[type, Any], compare=False, repr=False)
+    """Caches what the value is parsed into, by its class: rows stay in memory, so that each is parsed once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from inference_core.memory.namespaces import is_owner
 from inference_core.memory.record import MemoryRecord
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.services.operations.prompt_context import TurnOptions, build_turn_context
 from inference_core.services.operations.scope import find, put_of
 from inference_core.testing import FrozenClock, ScriptedChatModel, call_tool
 
@@ -142,6 +143,37 @@ async def test_what_does_not_hold_any_more_leaves_at_once(
     assert "bullet points" in system_text(model.requests[0])
     assert "bullet points" not in repr(model.requests[1])
     assert "bullet points" not in repr((await agent.aget_state(THREAD)).values)
+
+
+def test_what_stands_changes_with_a_write_and_when_a_memory_ends(own_store: BaseStore) -> None:
+    """Without a thread, whose profile changes by rules of its own; two agents ask in turn."""
+    clock = FrozenClock()
+    service, _ = standing(own_store, clock=clock)
+    end = clock.now() + timedelta(hours=2)
+    fasts = service.sync.save_memory(U, "Fasts", "facts", pinned=True, expires_at=end)
+
+    def told(**options: Any) -> str:
+        turn = TurnOptions(wait_seconds=60, cold_seconds=60, **options)
+        return run(build_turn_context(service.scope, U, "falcons", turn)).profile.text
+
+    assert [("Fasts" in told(), "Fasts" in told(types=["instructions"])) for _ in range(2)] == [(True, False)] * 2
+    assert told() == told()
+    service.sync.update_memory(U, fasts, "Fasts in Lent")
+    assert "Lent" in told()
+    for hours, holds in ((1, True), (1, False), (-1, True)):
+        clock.advance(timedelta(hours=hours))
+        assert ("Lent" in told()) is holds
+
+
+def test_what_expires_in_the_store_is_looked_for_each_time() -> None:
+    clock = FrozenClock()
+    with open_store("memory://", clock=clock, ttl={"default_ttl": 60, "refresh_on_read": True}) as store:
+        service, _ = standing(store, clock=clock)
+        for minutes, count in ((0, 3), (45, 3), (45, 3), (61, 0)):
+            clock.advance(timedelta(minutes=minutes))
+            turn = TurnOptions(wait_seconds=60, cold_seconds=60)
+            assert len(run(build_turn_context(service.scope, U, "falcons", turn)).profile.lines) == count
+            run(service.scope.engine.flush_later())  # the recall has extended them
 
 
 def test_threads_have_their_own(own_store: BaseStore, model: ScriptedChatModel) -> None:

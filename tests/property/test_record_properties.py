@@ -17,6 +17,7 @@ from inference_core.memory.namespaces import agent_in
 from inference_core.memory.record import MemoryRecord, MemoryStoreDocument, why_invalid
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import MemoryCategory, MemoryType
+from inference_core.stores.indexing.search import Traits
 
 MANY = examples(100)
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
@@ -79,6 +80,8 @@ def test_a_record_survives_its_value_as_json(record: MemoryRecord):
     owned = replace(record, agent_name=record.agent_name or agent_in(record.namespace))
     assert again == owned
     assert again.to_value() == owned.to_value()
+    for now in (NOON, *filter(None, (record.valid_to, record.expires_at))):
+        assert Traits(value, NOON).why_invalid(now) == why_invalid(value, now)
 
 
 @MANY
@@ -96,4 +99,5 @@ def test_any_value_of_a_store_gives_a_record_that_can_be_shown_and_written(value
     assert json.loads(json.dumps(document.value))["content"] == record.content
     assert isinstance(record.indexed_text, str)
     assert why_invalid(value, NOON) in (None, "empty", "superseded", "expired")
+    assert Traits(value, NOON).why_invalid(NOON) == why_invalid(value, NOON)
     assert "  - [" in render_memories({MemoryCategory.SEMANTIC: [record]}, now=NOON, zone=UTC)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis_support import examples
 
 from inference_core.ingestion.extraction.rules import extract_by_rules
 from inference_core.outbox.messages import Action, ConversationMessage, KnownMemory, Role
 from inference_core.slots import Comparison, compare, slots_of
+from inference_core.slots.reading import expanded
+from inference_core.slots.slot import entries, pattern, rows, uncased
 
 MANY = examples(200)
 NOW = datetime(2026, 6, 15, tzinfo=UTC)
@@ -24,6 +27,13 @@ TIME = (
 )
 WORDS = st.lists(st.sampled_from(f"{WHO} {WHAT} {CHANGE} {TIME}".split(" ")), max_size=14).map(" ".join)
 TEXTS = WORDS | st.text(max_size=80)
+PATTERNS = [
+    *map(pattern, entries("patterns")),
+    *(uncased(one) for pair in entries("excluding")["pairs"] for one in pair),
+]
+OF_PATTERNS = st.lists(
+    st.sampled_from(re.findall(r"[^\W_]+(?:'\w+)?|[^\w\s\\]", " ".join(one.text for one in PATTERNS))), max_size=6
+).map(" ".join)
 
 
 @MANY
@@ -56,3 +66,23 @@ def test_candidates_are_the_users_words_and_aim_at_what_is_offered(said: list[st
         assert any(candidate.content in text for text in said)
         assert (candidate.target is None) == (candidate.action is Action.ADD)
         assert candidate.target is None or candidate.target in {memory.memory_id for memory in offered}
+
+
+@MANY
+@given(TEXTS | OF_PATTERNS)
+def test_a_search_in_lower_case_first_misses_nothing(text: str):
+    for one in PATTERNS:
+        for said in (text, text.upper(), text.title()):
+            found, whole = one.search(said), re.search(one.text, said, re.IGNORECASE)
+            assert (found and found.span()) == (whole and whole.span()), one.text
+
+
+@MANY
+@given(TEXTS | OF_PATTERNS)
+@example("I CANNOT stand it")
+@example("It\u02bcs no more")
+def test_what_has_a_contraction_is_told_from_its_marks(text: str):
+    whole = text
+    for contracted, expansion in rows("contractions"):
+        whole = contracted.sub(expansion, whole)
+    assert expanded(text) == whole

@@ -29,7 +29,7 @@ from inference_core.retrieval.analysis import analyze, language_of, query_altern
 from inference_core.retrieval.documents import passages
 from inference_core.retrieval.query import Query, author_of, canonical_name, interval_of
 from inference_core.retrieval.similarity import asks_for_past, asks_for_present, compared, gist
-from inference_core.slots.conflicts import contradict
+from inference_core.slots.conflicts import contradict, note_of
 from inference_core.slots.reading import expanded, is_plain, slots_of
 
 SIZE = 20_000
@@ -155,8 +155,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "language": language_of,
     "name": lambda text: (canonical_name(text), author_of(text)),
     "time": lambda text: (interval_of(text, NOW), interval_of(f"in {text}", NOW)),
-    "slots": lambda text: (slots_of(text[:300], NOW), contradict(text[:150], f"I {text[:150]}")),
-    "long slots": lambda text: (slots_of(text, NOW), contradict(text, f"I {text}")),
+    "slots": lambda text: (slots_of(text[:300], NOW), contradict(note_of(text[:150]), note_of(f"I {text[:150]}"))),
+    "long slots": lambda text: (slots_of(text, NOW), contradict(note_of(text), note_of(f"I {text}"))),
     "plain": lambda text: is_plain(expanded(text[:8_000])),
     "own sentences": lambda text: (own_sentences(text), quotes(text), own_sentences(text[:600]), quotes(text[-600:])),
     "parts": lambda text: split_text(text, 1_000),

@@ -175,7 +175,7 @@ def _introduction(sentence: _Sentence) -> Candidate | None:
     asked = pattern("remember").match(plain)
     if (
         asked
-        and not pattern("no_memory").match(plain, asked.end())
+        and not pattern("no_memory").match(plain[asked.end() :])
         and pattern("about_someone").search(plain[asked.end() :])
     ):
         return sentence.candidate(MemoryType.FACTS, _GUIDING)

@@ -16,7 +16,7 @@ from datetime import datetime, tzinfo
 from functools import partial
 from itertools import accumulate, chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inference_core.clock import in_zone
 from inference_core.context.comparing import doubted
@@ -46,7 +46,16 @@ from inference_core.services.operations.recall import asks, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_at, record_of
 from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import SHOWN, LeftOutRow, RecallMode, RowFilter, Search, SearchResult
+from inference_core.stores.indexing.search import (
+    LAST,
+    SHOWN,
+    LeftOutRow,
+    RecallMode,
+    RowFilter,
+    Search,
+    SearchResult,
+    traits_of,
+)
 from inference_core.stores.rules.versions import states_in, versions_key
 
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
@@ -192,6 +201,21 @@ async def format_context(
     return (await build_turn_context(scope, user_id, query, options)).block
 
 
+class _Standing(NamedTuple):
+    """What stands in profiles of the form ``asked``, from ``since`` until before ``until``, if nothing is written.
+
+    ``keys`` are those of ``rows`` and of rows that do not hold.
+    """
+
+    asked: tuple[object, ...]
+    since: datetime
+    until: datetime
+    keys: frozenset[str]
+    rows: Sequence[Row]
+    records: Mapping[str, MemoryRecord]
+    profile: Profile
+
+
 class _Turn:
     """One turn's question and limits; its methods are pure, apart from what they read from the snapshot."""
 
@@ -223,17 +247,14 @@ class _Turn:
 
     def build(self, frozen: Sequence[ProfileMark] | None, snapshot: Snapshot) -> TurnContext:
         """Decides on the profile, then gathers, selects and renders what stands beside it."""
-        standing = self.standing(snapshot, frozen)
-        room = self.profile_tokens - self.count(delimited_profile(""))
-        per_category = self.options.max_standing
-        current = profile_of(
-            standing.values(), self.zone, room, per_category=per_category, counter=self.count, form=self.form
-        )
+        standing, current = self.standing(snapshot, frozen)
         if not self.options.has_profile:
             lines = {line.id for line in current.lines}
             items = [ContextItem.of(record, source=SOURCE) for record in standing.values() if record.id in lines]
             return self.context(snapshot, Profile(), items, standing)
-        kept = None if frozen is None else self.kept(snapshot, frozen, standing)
+        kept = None
+        if frozen is not None and frozen != current.marks:
+            kept = self.kept(snapshot, frozen, standing)
         profile, newer = renewed(kept, current, standing, self.zone, self.options.profile_change)
         if self.is_too_much(profile, newer):
             profile, newer = current, []
@@ -259,26 +280,47 @@ class _Turn:
                 }
         return profile_again(frozen, records, self.zone, self.form)
 
-    def standing(self, snapshot: Snapshot, frozen: Sequence[ProfileMark] | None) -> dict[str, MemoryRecord]:
-        """By id, the memories that may stand in a profile and hold now: pinned ones, the newest rules and preferences.
+    def standing(
+        self, snapshot: Snapshot, frozen: Sequence[ProfileMark] | None
+    ) -> tuple[Mapping[str, MemoryRecord], Profile]:
+        """By id, the memories that may stand in a profile and hold now, and their profile.
 
-        Those of the frozen profile are among them, however old, since it stays only as long as all of them hold.
+        These are pinned ones, the newest rules and preferences, and those of the frozen profile, however old, since it
+        stays only as long as all of them hold. The others are the same until a write, or until one of them ends.
         """
-        pinned, newest = snapshot.pinned(self.scopes), list[Row]()
-        for kind in STANDING:
-            if self.kinds is None or kind.value in self.kinds:
-                limit = 2 * self.options.places  # some of them may say the same
-                newest += snapshot.newest(self.scopes, kinds=frozenset([kind.value]), limit=limit, reject=self.filter)
-        older = {mark.id for mark in frozen or ()}.difference(row.key for row in (*pinned, *newest))
-        kept = snapshot.get([(namespace, key) for key in older for namespace in self.scopes])
-        rows = [row for row in pinned if self.filter(row) is None]
-        rows += newest
-        rows += [row for row in kept if row is not None and self.filter(row) is None]
+        asked = (self.kinds, self.options.per_category, self.profile_tokens, self.form, self.zone, self.count)
+        made = snapshot.made()
+        known: _Standing | None = made.get(_Standing)
+        if known is None or known.asked != asked or not known.since <= self.now < known.until:
+            pinned, newest = snapshot.pinned(self.scopes), list[Row]()
+            for kind in STANDING:
+                if self.kinds is None or kind.value in self.kinds:
+                    limit = 2 * self.options.places  # some of them may say the same
+                    of_kind = frozenset([kind.value])
+                    newest += snapshot.newest(self.scopes, kinds=of_kind, limit=limit, reject=self.filter)
+            rows = [*(row for row in pinned if self.filter(row) is None), *newest]
+            keys = frozenset(row.key for row in (*pinned, *newest))
+            ends = [traits_of(row).end for row in rows]
+            # A row that expires by itself may be extended without a write, and some stores number no writes.
+            is_lasting = all(row.seq and row.expiry is None for row in rows)
+            until = min(ends, default=LAST) if is_lasting else self.now
+            known = made[_Standing] = _Standing(asked, self.now, until, keys, rows, *self.profile_among(rows))
+        older = {mark.id for mark in frozen or ()} - known.keys
+        found = snapshot.get([(namespace, key) for key in older for namespace in self.scopes])
+        kept = [row for row in found if row is not None and self.filter(row) is None]
+        return self.profile_among([*known.rows, *kept]) if kept else (known.records, known.profile)
+
+    def profile_among(self, rows: Sequence[Row]) -> tuple[Mapping[str, MemoryRecord], Profile]:
+        """By id, the memories of ``rows`` that may stand in a profile, and their profile."""
         own = [row for row in rows if space_in(row.namespace) is None]
         there: dict[str, Row] = {}
         for row in (*own, *rows):  # the user's own before a space's
             there.setdefault(row.key, row)
-        return {record.id: record for record in standing_first(map(record_of, there.values()))}
+        records = standing_first(map(record_of, there.values()))
+        room = self.profile_tokens - self.count(delimited_profile(""))
+        per_category = self.options.max_standing
+        profile = profile_of(records, self.zone, room, per_category=per_category, counter=self.count, form=self.form)
+        return {record.id: record for record in records}, profile
 
     def is_too_much(self, profile: Profile, newer: Sequence[ContextItem]) -> bool:
         """Whether a profile that was kept, with what is newer, exceeds the limits by now."""

@@ -253,8 +253,9 @@ def is_known(row: Row) -> bool:
 
 def record_of(row: Row) -> MemoryRecord:
     """The record that ``row`` holds, read once. Raises UnsupportedSchema if a newer version of the package wrote it."""
-    if not row.parsed:
-        record = MemoryRecord.from_value(
+    record: MemoryRecord | None = row.parsed.get(MemoryRecord)
+    if record is None:
+        record = row.parsed[MemoryRecord] = MemoryRecord.from_value(
             row.value,
             memory_id=row.key,
             namespace=row.namespace,
@@ -262,8 +263,7 @@ def record_of(row: Row) -> MemoryRecord:
             updated_at=row.updated_at,
             version=row.version,
         )
-        row.parsed.append(record)
-    return row.parsed[0]
+    return record
 
 
 def record_at(state: State, namespace: Namespace, memory_id: str) -> MemoryRecord:

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain, islice
-from operator import attrgetter
-from typing import Final, TypeVar
+from operator import attrgetter, is_
+from typing import Any, Final, TypeVar
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import StoreUnavailable
@@ -27,7 +27,7 @@ from inference_core.memory.namespaces import ERASED, Namespace
 from inference_core.memory.record import neighbours_of, tags_of
 from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
-from inference_core.retrieval.query import Named, Query, asks_something, by_canonical, subjects_of
+from inference_core.retrieval.query import Named, Query, asks_something, by_canonical
 from inference_core.retrieval.ranking import (
     DECIMALS,
     SHARED,
@@ -57,9 +57,9 @@ from inference_core.stores.indexing.search import (
     SearchResult,
     Selection,
     by_owner,
-    content_of,
     joined,
     reordered,
+    traits_of,
 )
 from inference_core.stores.rules.erasure_epoch import fences_of
 from inference_core.stores.writer import Breaker
@@ -77,8 +77,9 @@ _FOLLOW_S: Final = 0.1
 """Indexes follow this long after a write, so that a burst of writes is read at once. Seconds."""
 _MANY_WRITES: Final = 1_000
 _SCOPES_COUNTED: Final = 10_000
-_POOLS: Final = 4
-"""Of this many combinations of a user's scopes a pool is kept; an agent uses one, or one and its parts."""
+_COMBINATIONS: Final = 5
+"""For this many combinations of a user's scopes is kept what was made of their texts; an agent uses one, or one and its
+parts."""
 _ROWS_SHARE: Final = 8
 """Of the bound of bytes, parsed rows get an eighth: few rows are read again and again."""
 _BYTES_PER_ROW: Final = 2_500
@@ -92,7 +93,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Shard:
-    """The indexes of one user's scopes. ``lock`` guards changes of them; the cache's lock guards ``pools``.
+    """The indexes of one user's scopes. ``lock`` guards changes of them; the cache's lock guards ``made``.
 
     ``erasures`` is the head of the user's fence that they were made with. ``used`` is when they were last asked for.
     """
@@ -102,7 +103,7 @@ class _Shard:
         self.used = time.monotonic()
         self.erasures = 0
         self.indexes: dict[Namespace, ScopeIndex] = {}
-        self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
+        self.made: OrderedDict[tuple[Namespace, ...], tuple[Sequence[ScopeView], dict[type, Any]]] = OrderedDict()
 
     def views(self, namespaces: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView] | None:
         """The views of ``namespaces``, if all of them show just what was written up to ``heads``."""
@@ -196,27 +197,33 @@ class IndexCache:
             with shard.lock, self._lock:
                 shard.erasures = erasures
                 shard.indexes = {}
-                shard.pools.clear()
+                shard.made.clear()
             self.rows.drop_all_of(root)
         return heads
 
     def pool(self, namespaces: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
         """The texts of ``views`` of ``namespaces``, one collection; kept as long as none of these changes."""
+        made = self.made_of(namespaces, views)
+        pool: Pool | None = made.get(Pool)
+        if pool is None:
+            pool = made[Pool] = Pool(views)
+        return pool
+
+    def made_of(self, namespaces: Sequence[Namespace], views: Sequence[ScopeView]) -> dict[type, Any]:
+        """What was made of ``views`` of ``namespaces``, to be added to; kept as long as none of these changes."""
         key = tuple(namespaces)
         with self._lock:
-            shard = self._shards.get(namespaces[0][0])
-            known = shard.pools.get(key) if shard else None
-            if shard and known is not None and all(own is given for own, given in zip(known.views, views, strict=True)):
-                shard.pools.move_to_end(key)
-                return known
-        pool = Pool(views)
-        with self._lock:
-            # Else the pool of a user who was dropped would live on uncounted.
-            if shard and self._shards.get(namespaces[0][0]) is shard:
-                shard.pools[key] = pool
-                while len(shard.pools) > _POOLS:
-                    shard.pools.popitem(last=False)
-        return pool
+            shard = self._shards.get(key[0][0])
+            if shard is None:  # what is made for a user who was dropped would live on uncounted
+                return {}
+            known, made = shard.made.get(key, ((), {}))
+            if len(known) != len(views) or not all(map(is_, known, views)):
+                made = {}
+                shard.made[key] = views, made
+            shard.made.move_to_end(key)
+            while len(shard.made) > _COMBINATIONS:
+                shard.made.popitem(last=False)
+            return made
 
     def needs_build(self, namespaces: Sequence[Namespace], wait_seconds: float) -> bool:
         """Whether the indexes of ``namespaces`` must be built first, and that takes more than ``wait_seconds``."""
@@ -531,9 +538,10 @@ class Ranked:
         return chain(hits, self._ranking.others(owners, search.kinds)) if search.backfill else hits
 
 
-def are_named(hits: Sequence[FoundRow], named: Named) -> bool:
-    """Whether one of ``hits`` is about somebody who is ``named``."""
-    return any(named.is_any(subjects_of(hit.row.value, content_of(hit.row))) for hit in hits)
+def are_named(hits: Sequence[FoundRow], text: str) -> bool:
+    """Whether one of ``hits`` is about somebody whom ``text`` names."""
+    subjects = [found for hit in hits if (found := traits_of(hit.row).subjects)]
+    return bool(subjects) and any(map(Named(text).is_any, subjects))
 
 
 def by_name(search: Search, hits: Sequence[FoundRow], named: Named) -> list[FoundRow]:
@@ -561,10 +569,10 @@ def _candidates(search: Search, hits: Mapping[K, FoundRow]) -> dict[K, RankingCa
     candidates: dict[K, RankingCandidate] = {}
     for place, hit in hits.items():
         if search.reject is None or search.reject(hit.row) is None:
-            text = content_of(hit.row)
-            subjects = subjects_of(hit.row.value, text)
-            marks = subjects | by_canonical(tags_of(hit.row.value))
-            candidates[place] = RankingCandidate(hit.row.key, hit.score, subjects, marks, asks_something(text))
+            traits = traits_of(hit.row)
+            marks = traits.subjects | by_canonical(tags_of(hit.row.value))
+            is_question = asks_something(traits.content)
+            candidates[place] = RankingCandidate(hit.row.key, hit.score, traits.subjects, marks, is_question)
     return candidates
 
 
@@ -657,6 +665,10 @@ class Snapshot:
         return [
             (namespace, view.keys[slot]) for namespace, view in self._views.items() for slot in view.unembedded.tolist()
         ]
+
+    def made(self) -> dict[type, Any]:
+        """What was made of what is in its scopes, to be added to; nothing is kept while it is without an index."""
+        return self._indexes.made_of(self._scopes, list(self._views.values())) if self._views else {}
 
     def search(self, search: Search) -> SearchResult:
         """The best rows for a text; for a blank text, the newest with ``backfill``, else none."""
@@ -822,9 +834,9 @@ class Snapshot:
         size = 0
         while selection.missing > 0 and (portion := list(islice(hits, max(size, selection.missing + _SPARE)))):
             best = list(self._found_at(search, ranked, portion).values())
-            if search.links is None and not size and are_named(best, named := Named(search.text)):
+            if search.links is None and not size and are_named(best, search.text):
                 others = self._found_at(search, ranked, list(islice(hits, NAMED)))
-                best = by_name(search, [*best, *others.values()], named)
+                best = by_name(search, [*best, *others.values()], Named(search.text))
             for found in best:
                 selection.offer(found)
             size = min(2 * len(portion), _LARGEST_PORTION)  # larger and larger, as a search may reject nearly all
@@ -850,7 +862,8 @@ class Snapshot:
         bridges: dict[Place, Bridges] = {}
         for place in best if strength else ():
             row = direct[place].row
-            bridges[place] = bridges_of(content_of(row), terms, neighbours_of(row.value), ranked.pool.views, owners)
+            text, neighbours = traits_of(row).content, neighbours_of(row.value)
+            bridges[place] = bridges_of(text, terms, neighbours, ranked.pool.views, owners)
         # Rows that only bridges lead to come after the direct hits; nothing says that they are relevant.
         reached = [
             (mass, place) for found in bridges.values() for place, (mass, _) in found.items() if place not in direct

@@ -6,15 +6,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import MemoryLink, turn_session_of, why_invalid
-from inference_core.memory.text import moment_field
+from inference_core.memory.text import moment_field, text_field
 from inference_core.memory.trust import MemorySource, Trust
+from inference_core.retrieval.query import subjects_of
 from inference_core.retrieval.similarity import (
     WINDOW,
     WINDOW_OF_TURNS,
@@ -40,6 +42,8 @@ COLD_SECONDS: Final = 7.0
 """Seconds that a direct search waits for a model that is being loaded, and for an index that is not there yet."""
 
 
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+LAST: Final = datetime.max.replace(tzinfo=UTC)
 SHOWN: Final = "shown already"
 FILTERED: Final = "filtered"
 
@@ -68,13 +72,14 @@ class RowFilter:
 
     def __call__(self, row: Row) -> str | None:
         """Why ``row`` is left out."""
-        if (row.namespace, row.key) in self.shown or (self.contents and row.value.get("content") in self.contents):
+        traits = traits_of(row)
+        if (row.namespace, row.key) in self.shown or traits.content in self.contents:
             return SHOWN
         if self.matches is not None and not self.matches(row):
             return FILTERED
         if self.kinds is not None and row.value.get("memory_type") not in self.kinds:
             return "of another type"
-        return why_invalid(row.value, self.now, self.as_of)
+        return why_invalid(row.value, self.now, self.as_of) if self.as_of is not None else traits.why_invalid(self.now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +179,58 @@ class QuestionVectors:
         return self
 
 
-def content_of(row: Row) -> str:
-    """The text of the memory that ``row`` holds, "" if it holds none."""
-    content = row.value.get("content")
-    return content if isinstance(content, str) else ""
+class Traits:
+    """What searches ask of a row with this ``value``, each read once while the row is in memory.
+
+    ``content`` is the text of its memory, "" if it holds none. ``end`` is when the memory ends, the maximum if it never
+    does.
+    """
+
+    def __init__(self, value: Mapping[str, Any], created_at: datetime) -> None:
+        self._value, self._created_at = value, created_at
+        self.content = text_field(value, "content") or ""
+        self._problem = why_invalid(value, _FIRST)
+        ends = (moment_field(value, name) for name in ("valid_to", "expires_at") if name in value)
+        self.end = min(filter(None, ends), default=LAST)
+
+    def why_invalid(self, now: datetime) -> str | None:
+        """Why the memory does not hold at ``now``, as `record.why_invalid` says."""
+        return self._problem or ("expired" if self.end <= now else None)
+
+    @cached_property
+    def gist(self) -> tuple[str, ...]:
+        """The gist of its content."""
+        return gist(self.content)
+
+    @cached_property
+    def subjects(self) -> dict[str, str]:
+        """Whom or what it is about."""
+        return subjects_of(self._value, self.content)
+
+    @cached_property
+    def is_turn(self) -> bool:
+        """Whether it is a turn of a session."""
+        return turn_session_of(self._value) is not None
+
+    @cached_property
+    def moment(self) -> Moment | None:
+        """Since when what it says holds; None if it does not tell what holds now.
+
+        None is for external text, and for what an assistant said by itself, unless a memory tool saved it for the user.
+        """
+        source = MemorySource.from_value(self._value.get("source") or {})
+        if source.trust is Trust.EXTERNAL or (source.trust is Trust.INFERRED and source.tool is None):
+            return None
+        happened = moment_field(self._value, "valid_from") or self._created_at
+        return happened.timestamp(), self._created_at.timestamp()
+
+
+def traits_of(row: Row) -> Traits:
+    """The traits of ``row``."""
+    traits: Traits | None = row.parsed.get(Traits)
+    if traits is None:
+        traits = row.parsed[Traits] = Traits(row.value, row.created_at)
+    return traits
 
 
 def by_owner(searches: Sequence[Search]) -> list[tuple[list[Namespace], list[Search]]]:
@@ -254,7 +307,7 @@ class Selection:
         if self.missing <= 0:
             return
         reason = self._search.reject(hit.row) if self._search.reject else None
-        if reason is None and self._search.deduplicate and (meant := gist(content_of(hit.row))):
+        if reason is None and self._search.deduplicate and (meant := traits_of(hit.row).gist):
             first = self._said.setdefault(meant, hit)
             reason = None if first is hit else f"duplicate of {first.row.key}"
         if reason is None:
@@ -271,7 +324,7 @@ class Selection:
         """The rows of the result, the best first; adds to ``left_out`` what repeats others or exceeds the budget."""
         search, chosen = self._search, self._found
         if search.diversity:
-            texts, scores = [content_of(found.row) for found in chosen], [found.score for found in chosen]
+            texts, scores = [traits_of(found.row).content for found in chosen], [found.score for found in chosen]
             picked = diversified(scores, texts, search.limit, search.diversity)
             repeating = sorted({*range(len(chosen))}.difference(picked))
             self.left_out += [LeftOutRow(chosen[at], "repeats others") for at in repeating]
@@ -283,7 +336,7 @@ class Selection:
         kept: list[FoundRow] = []
         left = search.max_characters
         for hit in chosen:
-            size = len(content_of(hit.row))
+            size = len(traits_of(hit.row).content)
             if size <= left:
                 kept.append(hit)
                 left -= size
@@ -301,20 +354,21 @@ class Selection:
         others = {
             at: found.place
             for at, found in enumerate(best)
-            if self._alike is not None and found.place is not None and turn_session_of(found.row.value) is None
+            if self._alike is not None and found.place is not None and not traits_of(found.row).is_turn
         }
         turns = [at for at in order[:WINDOW_OF_TURNS] if at not in others]
         if turns and asks_for_present(question):
-            texts, moments = [content_of(best[at].row) for at in turns], [_moment_of(best[at].row) for at in turns]
+            said = [traits_of(best[at].row) for at in turns]
+            texts, moments = [one.content for one in said], [one.moment for one in said]
             for place, at in zip(turns, newest_first(question, texts, moments), strict=True):
                 order[place] = turns[at]
         if self._alike is not None and len(others) > 1 and not asks_for_past(question):
-            rows = [best[at].row for at in others]
-            texts, alike = [*map(content_of, rows)], self._alike([*others.values()])
-            replaced = outdated(question, texts, lambda at: _moment_of(rows[at]), alike)
-            best = [*best]
-            for number, at in enumerate(others):
-                best[at] = replace(best[at], outdated=number in replaced)
+            said = [traits_of(best[at].row) for at in others]
+            texts, alike = [one.content for one in said], self._alike([*others.values()])
+            replaced = outdated(question, texts, lambda at: said[at].moment, alike)
+            best, places = [*best], [*others]
+            for at in map(places.__getitem__, replaced):
+                best[at] = replace(best[at], outdated=True)
             left = {at: best[at].score - best[at].outdated for at in others}
             for place, at in zip(others, sorted(others, key=lambda at: -left[at]), strict=True):
                 order[place] = at
@@ -326,18 +380,6 @@ class Selection:
                 hit = replace(hit, score=score, shares=shares)
             placed.append(hit)
         return placed
-
-
-def _moment_of(row: Row) -> Moment | None:
-    """Since when what ``row`` says holds; None if it does not tell what holds now.
-
-    None is for external text, and for what an assistant said by itself, unless a memory tool saved it for the user.
-    """
-    source = MemorySource.from_value(row.value.get("source") or {})
-    if source.trust is Trust.EXTERNAL or (source.trust is Trust.INFERRED and source.tool is None):
-        return None
-    happened = moment_field(row.value, "valid_from") or row.created_at
-    return happened.timestamp(), row.created_at.timestamp()
 
 
 # Re-rankers that users bring: a cross-encoder, an LLM, or any LangChain document compressor.

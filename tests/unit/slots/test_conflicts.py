@@ -12,7 +12,7 @@ from context_support import item
 from benchmarks.context.conflicts import pairs, scored
 from inference_core.context.comparing import alike_newest_first
 from inference_core.errors import InvalidInput
-from inference_core.slots.conflicts import MAX_NOTE, contradict
+from inference_core.slots.conflicts import MAX_NOTE, contradict, note_of
 
 NOW = datetime(2026, 6, 15, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ NOW = datetime(2026, 6, 15, tzinfo=UTC)
 )
 def test_values_of_which_only_one_can_hold_contradict_each_other(old: str, new: str):
     """These were told side by side, unmarked."""
-    assert contradict(old, new)
+    assert contradict(note_of(old), note_of(new))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_values_of_which_only_one_can_hold_contradict_each_other(old: str, new: 
     ],
 )
 def test_what_may_hold_as_well_does_not(old: str, new: str):
-    assert not contradict(old, new)
+    assert not contradict(note_of(old), note_of(new))
 
 
 def test_most_conflicts_are_found_and_hardly_anything_else():

@@ -182,10 +182,10 @@ def test_a_pool_is_kept_while_its_views_are_the_same():
     backend.apply([[put("c")]])
     later = cache.pool(namespaces, cache.views(namespaces))
     assert (len(pool), len(later)) == (2, 3)
-    for _ in range(indexes._POOLS):
+    for _ in range(indexes._COMBINATIONS):
         for chosen in (namespaces[:1], namespaces[1:], namespaces[::-1], namespaces, [USER, USER]):
             cache.pool(chosen, cache.views(chosen))
-    assert len(cache._shards["ada"].pools) == indexes._POOLS
+    assert len(cache._shards["ada"].made) == indexes._COMBINATIONS
 
 
 def test_the_pool_of_a_user_whose_index_has_no_place_is_not_kept():
