@@ -42,6 +42,7 @@ from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Check, Write
+from inference_core.stores.factory import refuse_mock
 from inference_core.telemetry import DIRECTION, OPERATION, TOKENS, processing, record
 
 _LOG = logging.getLogger(__name__)
@@ -391,6 +392,7 @@ class Worker:
         threads: int = THREADS,
     ) -> Worker:
         """A worker for the outbox in the service's store, for all of its users and agents."""
+        refuse_mock(service)
         pipeline = Pipeline(service.scope, extractor, limits=limits, periodic=periodic)
         return cls(pipeline, interval_s=interval_s, threads=threads)
 

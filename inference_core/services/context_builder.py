@@ -56,6 +56,7 @@ from inference_core.services.operations.recall import asks
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import refuse_mock
 from inference_core.stores.indexing.indexes import Snapshot
 from inference_core.stores.indexing.search import FoundRow, Search, SearchResult
 
@@ -629,6 +630,7 @@ class ContextBuilder:
             raise ConfigurationError("Two context sources have the same name; give one of them another")
         for pool in self._pools.values():
             weakref.finalize(self, pool.close)
+        refuse_mock(service)
         self._scope = service.scope
         self._sources = tuple(sources)
         self.engineer = engineer or ContextEngineer()
