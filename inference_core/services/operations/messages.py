@@ -164,11 +164,18 @@ async def add_completion(
     return await add_messages(scope, user_id, [message], session_id=session_id)
 
 
-async def kept_messages(scope: MemoryScope, user_id: UserId, limit: int) -> list[BaseMessage]:
-    """The newest ``limit`` messages that `add_messages` kept, in their order, with their times. Raises StoreError."""
+async def kept_messages(
+    scope: MemoryScope, user_id: UserId, limit: int, session_id: str | None = None
+) -> list[BaseMessage]:
+    """The newest ``limit`` messages that `add_messages` kept, in their order, with their times.
+
+    With a ``session_id``, those of them that belong to it. Raises StoreError.
+    """
     rows = await scope.engine.page([Partition.of(user_id, scope.namespaces).kept], limit=limit)
     found: list[BaseMessage] = []
     for message in (Waiting.of(row).message for row in reversed(rows)):
+        if session_id not in (None, message.session_id):
+            continue
         said = {TIMESTAMP: message.at.isoformat()} if message.at else {}
         if message.role is Role.TOOL:
             found.append(ToolMessage(message.text, tool_call_id="", id=message.id, additional_kwargs=said))
