@@ -191,6 +191,11 @@ class MemorySettings(_Settings):
     model_tokens: int | None = Field(
         default=None, ge=1, description="Maximum tokens of an answer by AGENT_MEMORY_MODEL. None: its own limit."
     )
+    media_model: str | None = Field(
+        default=None,
+        description="Chat model, as provider:model, with which the worker puts pictures and recordings in messages "
+        "into words. None: they are left out.",
+    )
     batch_messages: int = Field(default=10, ge=1, le=100, description="Maximum messages in an extraction batch.")
     batch_tokens: int = Field(default=4_000, ge=1, description="Maximum tokens in an extraction batch.")
     worker_interval: float = Field(
@@ -313,6 +318,7 @@ def policy_of(settings: MemorySettings) -> dict[str, Any]:
         "counts_access": settings.access_counts,
         "deleted_days": settings.deleted_days,
         "confirm": settings.confirm,
+        "media_model": settings.media_model,
     }
 
 

@@ -199,6 +199,11 @@ class MemoryBinding:
         """Whether there are memories that users share."""
         return (self._scope or self._policy).spaces is not None
 
+    @property
+    def takes_media(self) -> bool:
+        """Whether workers put pictures and recordings into words."""
+        return (self._scope or self._policy).media_model is not None
+
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""
         return resolve_user(runtime, self._user, owner=owner)

@@ -178,6 +178,12 @@ class Count(BaseModel):
     count: int
 
 
+class Added(Count):
+    """How many messages were new."""
+
+    skipped: dict[str, int] = Field(description="What was left out, by reason, such as pictures where no model is set.")
+
+
 class History(BaseModel):
     """Versions of a memory, the oldest first."""
 
