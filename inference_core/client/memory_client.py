@@ -38,7 +38,7 @@ from inference_core.memory.record import MemoryLink, MemoryPage, MemoryStoreDocu
 from inference_core.memory.text import id_as_segment
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.media import media_in
-from inference_core.outbox.messages import OTHER_PARTS, Role, label
+from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Role, label
 from inference_core.services.operations.delete import Erased, ForgottenMemory, delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
 from inference_core.services.operations.messages import Added, add_messages, judged, said_at
@@ -346,6 +346,8 @@ async def _add_messages(caller: RequestSender, given: Given) -> Added:
             sent.append({**fields, **name, **outside})
         elif not is_proven:
             sent.append({"role": Role.TOOL.value, "content": ""})  # it only marks the session
+        else:
+            skipped[EMPTY] += 1
     if not sent:
         return Added(0, +skipped)
     body = {"messages": sent, "session_id": given["session_id"]}

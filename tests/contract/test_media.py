@@ -196,7 +196,7 @@ def test_capture_takes_pictures_or_says_that_it_does_not(
         context_schema=MemoryContext,
         checkpointer=InMemorySaver(),
     )
-    asked = {"messages": [HumanMessage([PICTURE])]}
+    asked: Any = {"messages": [HumanMessage([PICTURE])]}
     agent.invoke(asked, {"configurable": {"thread_id": "t"}}, context=MemoryContext(user_id="ada"))
     capture.drain()
     found = [one.content.split("] ")[-1] for one in store.memory("ada").all()]
