@@ -1410,9 +1410,9 @@ export interface components {
             created_before?: string | null;
             /**
              * Min Relevance
-             * @default 0
+             * @description Leave out less relevant ones; null: the server's setting.
              */
-            min_relevance?: number;
+            min_relevance?: number | null;
         };
         /**
          * Queue

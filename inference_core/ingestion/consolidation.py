@@ -140,7 +140,12 @@ async def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Conve
     """The memories to offer for ``messages``: the most relevant, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
     recalled = await recall(
-        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
+        replace(scope, counts_access=False),
+        user_id,
+        said[:_QUERY_CHARACTERS],
+        OFFERED,
+        backfill=True,
+        min_relevance=0.0,
     )
     return [
         KnownMemory(
