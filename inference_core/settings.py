@@ -118,6 +118,13 @@ class MemorySettings(_Settings):
     index_mb: int = Field(default=512, ge=1, description="Megabytes for the search indexes of all users together.")
     auto_recall: bool = Field(default=True, description="Recall memories before each run and put them into the prompt.")
     max_results: int = Field(default=5, ge=1, le=50, description="Maximum memories of each category in a prompt.")
+    min_relevance: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Minimum relevance of memories that answer a question, in recalls and prompts. Pinned memories and "
+        "the profile do not count.",
+    )
     categories: Annotated[tuple[str, ...], NoDecode] = Field(
         default=tuple(MEMORY_CATEGORIES), description="Categories of memories in a prompt, separated by commas."
     )
@@ -188,6 +195,11 @@ class MemorySettings(_Settings):
     )
     model_tokens: int | None = Field(
         default=None, ge=1, description="Maximum tokens of an answer by AGENT_MEMORY_MODEL. None: its own limit."
+    )
+    media_model: str | None = Field(
+        default=None,
+        description="Chat model, as provider:model, with which the worker puts pictures and recordings in messages "
+        "into words. None: they are left out.",
     )
     batch_messages: int = Field(default=10, ge=1, le=100, description="Maximum messages in an extraction batch.")
     batch_tokens: int = Field(default=4_000, ge=1, description="Maximum tokens in an extraction batch.")
@@ -311,6 +323,8 @@ def policy_of(settings: MemorySettings) -> dict[str, Any]:
         "counts_access": settings.access_counts,
         "deleted_days": settings.deleted_days,
         "confirm": settings.confirm,
+        "min_relevance": settings.min_relevance,
+        "media_model": settings.media_model,
     }
 
 

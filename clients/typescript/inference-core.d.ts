@@ -691,6 +691,21 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * Added
+         * @description How many messages were new.
+         */
+        Added: {
+            /** Count */
+            count: number;
+            /**
+             * Skipped
+             * @description What was left out, by reason, such as pictures where no model is set.
+             */
+            skipped: {
+                [key: string]: number;
+            };
+        };
+        /**
          * Approval
          * @description ``edit``: the new text of the memory.
          */
@@ -1395,9 +1410,9 @@ export interface components {
             created_before?: string | null;
             /**
              * Min Relevance
-             * @default 0
+             * @description Leave out less relevant ones; null: the server's setting.
              */
-            min_relevance?: number;
+            min_relevance?: number | null;
         };
         /**
          * Queue
@@ -2293,7 +2308,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Count"];
+                    "application/json": components["schemas"]["Added"];
                 };
             };
             /** @description An error. */

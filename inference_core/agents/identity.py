@@ -22,7 +22,7 @@ from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_labe
 from inference_core.memory.text import id_text
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService, scope_on
 from inference_core.services.operations.scope import MemoryPolicy, MemoryScope, PolicyOptions
-from inference_core.stores.factory import check_store
+from inference_core.stores.factory import check_store, refuse_mock
 
 CHECKPOINTER: Final = "__pregel_checkpointer"
 """LangGraph's key for the checkpointer in a run's configuration."""
@@ -175,6 +175,7 @@ class MemoryBinding:
     def __init__(
         self, service: MemoryService | None = None, user_id: UserSource = None, **options: Unpack[BindingOptions]
     ) -> None:
+        refuse_mock(service)
         if service is not None and not isinstance(service, MemoryService):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             advice = ". A store goes to create_agent(store=…)" if isinstance(service, BaseStore) else ""
             raise ConfigurationError(
@@ -197,6 +198,11 @@ class MemoryBinding:
     def has_spaces(self) -> bool:
         """Whether there are memories that users share."""
         return (self._scope or self._policy).spaces is not None
+
+    @property
+    def takes_media(self) -> bool:
+        """Whether workers put pictures and recordings into words."""
+        return (self._scope or self._policy).media_model is not None
 
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""

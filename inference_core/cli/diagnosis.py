@@ -110,6 +110,7 @@ class Diagnosis:
     chat_model: ModelReport | None = None
     fallbacks: list[ModelReport] = field(default_factory=list[ModelReport])
     extraction_models: list[ModelReport] = field(default_factory=list[ModelReport])
+    media_model: ModelReport | None = None
     time_zone: str = "UTC"
     changed_settings: dict[str, str] = field(default_factory=dict[str, str])
     problems: list[str] = field(default_factory=list[str])
@@ -143,6 +144,8 @@ def diagnose(url: str | None, embeddings: str | None) -> Diagnosis:
         diagnosis.chat_model = _model(diagnosis, agent.model)
     diagnosis.fallbacks = [_model(diagnosis, name) for name in agent.model_fallbacks]
     diagnosis.extraction_models = [_model(diagnosis, name) for name in memory.model]
+    if memory.media_model:
+        diagnosis.media_model = _model(diagnosis, memory.media_model)
     if memory.model and all(model.installed and model.key != "missing" for model in diagnosis.extraction_models):
         from inference_core.agents.from_settings import make_extractor  # noqa: PLC0415 - imports all agents
 
@@ -402,6 +405,8 @@ def _findings(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "chat model", _shown(diagnosis.chat_model) if diagnosis.chat_model else "none"
     yield "fallbacks", "; ".join(map(_shown, diagnosis.fallbacks)) or "none"
     yield "extraction", "; ".join(map(_shown, diagnosis.extraction_models)) or "by rules"
+    if diagnosis.media_model:
+        yield "media", _shown(diagnosis.media_model)
     yield "time zone", diagnosis.time_zone
     changed = [f"{name}={value}" for name, value in diagnosis.changed_settings.items()] or ["all defaults"]
     yield from zip(["settings", *[""] * len(changed)], changed, strict=False)

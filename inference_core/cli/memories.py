@@ -115,7 +115,10 @@ def recall(
     session: _Session = None,
     created_after: _After = None,
     created_before: _Before = None,
-    min_relevance: Annotated[float, option("--min-relevance X", "Leave out less relevant ones.", min=0, max=1)] = 0.0,
+    min_relevance: Annotated[
+        float | None,
+        option("--min-relevance X", "Leave out less relevant ones (AGENT_MEMORY_MIN_RELEVANCE).", min=0, max=1),
+    ] = None,
 ) -> None:
     """Find the memories that answer a question."""
     with target.open(embeds=True) as memory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,10 +37,11 @@ from inference_core.memory.receipt import Receipt
 from inference_core.memory.record import MemoryLink, MemoryPage, MemoryStoreDocument, PendingMemory, RecalledMemories
 from inference_core.memory.text import id_as_segment
 from inference_core.memory.types import MemoryCategory
-from inference_core.outbox.messages import Role, label
+from inference_core.outbox.media import media_in
+from inference_core.outbox.messages import EMPTY, OTHER_PARTS, Role, label
 from inference_core.services.operations.delete import Erased, ForgottenMemory, delete, delete_all
 from inference_core.services.operations.list import count, get, history, list_memories
-from inference_core.services.operations.messages import add_messages, judged, said_at
+from inference_core.services.operations.messages import Added, add_messages, judged, said_at
 from inference_core.services.operations.operation import MemoryOperation
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
@@ -56,6 +58,8 @@ _PAGE: Final = 200
 _TRIES: Final = 3
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
+_MAX_MEDIA: Final = 700_000
+"""Characters of media that are sent with messages; a server takes no body above 1 MB by default."""
 _TOO_MANY: Final = 429
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
 _REFUSED: Final = frozenset({401, 403})
@@ -322,13 +326,18 @@ async def _format_context(caller: RequestSender, given: Given) -> str:
     return (await caller.send("POST", "/v1/context", given, reads=True))["context"]
 
 
-async def _add_messages(caller: RequestSender, given: Given) -> int:
+async def _add_messages(caller: RequestSender, given: Given) -> Added:
     sent: list[dict[str, Any]] = []
+    skipped, room = Counter[str](), _MAX_MEDIA
     for message, role, is_proven in judged(given["messages"]):
-        if role and message.text.strip():
+        found = media_in(message) if role else ()
+        size = len(json.dumps(found, default=str))
+        media, room = (found, room - size) if size <= room else ((), room)
+        skipped[OTHER_PARTS] += len(found) - len(media)
+        if role and (message.text.strip() or media):
             fields = {
                 "role": role.value,
-                "content": message.text,
+                "content": [*([message.text] if message.text else []), *media] if media else message.text,
                 "id": message.id or uuid4().hex,
                 "timestamp": said_at(message),
             }
@@ -337,10 +346,14 @@ async def _add_messages(caller: RequestSender, given: Given) -> int:
             sent.append({**fields, **name, **outside})
         elif not is_proven:
             sent.append({"role": Role.TOOL.value, "content": ""})  # it only marks the session
+        else:
+            skipped[EMPTY] += 1
     if not sent:
-        return 0
+        return Added(0, +skipped)
     body = {"messages": sent, "session_id": given["session_id"]}
-    return (await caller.send("POST", "/v1/messages", body, repeats=True))["count"]
+    answer = await caller.send("POST", "/v1/messages", body, repeats=True)
+    there: dict[str, int] = answer.get("skipped", {})
+    return Added(answer["count"], +(skipped + Counter(there)))
 
 
 async def _list_pending(caller: RequestSender, given: Given) -> list[PendingMemory]:
@@ -432,7 +445,7 @@ class MemoryVerbs(Protocol):
     def why(self, user_id: str, memory_id: str, *args: Any, **options: Any) -> Awaitable[Why]: ...
     def list_receipts(self, user_id: str, *args: Any, **options: Any) -> Awaitable[MemoryPage[Receipt]]: ...
     def format_context_for_prompt(self, user_id: str, *args: Any, **options: Any) -> Awaitable[str]: ...
-    def add_messages(self, user_id: str, messages: Any, *args: Any, **options: Any) -> Awaitable[int]: ...
+    def add_messages(self, user_id: str, messages: Any, *args: Any, **options: Any) -> Awaitable[Added]: ...
     def list_pending(self, user_id: str, *args: Any, **options: Any) -> Awaitable[list[PendingMemory]]: ...
     def approve_pending(self, user_id: str, *args: Any, **options: Any) -> Awaitable[list[str]]: ...
     def reject_pending(self, user_id: str, *args: Any, **options: Any) -> Awaitable[list[str]]: ...

@@ -140,7 +140,12 @@ async def offered_for(scope: MemoryScope, user_id: str, messages: Sequence[Conve
     """The memories to offer for ``messages``: the most relevant, then the newest others. Raises StoreError."""
     said = " ".join(message.text for message in messages if message.role is not Role.TOOL)
     recalled = await recall(
-        replace(scope, counts_access=False), user_id, said[:_QUERY_CHARACTERS], OFFERED, backfill=True
+        replace(scope, counts_access=False),
+        user_id,
+        said[:_QUERY_CHARACTERS],
+        OFFERED,
+        backfill=True,
+        min_relevance=0.0,
     )
     return [
         KnownMemory(
@@ -222,9 +227,9 @@ def judged(candidate: Candidate, said: Said) -> Candidate:
 
     No other place decides that. If text from outside was in the conversation, a candidate keeps its origin only if it
     is one or more whole sentences of the user (it is then stored as the user said it) or the user confirmed it. Any
-    other candidate counts as a tool's.
+    other candidate counts as a tool's, or as a document's if it says so itself, which is trusted no more.
     """
-    if not said.has_outside:
+    if not said.has_outside or candidate.origin is Origin.DOCUMENT:
         return candidate
     own = said.owned(candidate.content)
     return replace(candidate, origin=Origin.TOOL) if own is None else replace(candidate, content=own)

@@ -31,17 +31,28 @@ from inference_core.errors import (
     only_warned,
 )
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
+from inference_core.ingestion.extraction.captions import captions_of
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler, insight_work, session_work
 from inference_core.ingestion.undo import is_done, job_put
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, encode_label
 from inference_core.memory.redaction import told_error
 from inference_core.memory.trust import MemorySource, Origin
-from inference_core.outbox.messages import ConversationMessage, Extraction, KnownMemory, any_outside, session_name
+from inference_core.memory.types import MemoryType
+from inference_core.outbox.messages import (
+    Candidate,
+    ConversationMessage,
+    Extraction,
+    KnownMemory,
+    any_outside,
+    noted_outside,
+    session_name,
+)
 from inference_core.outbox.outbox import Claim, Limits, Outbox, Partition
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.scope import MemoryScope
 from inference_core.stores.backend import Check, Write
+from inference_core.stores.factory import refuse_mock
 from inference_core.telemetry import DIRECTION, OPERATION, TOKENS, processing, record
 
 _LOG = logging.getLogger(__name__)
@@ -111,13 +122,24 @@ class MessageWork:
 
     async def extracted(self, scope: MemoryScope, claim: Claim) -> Extraction:
         """The candidates of the messages. Raises ModelError, StoreError."""
-        messages = [waiting.message for waiting in claim.batch]
+        messages = [waiting.message.in_words for waiting in claim.batch]
         offered = await offered_for(scope, claim.partition.user_id, messages)
         if not any_outside([*claim.earlier, *messages]):
             # A model that was shown text from outside could repeat it as the user's.
             offered = [memory for memory in offered if not memory.is_external]
         more: dict[str, Any] = {"earlier": claim.earlier} if self._takes_earlier else {}
-        return await self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more)
+        found = await self._extractor.extract(messages, offered, scope.clock.now(), scope.zone, **more)
+        captions = [
+            Candidate(
+                content=caption,
+                memory_type=MemoryType.INTERACTION,
+                message_ids=(message.id,) if message.id else (),
+                origin=Origin.DOCUMENT,
+            )
+            for message in (waiting.message for waiting in claim.batch)
+            for caption in message.captions
+        ]
+        return replace(found, candidates=[*captions, *found.candidates]) if captions else found
 
     def changes(self, scope: MemoryScope, claim: Claim, extraction: Extraction) -> Operation[MemoryChanges]:
         """What the candidates change in memory. Raises StoreError."""
@@ -200,6 +222,12 @@ class Pipeline:
             extraction = claim.extraction
             if extraction is None:
                 await scope.engine.check_room(claim.partition.user_id, claim.partition.agent_name)
+                for waiting in [one for one in claim.batch if one.has_media]:
+                    media = await self.outbox.media_of(claim, waiting)
+                    captions = await captions_of(scope.media_model, media, scope.max_content_bytes)
+                    session = waiting.message.session_id
+                    await noted_outside(scope.engine, scope.clock, claim.partition.user_id, session, is_outside=True)
+                    claim = await self.outbox.describe(claim, waiting, captions)
                 extraction = await work.extracted(scope, claim)
                 tokens = {"input": extraction.input_tokens, "output": extraction.output_tokens}
                 for kind, count in tokens.items() if extraction.model_calls else ():
@@ -391,6 +419,7 @@ class Worker:
         threads: int = THREADS,
     ) -> Worker:
         """A worker for the outbox in the service's store, for all of its users and agents."""
+        refuse_mock(service)
         pipeline = Pipeline(service.scope, extractor, limits=limits, periodic=periodic)
         return cls(pipeline, interval_s=interval_s, threads=threads)
 

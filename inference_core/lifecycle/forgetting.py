@@ -58,6 +58,7 @@ from inference_core.services.operations.scope import MemoryScope, UserId, is_kno
 from inference_core.settings import MemorySettings
 from inference_core.stores.backend import Cursor, Key, Remove, Row, Write
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import refuse_mock
 from inference_core.stores.maintenance import Usage
 
 EVERY_TYPE: Final = "all"
@@ -643,5 +644,6 @@ class MemoryLifecycle(ServiceBase):
     usage = usage.aio
 
     def __init__(self, service: AgentMemoryStoreService, *, timeout: float | None = None) -> None:
+        refuse_mock(service)
         super().__init__(service.scope, timeout)
         self.sync = SyncMemoryLifecycle(service.scope, timeout)

@@ -215,6 +215,8 @@ MARKS: Final = "ingested"
 """Second label of the namespace, below the user, that holds the marks of messages that were taken in."""
 OTHER_PARTS: Final = "parts without text"
 """Why a part of a message is skipped, such as an image. Counts parts, not messages."""
+FRAMEWORKS: Final = "of the system or a framework"
+"""Why a message is skipped that neither a user nor an assistant nor a tool has written."""
 NO_DATE: Final = "times that cannot be read"
 """Why a message has no date although its source has one. Counts times, not messages."""
 _ENDS: Final = (
@@ -245,6 +247,8 @@ class ConversationMessage:
     ``author`` is the name of another person who said it; None for the user, whatever the user's name.
     ``is_proven``: nothing in it is from outside, such as a file or a citation (see `outside`).
     ``is_marked``: text from outside was in the conversation by then, which an assistant may repeat.
+    ``media`` are its pictures and recordings, until a model has put them into words: its ``captions``, each with a
+    reference to what it tells of. A message with either is not proven to be without text from outside.
     """
 
     session_id: str | None
@@ -256,6 +260,15 @@ class ConversationMessage:
     at: datetime | None = None
     is_proven: bool = True
     is_marked: bool = False
+    media: tuple[dict[str, Any], ...] = ()
+    captions: tuple[str, ...] = ()
+
+    @property
+    def in_words(self) -> ConversationMessage:
+        """The same message with its captions in its text."""
+        if not self.captions:
+            return self
+        return replace(self, text="\n".join(part for part in (self.text, *self.captions) if part), captions=())
 
     @property
     def is_own(self) -> bool:
@@ -359,7 +372,7 @@ def split_text(text: str, max_bytes: int) -> list[str]:
 
 
 def message_to_json(message: ConversationMessage) -> dict[str, Any]:
-    """``message`` as JSON data that every store can hold."""
+    """``message`` as JSON data that every store can hold, without its media."""
     return {
         "session": session_name(message.session_id),
         "role": message.role.value,
@@ -370,6 +383,7 @@ def message_to_json(message: ConversationMessage) -> dict[str, Any]:
         "at": message.at and message.at.isoformat(),
         **({"after_tool": True} if message.is_marked else {}),
         **({} if message.is_proven else {"unproven": True}),
+        **({"captions": list(message.captions)} if message.captions else {}),
     }
 
 
@@ -385,6 +399,7 @@ def message_of(value: Mapping[str, Any]) -> ConversationMessage:
         at=datetime.fromisoformat(value["at"]) if value["at"] else None,
         is_proven=not value.get("unproven", False),
         is_marked=value.get("after_tool", False),
+        captions=tuple(value.get("captions", ())),
     )
 
 
@@ -469,7 +484,8 @@ class Candidate:
     ``valid_from`` and ``valid_to`` bound when it holds, as far as that was said. ``state`` (of a goal or an idea) is
     open, done or dropped. ``target`` is the id of the offered memory that ``action`` is about. ``message_ids`` are its
     sources. ``origin`` is a tool if none of these is a user's and one is, or may be, a tool's, so that it never becomes
-    a rule; otherwise the agent, who wrote it down. ``cites`` are the memories that a summary or an insight draws on.
+    a rule, and a document if it is a caption; otherwise the agent, who wrote it down. ``cites`` are the memories that a
+    summary or an insight draws on.
     """
 
     content: str

@@ -53,6 +53,7 @@ _NO_AGENT: Final = "~shared"
 STATE: Final = "state"
 """Last label of the namespace that holds a partition's lease and kept result."""
 _SAID: Final = "said"
+_MEDIA: Final = "media"
 _EARLIER: Final = "earlier"
 DEAD_LIST: Final[Namespace] = (QUEUE_ROOT, "dead")
 """Lists the dead letters of all users."""
@@ -106,6 +107,11 @@ class Partition:
     def earlier(self) -> Namespace:
         """Where, for each session, the last messages are that have become memories."""
         return (*self._base, _EARLIER)
+
+    @property
+    def media(self) -> Namespace:
+        """Where the pictures and recordings of waiting messages and dead letters are, until they are put into words."""
+        return (*self._base, _MEDIA)
 
     @property
     def dead(self) -> Namespace:
@@ -164,7 +170,7 @@ class Waiting:
     """A message in the outbox; ``zone`` names the time zone in which it was said, if known.
 
     With ``due`` it is periodic work, which waits until then and may be put off meanwhile. ``trace`` is the span in
-    which it came, as W3C's traceparent, if that was traced.
+    which it came, as W3C's traceparent, if that was traced. ``has_media``: its media wait in a row of their own.
     """
 
     key: str
@@ -173,6 +179,7 @@ class Waiting:
     zone: str | None = None
     due: datetime | None = None
     trace: str | None = None
+    has_media: bool = False
 
     @property
     def name(self) -> str:
@@ -186,19 +193,25 @@ class Waiting:
             **({"zone": self.zone} if self.zone else {}),
             **({"due": self.due.isoformat()} if self.due else {}),
             **({"trace": self.trace} if self.trace else {}),
+            **({"media": True} if self.has_media else {}),
         }
 
     @classmethod
     def of(cls, row: Row) -> Waiting:
         """The message that a row of the outbox holds."""
         value = row.value
-        due = moment_field(value, "due")
-        return cls(row.key, row.version, message_of(value), value.get("zone"), due, value.get("trace"))
+        due, has_media = moment_field(value, "due"), value.get("media", False)
+        return cls(row.key, row.version, message_of(value), value.get("zone"), due, value.get("trace"), has_media)
 
     def put(self, namespace: Namespace, at: datetime, expected: int | None = None) -> Put:
         """The write that puts it into the outbox."""
         value = encode_json(self.to_json(), what="outbox")
         return Put(namespace=namespace, key=self.key, value=value, created_at=at, updated_at=at, expected=expected)
+
+    def media_put(self, namespace: Namespace, at: datetime) -> Put:
+        """The write that keeps its media; their row names the session, with which they are undone."""
+        value = {"session": session_name(self.message.session_id), "media": list(self.message.media)}
+        return Put(namespace=namespace, key=self.key, value=_json(value), updated_at=at)
 
 
 class Attempt(NamedTuple):
@@ -316,14 +329,16 @@ class Outbox:
             name = message.position if message.id is None else mended(message.id)
             # The user's and another person's message are two, so that an import can say later which are the user's.
             author = [mended(message.author)] if message.author else []
-            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text), *author])
-            fresh[key] = Waiting(key, 0, message, zone, trace=trace)
+            media = [digest_of([message.media])] if message.media else []
+            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text), *author, *media])
+            fresh[key] = Waiting(key, 0, message, zone, trace=trace, has_media=bool(media))
         while fresh:
             writes: list[Write] = [
                 # Each put gives the listing a new version, so that no worker takes it off the list meanwhile.
                 partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
                 *(message.put(waiting, now + at * _TICK, expected=0) for at, message in enumerate(fresh.values())),
+                *(one.media_put(partition.media, now) for one in fresh.values() if one.has_media),
                 *(message.put(partition.kept, now + at * _TICK) for at, message in enumerate(fresh.values()) if keeps),
             ]
             try:
@@ -457,6 +472,26 @@ class Outbox:
         token, *_ = await self.engine.write([lease, kept, *claim.fence])
         return replace(claim, token=token, extraction=extraction)
 
+    async def media_of(self, claim: Claim, waiting: Waiting) -> list[dict[str, Any]]:
+        """The media of a message in the batch."""
+        (row,) = await self.engine.get([(claim.partition.media, waiting.key)])
+        return row.value["media"] if row else []
+
+    async def describe(self, claim: Claim, waiting: Waiting, captions: Sequence[str]) -> Claim:
+        """Keeps ``captions`` in place of the media of a message in the batch, and renews the lease.
+
+        Raises VersionConflict if another worker has that now.
+        """
+        now, partition = self._clock.now(), claim.partition
+        clean = tuple(self.engine.guard.text(mended(caption)) for caption in captions)
+        told = replace(waiting, message=replace(waiting.message, captions=clean), has_media=False)
+        lease = self._lease(partition, self._lease_end(partition), claim.tries, claim.token)
+        put = told.put(partition.messages, now, waiting.version)
+        media = Remove(namespace=partition.media, key=waiting.key)
+        token, version, *_ = await self.engine.write([lease, replace(put, created_at=None), media, *claim.fence])
+        batch = [replace(told, version=version) if one is waiting else one for one in claim.batch]
+        return replace(claim, token=token, batch=batch)
+
     def completion_writes(self, claim: Claim, again: datetime | None = None) -> list[Write]:
         """The writes with which the batch is done; they fail if another worker has the lease by now.
 
@@ -564,7 +599,8 @@ def holds_told(namespace: Namespace) -> bool:
 def told_in(row: Row) -> list[ConversationMessage]:
     """The messages that a row of such a namespace keeps."""
     messages = row.value.get("messages", [])
-    return [message_of(message) for message in messages] if row.namespace[-1] == _EARLIER else [message_of(row.value)]
+    values = messages if row.namespace[-1] == _EARLIER else [row.value]
+    return [message_of(value).in_words for value in values]
 
 
 def _has_earlier(partition: Partition, message: ConversationMessage) -> bool:
@@ -576,7 +612,7 @@ def _tail(messages: Sequence[ConversationMessage]) -> list[ConversationMessage]:
     """The last of ``messages``, the first of them cut at its beginning if it is too long."""
     found: list[ConversationMessage] = []
     room = MAX_EARLIER_LETTERS
-    for message in reversed(list(traced(messages))[-MAX_EARLIER:]):
+    for message in reversed([message.in_words for message in traced(messages)][-MAX_EARLIER:]):
         found.insert(0, replace(message, text=message.text[-room:]))
         room -= len(message.text)
         if room <= 0:
@@ -664,7 +700,9 @@ async def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock
             Remove(namespace=row.namespace, key=row.key, expected=row.version),
             Remove(namespace=DEAD_LIST, key=row.key),
         ]
-        if clock:
+        if clock is None:
+            writes.append(Remove(namespace=letter.partition.media, key=row.key))
+        else:
             now = clock.now()
             writes += [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
         with suppress(VersionConflict):

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
+from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock
@@ -179,6 +180,9 @@ class AgentMemoryStoreService(ServiceBase):
         timeout: Seconds that every operation may take. None: no limit.
         spaces: Turns on shared memories: a recall covers the user's own and those of each `Space` in which the user has
             a role. None: spaces are not read.
+        min_relevance: From 0 to 1. The least relevance of memories that answer a question, in recalls and prompts.
+        media_model: The chat model, or its name, with which workers put pictures and recordings in messages into words.
+            None: `add_messages` leaves these out.
     """
 
     save_memory = save.aio
@@ -234,6 +238,8 @@ class AgentMemoryStoreService(ServiceBase):
         clock: Clock | None = None,
         timeout: float | None = DEFAULT_TIMEOUT_S,
         spaces: Spaces | None = None,
+        min_relevance: float = 0.0,
+        media_model: BaseChatModel | str | None = None,
     ) -> None:
         if not 0 <= deleted_days <= _MOST_DELETED_DAYS:
             raise InvalidInput(f"deleted_days is from 0 to {_MOST_DELETED_DAYS:g}, not {deleted_days}")
@@ -254,6 +260,8 @@ class AgentMemoryStoreService(ServiceBase):
             confirm=confirm,
             clock=clock,
             spaces=spaces,
+            min_relevance=min_relevance,
+            media_model=media_model,
         )
         scope = replace(
             scope_on(store, policy, agent_name),

@@ -52,10 +52,11 @@ from inference_core.memory.types import IDEA, MemoryCategory, MemoryType, valida
 from inference_core.outbox.messages import author_of
 from inference_core.services.agent_memory_service import AgentMemoryStoreService, SyncMemoryService
 from inference_core.services.operations.messages import MAX_KEPT, kept_messages, said_at
-from inference_core.services.operations.recall import asks
+from inference_core.services.operations.recall import asks, at_least
 from inference_core.services.operations.scope import MemoryScope, UserId, record_of
 from inference_core.stores.backend import Row
 from inference_core.stores.engine import StoreEngine
+from inference_core.stores.factory import refuse_mock
 from inference_core.stores.indexing.indexes import Snapshot
 from inference_core.stores.indexing.search import FoundRow, Search, SearchResult
 
@@ -111,11 +112,11 @@ class ContextRequest:
     now: datetime
     shared: SharedSearches | None = None
 
-    def search(self, source: str, search: Search) -> Operation[SearchResult]:
+    async def search(self, source: str, search: Search) -> SearchResult:
         """What ``source`` finds by ``search``, ranked once for all that ask the same. Raises StoreError."""
-        if self.shared is None or not self.shared.holds(source):
-            return self.scope.engine.search(search)
-        return self.shared.result_of(source)
+        is_shared = self.shared is not None and self.shared.holds(source)
+        found = self.shared.result_of(source) if self.shared and is_shared else self.scope.engine.search(search)
+        return at_least(self.scope.min_relevance, await found)
 
     @property
     def question(self) -> str | None:
@@ -629,6 +630,7 @@ class ContextBuilder:
             raise ConfigurationError("Two context sources have the same name; give one of them another")
         for pool in self._pools.values():
             weakref.finalize(self, pool.close)
+        refuse_mock(service)
         self._scope = service.scope
         self._sources = tuple(sources)
         self.engineer = engineer or ContextEngineer()

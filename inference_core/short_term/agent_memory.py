@@ -223,8 +223,9 @@ class AgentMemory:
     async def _update(self, session_id: SessionId, message: MessageLikeRepresentation) -> str | None:
         """Adds ``message`` to the session, durable when it returns, and handles overflow.
 
-        A message with a known id replaces that message; a system message replaces the session's. Returns None, or, if a
-        model, a block or a store failed, a notice that says so; older messages are then kept.
+        A message with a known id replaces that message; a system message replaces the session's. Returns None if
+        nothing has to leave, or has left; or, if a model, a block or a store failed, also within the last half minute,
+        a notice that says so: older messages are then kept.
         """
         conversation = self._owners.conversation(session_id)
         added = _stamped(one_message(message), self._scope.clock.now().isoformat())

@@ -8,6 +8,7 @@ flush fails, or all strategies do, all messages stay. `OverflowPolicy` says how 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -288,6 +289,7 @@ def _check(number: int, what: str, least: int = 1) -> None:
 
 Overflow = OverflowStrategy | Sequence[OverflowStrategy] | None
 _PAUSE_S: Final = 30.0
+_PAUSED: Final = "The chat model failed a moment ago, so older messages stay; it is asked again in {} s"
 Failures = list[tuple[OverflowStrategy, InferenceCoreError]]
 
 
@@ -359,8 +361,8 @@ class OverflowPolicy:
     """``overflow`` is one strategy or several; None is ``FlushToLongTerm()``.
 
     The limit is ``max_ratio`` of the model's window if both are known, else ``max_tokens``, and never more than the
-    model's window. After a model failed, none is asked for the same conversation for half a minute. Raises
-    ConfigurationError for arguments that make no sense.
+    model's window. After a model failed, none is asked for the same conversation for half a minute, which a notice
+    tells meanwhile. Raises ConfigurationError for arguments that make no sense.
     """
 
     def __init__(
@@ -434,9 +436,10 @@ class OverflowPolicy:
         now = time.monotonic()
         # Without a user, conversations differ by their threads.
         whose = eviction.conversation or eviction.thread
-        is_paused = now < self._paused_until.get(whose, 0.0)
-        if is_paused or not self.is_full(window, eviction.room):
+        if not self.is_full(window, eviction.room):
             return OverflowResult(window.messages)
+        if (wait := self._paused_until.get(whose, 0.0) - now) > 0:
+            return OverflowResult(window.messages, notice=_PAUSED.format(math.ceil(wait)))
         result = await handle_overflow(window, self.strategies, eviction)
         if result.model_failed:
             now = time.monotonic()

@@ -124,6 +124,7 @@ def _opened(url: Database, *, durable: bool, clock: Clock | None, encryption_key
 
 def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend:
     """The database that the caller's object ``given`` stands for. Raises ConfigurationError."""
+    refuse_mock(given)
     if isinstance(given, MutableMapping):
         from inference_core.stores.backends.memory import MappingBackend  # noqa: PLC0415 - on first use
 
@@ -356,8 +357,20 @@ def open_configured_store(settings: MemorySettings, **options: Any) -> MemorySto
     return open_store(settings.store_url, **chosen | options)
 
 
+def refuse_mock(given: object) -> None:
+    """Raises ConfigurationError if ``given`` is a mock of unittest: it would confirm what it does not keep."""
+    mock = sys.modules.get("unittest.mock")  # whoever has a mock has imported it
+    if mock and isinstance(given, mock.NonCallableMock):
+        raise ConfigurationError(
+            f"A {type(given).__name__} keeps nothing, so it is neither a store nor a service; in tests take "
+            "open_store('memory://', embeddings=None), AgentMemoryStoreService on it, and inference_core.testing for "
+            "chat models and clocks"
+        )
+
+
 def check_store(store: object) -> None:
-    """Raises ConfigurationError if ``store`` is no store, but for example its URL."""
+    """Raises ConfigurationError if ``store`` is no store, but for example its URL or a mock."""
+    refuse_mock(store)
     if not isinstance(store, BaseStore):
         raise ConfigurationError(
             f"store must be a LangGraph BaseStore, not {type(store).__name__}: pass open_store(…), which takes URLs, "

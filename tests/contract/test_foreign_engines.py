@@ -7,12 +7,28 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
+from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from support import FailingEmbeddings, HangingEmbeddings, HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemoryMiddleware
+from inference_core import (
+    AgentMemory,
+    AgentMemoryStoreService,
+    ContextBuilder,
+    MemoryLifecycle,
+    MemoryMiddleware,
+    RuleExtractor,
+    StaticMemory,
+    Worker,
+    get_memory_tools,
+    open_store,
+)
+from inference_core.errors import ConfigurationError
 from inference_core.services.user_memories import purge_user_memories
 from inference_core.stores.factory import any_engine_of, engine_of
 
@@ -140,3 +156,28 @@ def test_regression_closing_waits_for_texts_that_are_embedded_for_another_librar
     engine.close()
     assert running is not None
     assert running.done()
+
+
+MOCKS = [MagicMock(), AsyncMock(), MagicMock(spec=BaseStore), MagicMock(spec=AgentMemoryStoreService), Mock(spec=dict)]
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        AgentMemoryStoreService,
+        open_store,
+        ContextBuilder,
+        MemoryLifecycle,
+        partial(MemoryMiddleware, user_id=U),
+        partial(get_memory_tools, user_id=U),
+        partial(AgentMemory, user_id=U),
+        partial(StaticMemory, "Closed on Sundays."),
+        partial(Worker.of, extractor=RuleExtractor()),
+        MemoryMiddleware()._binding.scope,
+    ],
+)
+def test_regression_a_mock_is_neither_a_store_nor_a_service(take: Callable[[Any], object]) -> None:
+    """Mocks with a spec were taken: what they were given was lost, or a call failed far away from its cause."""
+    for mock in MOCKS:
+        with pytest.raises(ConfigurationError, match=r"keeps nothing.*open_store\('memory://'.*inference_core.testing"):
+            take(mock)

@@ -21,6 +21,10 @@ from langgraph.store.base import (
     SearchOp,
 )
 from langgraph.store.memory import InMemoryStore
+from langgraph.store.sqlite import SqliteStore
+from support import HashingEmbeddings
+
+from inference_core import open_store
 
 NS = ("u", "notes")
 PAGE = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
@@ -153,6 +157,13 @@ async def copies(store: BaseStore) -> Any:
     return again.value["n"]
 
 
+async def index_config(store: Any) -> Any:
+    try:
+        return store.index_config
+    except AttributeError as error:
+        return type(error).__name__
+
+
 def asked(method: str, *positional: Any, **options: Any) -> Callable[[BaseStore], Awaitable[Any]]:
     async def one(store: BaseStore) -> Any:
         try:
@@ -174,6 +185,7 @@ DIFFERENT: dict[str, tuple[Callable[[BaseStore], Awaitable[Any]], Any, Any]] = {
         [(NS, "tea", {"t": "green tea"})],
     ),
     "`created_at` after an update": (creation_stays, False, True),
+    "`store.index_config`": (index_config, None, "AttributeError"),
     "a value that you change after reading it": (copies, "changed", 2),
     "a filter for None": (asked("asearch", NS, filter={"missing": None}), ["a", "b", "c"], []),
     "a filter for a part of a nested value": (asked("asearch", NS, filter={"map": {"k": 1}}), ["a"], []),
@@ -201,3 +213,23 @@ async def test_the_differences_are_those_that_the_page_tells(own_store: BaseStor
     assert await case(await filled(InMemoryStore())) == theirs
     assert await case(await filled(own_store)) == ours
     assert f"| {name} |" in PAGE
+
+
+def test_a_score_is_no_cosine_and_a_dot_is_no_path(tmp_path: Path):
+    """Guards two more differences that the page tells, which need a model, and LangGraph's SQLite store."""
+    index: Any = {"embed": HashingEmbeddings(), "dims": HashingEmbeddings.dimensions, "fields": ["t"]}
+    with (
+        SqliteStore.from_conn_string(str(tmp_path / "langgraph.db")) as sqlite,
+        open_store("memory://", index=index) as own,
+    ):
+        sqlite.setup()
+        memory = InMemoryStore(index=index)
+        for store in (sqlite, own, memory):
+            store.put(NS, "tea", {"t": "green tea", "map": {"k": 1}})
+        assert [len(store.search(NS, filter={"map.k": 1})) for store in (sqlite, own, memory)] == [1, 0, 0]
+        ours, theirs = (store.search(NS, query="green tea")[0].score for store in (own, memory))
+        assert ours is not None
+        assert theirs is not None
+        assert theirs <= 1.001 < ours
+    assert "| `score` of a query's hit |" in PAGE
+    assert '`{"map.k": 1}`' in PAGE

@@ -280,6 +280,8 @@ async def test_what_came_with_messages_marks_them(memory: MemoryVerbs, service: 
     assert await memory.add_messages(user, said, session_id="m") == 4
     assert await memory.add_messages(user, [ToolMessage([PICTURE], tool_call_id="1")], session_id="t") == 0
     assert await memory.add_messages(user, [("assistant", "A cat.")], session_id="t") == 1
+    added = await memory.add_messages(user, [HumanMessage([PICTURE]), ("user", " ")], session_id="t")
+    assert (added, added.skipped) == (0, {"parts without text": 1, "empty": 1})
     rows = run(service.scope.engine.scan([Partition(user).messages]))
     found = {one.text: one for one in (Waiting.of(row).message for row in rows)}
     assert {text: (one.author, one.is_proven, one.is_marked) for text, one in found.items()} == {

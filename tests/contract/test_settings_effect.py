@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from support import HangingEmbeddings
 
 from inference_core import (
     AgentMemoryStoreService,
+    ContextBuilder,
     MemoryLifecycle,
     MemoryMiddleware,
     MemorySource,
     MemoryStore,
     Origin,
+    get_memory_tools,
     open_configured_store,
 )
 from inference_core.embeddings.local import FINGERPRINT
@@ -29,6 +32,7 @@ from inference_core.errors import (
     QuotaExceeded,
     StoreUnavailable,
 )
+from inference_core.services.context_builder import Memories
 from inference_core.settings import MemorySettings
 from inference_core.testing import ScriptedChatModel, call_tool
 
@@ -110,6 +114,63 @@ def test_the_largest_content(opened: Any, monkeypatch: pytest.MonkeyPatch):
     for number in range(3):
         service.save_memory(U, f"tea {number}")
     assert len(service.recall_memories(U, "tea")) == 2
+
+
+MAPS = "Has a shop in Lisbon for old maps and books"
+ASKED = "Where in Lisbon does she live?"
+
+
+def by_recall(service: AgentMemoryStoreService) -> str:
+    found = service.sync.recall_memories(U, ASKED, explain=True, backfill=True)
+    assert {one.content for one, why in found.left_out if why == "below min_relevance"} == {MAPS, "Keeps bees"}
+    return str([one.content for one in found])
+
+
+def by_middleware(service: AgentMemoryStoreService) -> str:
+    model = ScriptedChatModel(turns=["ok"])
+    agent: Any = create_agent(model, middleware=[MemoryMiddleware(service, user_id=U, engineer=None)])
+    agent.invoke({"messages": [("user", ASKED)]})
+    return str(model.requests)
+
+
+def by_tool(service: AgentMemoryStoreService) -> str:
+    (tool,) = get_memory_tools(service, user_id=U, include_tools=["recall_memories_store"])
+    return tool.invoke({"query": ASKED})
+
+
+def by_builder(service: AgentMemoryStoreService) -> str:
+    return ContextBuilder(service, [Memories()], deadline=20).sync.build(U, ASKED).text
+
+
+def by_context(service: AgentMemoryStoreService) -> str:
+    return service.sync.format_context_for_prompt(U, ASKED)
+
+
+@pytest.mark.parametrize("told", [by_recall, by_middleware, by_tool, by_builder, by_context])
+def test_the_least_relevance(opened: Any, told: Callable[[AgentMemoryStoreService], str]):
+    """Guards that one threshold holds wherever a question is answered; pinned memories and blank queries pass."""
+    store = opened("MIN_RELEVANCE", "0.6")
+    service = AgentMemoryStoreService.from_settings(MemorySettings(), store)
+    for text in ("Lives in Lisbon", MAPS, "Keeps bees"):
+        service.sync.save_memory(U, text, "facts")
+    shown = told(service)
+    assert ["Lives in Lisbon" in shown, MAPS in shown, "Keeps bees" in shown] == [True, False, False]
+    assert len(service.sync.recall_memories(U, "")) == 3
+    assert len(service.sync.recall_memories(U, ASKED, min_relevance=0.0)) == 2
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
+def test_a_least_relevance_that_makes_no_sense(least: float):
+    with pytest.raises(ConfigurationError, match="min_relevance must be from 0 to 1"):
+        MemoryMiddleware(min_relevance=least)
+
+
+def test_the_model_for_media(opened: Any):
+    store = opened("MEDIA_MODEL", "openai:gpt-5-mini")
+    service = AgentMemoryStoreService.from_settings(MemorySettings(), store)
+    assert service.scope.media_model == "openai:gpt-5-mini"
+    picture = {"type": "image", "url": "https://x.example/cat.png"}
+    assert service.sync.add_messages(U, [HumanMessage([picture])]) == 1
 
 
 def test_categories_to_confirm(opened: Any):

@@ -259,14 +259,18 @@ def test_keys_are_seen_and_never_shown(capsys: Capture, monkeypatch: pytest.Monk
 def test_what_chat_models_lack_is_told(capsys: Capture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AGENT_MODEL", "openai:gpt-5-mini")
     monkeypatch.setenv("AGENT_MODEL_FALLBACKS", "ollama:llama3, nowhere:x, gpt-5")
+    monkeypatch.setenv("AGENT_MEMORY_MEDIA_MODEL", "elsewhere:eyes")
     found = findings(capsys, 1)
+    assert (found["media_model"]["name"], found["media_model"]["installed"]) == ("elsewhere:eyes", False)
     assert [one["key"] for one in found["fallbacks"]] == ["not needed", "unknown", "unknown"]
     problems = "\n".join(found["problems"])
     assert "set OPENAI_API_KEY" in problems
     assert "pip install langchain-nowhere" in problems
     assert "'gpt-5' does not name a provider" in problems
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.rstrip().splitlines()[-1].strip() != "No problems found."
+    printed = capsys.readouterr().out
+    assert "elsewhere:eyes (not installed" in printed
+    assert printed.rstrip().splitlines()[-1].strip() != "No problems found."
 
 
 def test_settings_that_make_no_sense_do_not_stop_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

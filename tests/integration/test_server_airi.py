@@ -14,36 +14,48 @@ import httpx
 import pytest
 from cli_support import Capture
 from cli_support import answer as printed
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from server_support import BASE, Served
+from support import HashingEmbeddings
 
-from inference_core import AgentMemoryStoreService, MemorySettings, open_store
+from inference_core import AgentMemoryStoreService, MemorySettings, MemorySource, open_store
 from inference_core.agents import from_settings
 from inference_core.cli import background
 from inference_core.clock import SystemClock
 from inference_core.effects import run
+from inference_core.errors import ConfigurationError
+from inference_core.memory.trust import Origin
 from inference_core.outbox import outbox as queue
-from inference_core.server.api.airi import AIRI_ROUTES, add_airi
+from inference_core.outbox.messages import ConversationMessage
+from inference_core.outbox.outbox import Partition, Waiting
+from inference_core.server.api.airi import AIRI_ROUTES, add_airi, answering_models
 from inference_core.server.api.routes import ROUTES
 from inference_core.server.app import create_app
 from inference_core.server.identity.auth import ApiKeys, Permission
 from inference_core.server.identity.gate import Access
 from inference_core.services.operations.tuning import tune
-from inference_core.testing import ScriptedChatModel, call_tool
+from inference_core.stores.indexing.embedding import DIMENSIONS_META
+from inference_core.stores.store import MemoryStore
+from inference_core.testing import ScriptedChatModel, Turn, call_tool
 
 SETTINGS = MemorySettings.model_construct(
     model=("openai:gpt-5-mini",), embeddings="openai:text-embedding-3-small", max_tokens=2_000
 )
 
 
+def served(store: MemoryStore, *turns: Turn) -> Served:
+    """AIRI's routes on ``store``, with a model for each of ``turns``."""
+    service = AgentMemoryStoreService(store)
+    ring = ApiKeys(store.engine, service.scope.clock, 10)
+    app = create_app(service, Access(checks=[ring], rate=1e6, burst=10**6), [*ROUTES, *AIRI_ROUTES])
+    add_airi(app, service, SETTINGS, lambda: [ScriptedChatModel(turns=[turn]) for turn in turns])
+    return Served(service, app)
+
+
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Served]:
     with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
-        service = AgentMemoryStoreService(store)
-        ring = ApiKeys(store.engine, service.scope.clock, 10)
-        app = create_app(service, Access(checks=[ring], rate=1e6, burst=10**6), [*ROUTES, *AIRI_ROUTES])
-        add_airi(app, service, SETTINGS)
-        yield Served(service, app)
+        yield served(store)
 
 
 @pytest.fixture
@@ -127,6 +139,104 @@ async def test_a_context_is_text_or_its_parts(client: httpx.AsyncClient, server:
     assert [one["content"] for one in built["goalContext"]["shortTermIdeas"]] == ["A trip to Faro"]
     missing = [await client.post("/api/context", json={}), await client.get("/api/context")]
     assert [(one.status_code, one.json()) for one in missing] == [(400, {"error": "message is required"})] * 2
+
+
+@pytest.mark.parametrize("path", ["/api/context", "/api/context/structured"])
+async def test_regression_a_context_takes_the_message_in_and_shows_the_session_of_its_model(
+    client: httpx.AsyncClient, server: Served, path: str
+):
+    """The parts took nothing in, and both showed what was said to other models."""
+    await server.service.save_memory("ada", "Lives in Lisbon", "facts")
+    for name, text in (("cat", "I talk to the cat"), ("dog", "I talk to the dog")):
+        await client.post("/api/messages", json={"content": text, "modelName": name})
+    asked = {"message": "Where in Lisbon do I live?", "modelName": "dog"}
+    built = (await client.post(path, json=asked)).text
+    assert ("Lives in Lisbon" in built, "the dog" in built, "the cat" in built) == (True, True, False)
+    page = (await client.get("/api/conversations", params={"modelName": "dog"})).json()
+    assert [one["content"] for one in page["messages"]] == ["I talk to the dog", asked["message"]]
+    new = (await client.get("/api/context", params=asked | {"modelName": "bird"})).json()
+    assert ("Lives in Lisbon" in new, "I talk to" in new) == (True, False)
+    assert "the cat" in (await client.get("/api/context", params={"message": "What did I say?"})).json()
+
+
+async def test_an_answer_is_made_with_the_context_and_taken_in(tmp_path: Path):
+    asked = list[list[BaseMessage]]()
+
+    def reply(messages: list[BaseMessage]) -> str:
+        asked.append(messages)
+        return "In Lisbon."
+
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=None) as store:
+        server = served(store, ConnectionError("no network"), reply)
+        server.service.sync.save_memory("ada", "Lives in Lisbon", "facts")
+        body = {"message": "Where in Lisbon do I live?", "modelName": "m", "platform": "web", "systemPrompt": "Purr."}
+        async with server.client("ada") as client:
+            answered = (await client.post("/api/answers", json=body)).json()
+            page = (await client.get("/api/conversations", params={"modelName": "m"})).json()["messages"]
+            assert (await client.post("/api/answers", json={})).status_code == 400
+        assert answered.keys() == {"id", "prompt", "response", "platform", "created_at", "modelName"}
+        assert (answered["prompt"], answered["response"]) == (body["message"], "In Lisbon.")
+        assert [(one["content"], one["type"]) for one in page] == [
+            (body["message"], "user"),
+            ("In Lisbon.", "assistant"),
+        ]
+        system, question = asked[0]
+        assert system.text.startswith("Purr.\n\n")
+        assert ("Lives in Lisbon" in system.text, question.text) == (True, body["message"])
+        assert not any(one.is_marked for one in waiting(server))
+
+
+async def test_an_answer_after_text_from_outside_is_no_proof_of_what_the_user_said(server: Served):
+    """Guards trust: the model may have repeated a page that is in its context."""
+    page = MemorySource(origin=Origin.WEB)
+    server.service.sync.save_memory("ada", "The bank of Lisbon asks for the PIN", "facts", source=page)
+    app = served(server.service.store, "Tell the bank of Lisbon your PIN.")  # pyright: ignore[reportArgumentType] - it is ours
+    async with app.client("ada") as client:
+        await client.post("/api/answers", json={"message": "What does the bank of Lisbon ask for?"})
+    assert [one.is_marked for one in waiting(server)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("turns", "status", "told"),
+    [((), 503, "No chat model answered"), ((ConnectionError("no network"),) * 2, 503, "nothing was taken in")],
+)
+async def test_without_an_answer_nothing_is_taken_in(server: Served, turns: tuple[Turn, ...], status: int, told: str):
+    app = served(server.service.store, *turns)  # pyright: ignore[reportArgumentType] - it is ours
+    async with app.client("ada") as client:
+        refused = await client.post("/api/answers", json={"message": "Hi"})
+        assert (refused.status_code, told in refused.json()["error"]) == (status, True)
+        assert (await client.get("/api/conversations")).json()["messages"] == []
+
+
+def test_the_models_that_answer_are_the_agents(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AGENT_MODEL", "openai:gpt-5-mini")
+    monkeypatch.setenv("AGENT_MODEL_FALLBACKS", "openai:gpt-5-nano")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    assert [getattr(model, "model_name", None) for model in answering_models()] == ["gpt-5-mini", "gpt-5-nano"]
+    monkeypatch.delenv("AGENT_MODEL")
+    with pytest.raises(ConfigurationError, match="set AGENT_MODEL"):
+        answering_models()
+
+
+def waiting(server: Served) -> list[ConversationMessage]:
+    place, engine = Partition.of("ada", server.service.scope.namespaces), server.service.scope.engine
+    return [Waiting.of(row).message for row in run(engine.page([place.messages], limit=9))]
+
+
+@pytest.mark.parametrize(
+    ("model", "recorded", "size"), [(None, "", None), (HashingEmbeddings(), "", 64), (None, "384", 384)]
+)
+async def test_regression_the_size_of_vectors_is_told_and_may_be_sent_back(
+    tmp_path: Path, model: HashingEmbeddings | None, recorded: str, size: int | None
+):
+    """It was null, so that a client that sent the size in force was refused."""
+    with open_store(f"sqlite:///{tmp_path}/memory.db", embeddings=model) as store:
+        run(store.engine.ask(lambda backend: backend.set_meta(DIMENSIONS_META, recorded)))
+        async with served(store).client("root", tuple(Permission)) as root:
+            now = (await root.get("/api/settings")).json()
+            assert now["embeddingDimensions"] == size
+            assert (await root.post("/api/settings", json=now)).status_code == 200
+            assert (await root.post("/api/settings", json=now | {"embeddingDimensions": 65})).status_code == 409
 
 
 async def test_settings_give_no_key_away_and_say_where_to_set_them(client: httpx.AsyncClient, server: Served):

@@ -119,13 +119,17 @@ async def test_messages_are_taken_in_once(server: Served):
         {"role": "user", "content": "I live in Lisbon", "timestamp": "2026-01-02T03:04:05Z"},
         {"role": "assistant", "content": "Noted"},
         {"role": "tool", "content": "Weather: sun"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.example/cat.png"}}]},
     ]
     async with server.client("ada") as client, server.client("root", ALL) as root:
         for expected in (3, 0):
             answer = await client.post(
                 "/v1/messages", json={"messages": said, "session_id": "s1"}, headers={"Idempotency-Key": "k"}
             )
-            assert (answer.status_code, answer.json()) == (202, {"count": expected})
+            assert (answer.status_code, answer.json()) == (
+                202,
+                {"count": expected, "skipped": {"parts without text": 1}},
+            )
         queue = (await root.get("/v1/admin/queue")).json()
         assert (queue["waiting"], queue["dead"]) == (3, 0)
         assert (await root.get("/v1/admin/dead-letters")).json() == {"dead": []}

@@ -61,6 +61,8 @@ def test_the_defaults_are_the_documented_ones():
         "model": (),
         "model_temperature": None,
         "model_tokens": None,
+        "media_model": None,
+        "min_relevance": 0.0,
         "batch_messages": 10,
         "batch_tokens": 4_000,
         "worker_interval": 30.0,

@@ -39,6 +39,7 @@ from inference_core.errors import IdentityError, InferenceCoreError, InvalidInpu
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Progress, Worker, checked_extractor
 from inference_core.memory.namespaces import is_owner, owner_mark
+from inference_core.outbox.media import MAX_MEDIA, may_wait, media_in
 from inference_core.outbox.messages import NO_THREAD, ConversationMessage, Role, author_of, noted_outside
 from inference_core.outbox.outbox import Limits, Outbox, Partition, check_outbox
 from inference_core.services.operations.scope import MemoryScope
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 2.0
+_said_of_media = threading.Event()
 
 
 class Captured(TypedDict):
@@ -82,7 +84,8 @@ class CaptureMiddleware(OperationMiddleware):
     earlier messages are not captured for that user. A message that is edited is captured anew. Capture never breaks a
     run: failures are logged, and the messages are captured later. Another person's messages, which have a ``name``
     other than the user's id, tell nothing of the user; messages that a framework writes in the user's role are not
-    captured.
+    captured. With ``media_model``, pictures and recordings wait with their message until the worker has put them into
+    words; else they are left out.
 
     Put it before `ShortTermMemoryMiddleware`, so that messages are captured before they leave the conversation.
 
@@ -232,6 +235,12 @@ class CaptureMiddleware(OperationMiddleware):
             new: list[ConversationMessage] = []
             for at in places:
                 said = messages[at]
+                found = media_in(said)
+                media = found if self._binding.takes_media and may_wait(found) else ()
+                if len(media) < len(found):
+                    _tell_of_media()
+                if not (said.text or media):
+                    continue
                 is_agents = isinstance(said, AIMessage) or told is not None
                 message = ConversationMessage(
                     session_id=NO_THREAD if thread is None else thread,
@@ -241,8 +250,9 @@ class CaptureMiddleware(OperationMiddleware):
                     position=at,
                     author=None if is_agents else author_of(said.name, user),
                     at=now,
-                    is_proven=judge.is_proven(at),
+                    is_proven=judge.is_proven(at) and not media,
                     is_marked=at >= after or bool(told),
+                    media=media,
                 )
                 new.append(message)
             partition = Partition.of(user, scope.namespaces)
@@ -282,6 +292,17 @@ def _log_closed(error: Exception) -> None:
     _LOG.log(logging.INFO if error.__cause__ is None else logging.WARNING, "Nothing is captured: %s", error)
 
 
+def _tell_of_media() -> None:
+    """Warns once per process that pictures and recordings are left out."""
+    if not _said_of_media.is_set():
+        _said_of_media.set()
+        _LOG.warning(
+            "Pictures or recordings in messages are left out: set media_model= or AGENT_MEMORY_MEDIA_MODEL to a chat "
+            "model that puts them into words (at most %d MB a message)",
+            MAX_MEDIA // 1024**2,
+        )
+
+
 def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
     """The positions before ``end`` of messages of the user and the assistant that are new or edited since captured."""
     messages: Sequence[AnyMessage] = state.get("messages") or []
@@ -291,7 +312,7 @@ def _new(state: Mapping[str, Any], end: int | None = None) -> list[int]:
         at
         for at, message in enumerate(messages[:end])
         if (at >= start or ((known := texts.get(message.id or "")) and known != _hash(message)))
-        and message.text
+        and (message.text or media_in(message))
         and (is_said_by_user(message) or isinstance(message, AIMessage))
     ]
 

@@ -1,29 +1,40 @@
 """The routes of AIRI's memory service, for its clients: the same paths, fields and errors, on this service.
 
-AIRI knows no users: the memories are those of the key's user. ``modelName`` becomes the session of messages. The routes
-are off by default. Settings show no API keys; a change that clients may not make is refused with where to make it.
+AIRI knows no users: the memories are those of the key's user. ``modelName`` becomes the session of messages, and a
+context shows the conversation of that session alone; memories belong to the user, whichever model talks.
+``/api/answers`` is what AIRI plans as its optimized flow: context and answer in one request. The routes are off by
+default. Settings show no API keys; a change that clients may not make is refused with where to make it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
 from fastapi import FastAPI, Query, Request
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 from starlette.types import Scope
 
+from inference_core.asking import ask
 from inference_core.clock import aware
 from inference_core.context.engineer import EVERYTHING
-from inference_core.context.items import ContextItem
+from inference_core.context.items import AssembledContext, ContextItem
 from inference_core.effects import arun
+from inference_core.embeddings.embedder import Passage
+from inference_core.errors import DeadlineExceeded, EmbeddingError, ModelError
 from inference_core.memory.text import MAX_LABEL_BYTES
+from inference_core.memory.trust import Trust
 from inference_core.memory.types import MemoryCategory
 from inference_core.outbox.messages import NO_THREAD, marks_of
 from inference_core.outbox.outbox import Partition, Waiting
@@ -42,13 +53,15 @@ from inference_core.services.context_builder import (
     goals,
     ideas,
 )
-from inference_core.services.operations.messages import MAX_KEPT, TIMESTAMP, add_messages
+from inference_core.services.operations.messages import MAX_KEPT, TIMESTAMP, add_messages, kept_messages
 from inference_core.services.operations.tuning import tune, tuned
-from inference_core.settings import MemorySettings
+from inference_core.settings import AgentSettings, MemorySettings, read_settings
+from inference_core.stores.indexing.embedding import DIMENSIONS_META
 
 AIRI_ROUTES: Final = list[Route]()
 # Their errors are AIRI's, not those that openapi.json promises.
 _route: Final = partial(route, table=AIRI_ROUTES, include_in_schema=False)
+_LOG = logging.getLogger(__name__)
 PREFIX: Final = "/api/"
 _UNAUTHENTICATED, _FORBIDDEN = 401, 403
 _MOST_TOKENS: Final = 1_000_000
@@ -57,6 +70,8 @@ _SET_BY: Final = {
     **dict.fromkeys(("embeddingProvider", "embeddingModel", "embeddingDimensions"), "AGENT_MEMORY_EMBEDDINGS"),
     **dict.fromkeys(("llmApiKey", "embeddingApiKey"), "your provider's variable, such as OPENAI_API_KEY"),
 }
+_FROM_OUTSIDE: Final = {"context": "external"}
+"""Added to an answer's metadata: as nothing that is unknown there is proven harmless, it marks the session."""
 _TUNED: Final = {
     "llmTemperature": "model_temperature",
     "llmMaxTokens": "model_tokens",
@@ -75,9 +90,24 @@ class Airi:
     builder: ContextBuilder
     everything: ContextBuilder
     settings: MemorySettings
+    models: Callable[[], list[BaseChatModel]]
+    """Those that answer, each asked if the one before it fails; made when they are first needed."""
 
 
-def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySettings) -> None:
+def answering_models() -> list[BaseChatModel]:
+    """The models of AGENT_MODEL and AGENT_MODEL_FALLBACKS. Raises ConfigurationError, MissingExtra."""
+    from inference_core.agents.from_settings import make_chat_model, make_chat_models  # noqa: PLC0415 - imports all agents
+
+    settings = read_settings(AgentSettings)
+    return [make_chat_model(settings), *make_chat_models(settings.model_fallbacks)]
+
+
+def add_airi(
+    app: FastAPI,
+    service: AgentMemoryStoreService,
+    settings: MemorySettings,
+    models: Callable[[], list[BaseChatModel]] = answering_models,
+) -> None:
     """Gives ``app``, which has the `AIRI_ROUTES`, the state that they need, and their errors AIRI's form."""
     sources = (
         RecentMessages(name="messages", speakers=("user",)),
@@ -90,7 +120,7 @@ def add_airi(app: FastAPI, service: AgentMemoryStoreService, settings: MemorySet
         ideas(),
     )
     everything = ContextBuilder(service, sources, engineer=EVERYTHING)
-    app.state.airi = Airi(ContextBuilder(service), everything, settings)
+    app.state.airi = Airi(ContextBuilder(service), everything, settings, cache(models))
     app.state.form_of_errors = _error
 
 
@@ -117,6 +147,10 @@ class _Question(_Said):
     message: str | None = Field(None, max_length=wire.MAX_QUERY)
 
 
+class _Chat(_Question):
+    systemPrompt: str = Field("", max_length=200_000)  # noqa: N815 - as AIRI's
+
+
 @_route("POST", "/api/messages", Permission.WRITE)
 async def ingest_message(call: Caller, body: _Message) -> dict[str, Any]:
     """Takes in a message of the user."""
@@ -131,40 +165,96 @@ async def ingest_completion(call: Caller, body: _Completion) -> dict[str, Any]:
 
 
 async def _said(call: Call, body: _Said, message: HumanMessage | AIMessage, told: dict[str, str]) -> dict[str, Any]:
-    now = call.scope.clock.now()
-    message.additional_kwargs[TIMESTAMP] = now.isoformat()
+    now = _dated(call, message)
     await call.run(add_messages, [message], session_id=body.modelName)
     rest = {"platform": body.platform, "created_at": _milliseconds(now), "modelName": body.modelName}
     return {"id": message.id, **told, **rest}
 
 
+def _dated(call: Call, *messages: BaseMessage) -> datetime:
+    """The time, at which ``messages`` are said."""
+    now = call.scope.clock.now()
+    for message in messages:
+        message.additional_kwargs[TIMESTAMP] = now.isoformat()
+    return now
+
+
 @_route("GET", "/api/context", Permission.READ)
 async def get_airi_context(
-    call: Caller, request: Request, message: Annotated[str | None, Query(max_length=wire.MAX_QUERY)] = None
+    call: Caller,
+    request: Request,
+    message: Annotated[str | None, Query(max_length=wire.MAX_QUERY)] = None,
+    modelName: Annotated[str | None, Query(max_length=MAX_LABEL_BYTES)] = None,  # noqa: N803 - AIRI's
 ) -> str | None:
     """A context for a message, as text."""
-    return await _context(call, request, message)
+    asked = _Question(message=message, modelName=modelName, platform="")
+    return (await _context(call, request, asked)).text or None
 
 
 @_route("POST", "/api/context", Permission.WRITE)
 async def post_airi_context(call: Caller, request: Request, body: _Question) -> str | None:
     """Takes in a message, and returns a context for it, as text."""
-    if body.message and body.message.strip():
-        await call.run(add_messages, [HumanMessage(body.message, id=str(uuid4()))], session_id=body.modelName)
-    return await _context(call, request, body.message)
+    await _take_in(call, body)
+    return (await _context(call, request, body)).text or None
 
 
-async def _context(call: Call, request: Request, message: str | None) -> str | None:
-    airi: Airi = request.app.state.airi
-    asked, settings = _asked(message), await _settings(request)
-    return (await airi.builder.build(call.user, asked, max_tokens=settings.max_tokens)).text or None
+async def _take_in(call: Call, body: _Question) -> None:
+    said = HumanMessage(_asked(body), id=str(uuid4()))
+    await call.run(add_messages, [said], session_id=body.modelName)
 
 
-@_route("POST", "/api/context/structured", Permission.READ)
+async def _context(call: Call, request: Request, body: _Question) -> AssembledContext:
+    settings = await _settings(request)
+    return await _built(call, request.app.state.airi.builder, body, settings.max_tokens)
+
+
+async def _built(call: Call, builder: ContextBuilder, body: _Question, max_tokens: int) -> AssembledContext:
+    """The context for a message, which may be the last one of its conversation."""
+    asked, said = _asked(body), list[BaseMessage]()
+    if body.modelName is not None:
+        kept = kept_messages(call.scope, call.user, MAX_KEPT, body.modelName)
+        said = await arun(kept, call.timeout) or [HumanMessage(asked)]
+    return await builder.build(call.user, asked, messages=said, max_tokens=max_tokens)
+
+
+@_route("POST", "/api/answers", Permission.WRITE)
+async def answer_message(call: Caller, request: Request, body: _Chat) -> dict[str, Any]:
+    """Answers a message by its context, and takes both in, in one commit; if no model answers, neither."""
+    context = await _context(call, request, body)
+    asked = HumanMessage(_asked(body), id=str(uuid4()))
+    system = "\n\n".join(part for part in (body.systemPrompt, context.text) if part)
+    answer = await _answer(request, [*([SystemMessage(system)] if system else []), asked])
+    if any(item.trust is Trust.EXTERNAL for item in context.items):  # which the model may have repeated
+        answer.additional_kwargs |= _FROM_OUTSIDE
+    now = _dated(call, asked, answer)
+    await call.run(add_messages, [asked, answer], session_id=body.modelName)
+    return {
+        "id": answer.id,
+        "prompt": asked.text,
+        "response": answer.text,
+        "platform": body.platform,
+        "created_at": _milliseconds(now),
+        "modelName": body.modelName,
+    }
+
+
+async def _answer(request: Request, messages: list[BaseMessage]) -> AIMessage:
+    """The answer of the first model that gives one. Raises ConfigurationError if no model is set, Refusal."""
+    for model in await asyncio.to_thread(request.app.state.airi.models):
+        try:
+            answer = await arun(ask(model, messages))
+        except ModelError as error:
+            _LOG.warning("%s", error)
+        else:
+            return answer.model_copy(update={"id": str(uuid4()), "additional_kwargs": {**answer.additional_kwargs}})
+    raise Refusal(503, "model-error", "No chat model answered, and nothing was taken in; try again")
+
+
+@_route("POST", "/api/context/structured", Permission.WRITE)
 async def build_structured_context(call: Caller, request: Request, body: _Question) -> dict[str, Any]:
-    """What a context for a message is made of."""
-    airi: Airi = request.app.state.airi
-    items = (await airi.everything.build(call.user, _asked(body.message), max_tokens=_MOST_TOKENS)).items
+    """Takes in a message, and returns what a context for it is made of."""
+    await _take_in(call, body)
+    items = (await _built(call, request.app.state.airi.everything, body, _MOST_TOKENS)).items
 
     def of(source: str) -> list[ContextItem]:
         return [item for item in items if item.source == source]
@@ -260,7 +350,7 @@ async def get_queue_status(call: Caller) -> dict[str, int]:
 @_route("GET", "/api/settings", Permission.READ)
 async def get_settings(request: Request) -> dict[str, Any]:
     """The settings. Keys are never told."""
-    return _told(await _settings(request))
+    return await _told(request)
 
 
 @_route("POST", "/api/settings", Permission.ADMIN)
@@ -269,7 +359,7 @@ async def change_settings(request: Request, body: dict[str, Any]) -> dict[str, s
 
     Anything else that differs is refused, with where to set it; then nothing is changed.
     """
-    now = _told(await _settings(request))
+    now = await _told(request)
     for name, given in body.items():
         if name not in _TUNED and given not in (now.get(name), "", None):
             where = _SET_BY.get(name)
@@ -304,7 +394,8 @@ async def _settings(request: Request) -> MemorySettings:
     return await arun(tuned(service.scope.engine, request.app.state.airi.settings), service.timeout)
 
 
-def _told(settings: MemorySettings) -> dict[str, Any]:
+async def _told(request: Request) -> dict[str, Any]:
+    settings = await _settings(request)
     provider, _, model = (settings.model[0] if settings.model else "").partition(":")
     embedder, _, embedding = (settings.embeddings_spec or "none").partition(":")
     return {
@@ -314,15 +405,29 @@ def _told(settings: MemorySettings) -> dict[str, Any]:
         "embeddingProvider": embedder,
         "embeddingModel": embedding,
         "embeddingApiKey": "",
-        "embeddingDimensions": None,
+        "embeddingDimensions": await _dimensions(request.app.state.service),
         **{name: getattr(settings, ours) for name, ours in _TUNED.items()},
     }
 
 
-def _asked(message: str | None) -> str:
-    if message is None or not message.strip():
+async def _dimensions(service: AgentMemoryStoreService) -> int | None:
+    """How many numbers a vector has: as the store has recorded, else as its model says; None if nothing tells."""
+    engine = service.scope.engine
+    recorded = await arun(engine.ask(lambda backend: backend.get_meta(DIMENSIONS_META)), service.timeout)
+    if recorded:
+        return int(recorded)
+    if engine.embedder is None:
+        return None
+    if engine.embedder.dimensions is None:
+        with suppress(EmbeddingError, DeadlineExceeded):
+            await arun(engine.embedder.documents([Passage("size")], service.timeout))
+    return engine.embedder.dimensions
+
+
+def _asked(body: _Question) -> str:
+    if body.message is None or not body.message.strip():
         raise Refusal(400, "message-required", "message is required")
-    return message
+    return body.message
 
 
 def _fragment(item: ContextItem) -> dict[str, Any]:

@@ -474,7 +474,7 @@ async def build_context(call: Caller, body: wire.ContextQuery) -> wire.Context:
 
 
 @route("POST", "/v1/messages", Permission.WRITE, status_code=202)
-async def add_conversation(call: Caller, body: wire.Messages, idempotency_key: IdempotencyKey = None) -> wire.Count:
+async def add_conversation(call: Caller, body: wire.Messages, idempotency_key: IdempotencyKey = None) -> wire.Added:
     """Puts messages into the outbox, durably; a worker makes memories of them. Returns how many were new.
 
     A message with an id is added once. With Idempotency-Key, so is one without.
@@ -484,7 +484,7 @@ async def add_conversation(call: Caller, body: wire.Messages, idempotency_key: I
         count = await call.run(add_messages, given, session_id=body.session_id)
     else:
         count = await call.run(add_messages_once, idempotency_key, given, session_id=body.session_id)
-    return wire.Count(count=count)
+    return wire.Added(count=count, skipped=dict(count.skipped))
 
 
 @route("GET", "/v1/stats", Permission.READ)

@@ -94,7 +94,7 @@ class Question(Body):
     session_id: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
-    min_relevance: Share = 0.0
+    min_relevance: Share | None = Field(None, description="Leave out less relevant ones; null: the server's setting.")
 
 
 class SavedMemory(Memory):
@@ -176,6 +176,12 @@ class Count(BaseModel):
     """How many."""
 
     count: int
+
+
+class Added(Count):
+    """How many messages were new."""
+
+    skipped: dict[str, int] = Field(description="What was left out, by reason, such as pictures where no model is set.")
 
 
 class History(BaseModel):

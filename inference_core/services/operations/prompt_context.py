@@ -42,7 +42,7 @@ from inference_core.memory.record import MemoryRecord, is_of_known_schema
 from inference_core.memory.spaces import SpaceRole
 from inference_core.memory.types import MemoryCategory, validate_memory_category, validate_memory_type
 from inference_core.services.operations.operation import operation
-from inference_core.services.operations.recall import asks, checked_limit
+from inference_core.services.operations.recall import asks, at_least, checked_limit
 from inference_core.services.operations.scope import MemoryScope, UserId, is_known, record_at, record_of
 from inference_core.services.operations.spaces import roles_of
 from inference_core.stores.backend import Row
@@ -234,6 +234,7 @@ class _Turn:
         self.query = query if query is not None and asks(query) else ""
         if len(self.query) > _MOST_ASKED:  # what is asked about a long text stands before or after it
             self.query = f"{self.query[: _MOST_ASKED // 2]}\n{self.query[-_MOST_ASKED // 2 :]}"
+        self.min_relevance = scope.min_relevance if self.query else 0.0
         self.options = options
         self.engineer = options.engineer or EVERYTHING
         self.count = self.engineer.counter
@@ -398,7 +399,7 @@ class _Turn:
             explains=self.options.explains,
             now=in_zone(self.now, self.zone),
         )
-        result = snapshot.search(search)
+        result = at_least(self.min_relevance, snapshot.search(search))
         items = [
             ContextItem.of(
                 record_of(hit.row), source=SOURCE, relevance=hit.relevance, score=hit.score, signals=hit.shares

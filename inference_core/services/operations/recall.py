@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -25,7 +26,15 @@ from inference_core.services.operations.scope import (
 )
 from inference_core.services.operations.spaces import readable
 from inference_core.stores.backend import Row
-from inference_core.stores.indexing.search import FILTERED, FoundRow, LeftOutRow, RecallMode, RowFilter, Search
+from inference_core.stores.indexing.search import (
+    FILTERED,
+    FoundRow,
+    LeftOutRow,
+    RecallMode,
+    RowFilter,
+    Search,
+    SearchResult,
+)
 
 MAX_RESULTS: Final = 1_000
 MAX_DIVERSITY: Final = 10
@@ -55,7 +64,7 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
     session_id: str | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
-    min_relevance: float = 0.0,
+    min_relevance: float | None = None,
 ) -> RecalledMemories:
     """Finds the memories that answer ``query`` best, the best first.
 
@@ -86,6 +95,7 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         created_after: Only memories stored at this time or later.
         created_before: Only memories stored before it.
         min_relevance: From 0 to 1. Leaves out memories of lower relevance, which are less likely to answer the query.
+            None: the service's.
 
     Returns:
         The memories as a list. ``by_meaning`` says whether meaning was compared, not only words; ``reason`` says why it
@@ -101,8 +111,9 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         raise InvalidInput(f"max_characters must be at least 1, not {max_characters}")
     if not 0 <= diversity <= MAX_DIVERSITY:
         raise InvalidInput(f"diversity must be from 0 to {MAX_DIVERSITY}, not {diversity}")
-    if not 0 <= min_relevance <= 1:
-        raise InvalidInput(f"min_relevance must be from 0 to 1, not {min_relevance}")
+    least = scope.min_relevance if min_relevance is None else min_relevance
+    if not 0 <= least <= 1:
+        raise InvalidInput(f"min_relevance must be from 0 to 1, not {least}")
     matches = row_filter(tags, session_id, created_after, created_before)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     namespaces = await readable(scope, user_id, category)
@@ -130,8 +141,8 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         cold_seconds=scope.cold_seconds,
         now=in_zone(now, scope.zone),
     )
-    result = await scope.engine.search(search)
-    hits = [hit for hit in result.groups[0] if (hit.relevance or 0.0) >= min_relevance]
+    result = at_least(least, await scope.engine.search(search))
+    hits = result.groups[0]
     if not ignore_session:
         scope.note_recalled(records_of([found.row for found in hits]), now)
     recalled = RecalledMemories(
@@ -143,11 +154,20 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
         recalled.sort(key=lambda memory: memory.created_at or _DAWN, reverse=True)
     if explain:
         left_out = [row for row in result.left_out if is_known(row.found.row) and row.reason != FILTERED]
-        left_out += [LeftOutRow(found, "below min_relevance") for found in result.groups[0] if found not in hits]
         recalled.left_out = [
             (_document(row.found, include_scores=include_scores, explain=True), row.reason) for row in left_out
         ]
     return recalled
+
+
+def at_least(least: float, result: SearchResult) -> SearchResult:
+    """``result`` with its hits below the relevance ``least`` among what was left out."""
+    if not least:
+        return result
+    below = [hit for group in result.groups for hit in group if (hit.relevance or 0.0) < least]
+    groups = [[hit for hit in group if (hit.relevance or 0.0) >= least] for group in result.groups]
+    left_out = [*result.left_out, *(LeftOutRow(hit, "below min_relevance") for hit in below)]
+    return replace(result, groups=groups, left_out=left_out)
 
 
 def _document(hit: FoundRow, *, include_scores: bool, explain: bool) -> MemoryStoreDocument:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
+from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
+from inference_core.asking import chat_model
 from inference_core.clock import Clock, SystemClock, aware, time_zone
 from inference_core.effects import Operation
 from inference_core.embeddings.factory import EmbeddingsSpec
-from inference_core.errors import InvalidInput, InvalidMemory, VersionConflict
+from inference_core.errors import ConfigurationError, InvalidInput, InvalidMemory, VersionConflict
 from inference_core.memory.audit import Actor, Cause, actor_of
 from inference_core.memory.namespaces import (
     FORGOTTEN,
@@ -81,6 +83,11 @@ class PolicyOptions(TypedDict, total=False):
     """Names of categories; what agents write into them waits for the user's confirmation. Empty by default."""
     spaces: Spaces | None
     """Adds the memories of spaces in which the user has a role; None, the default: shared memories are not read."""
+    min_relevance: float
+    """The least relevance, from 0 to 1, of memories that answer a question, in recalls and prompts; 0 by default."""
+    media_model: BaseChatModel | str | None
+    """The chat model, or its name, with which workers put pictures and recordings in messages into words; without one,
+    the default, these are left out."""
     clock: Clock | None
 
 
@@ -102,6 +109,8 @@ class MemoryPolicy:
     deleted_days: float = DEFAULT_DELETED_DAYS
     confirm: Collection[str] = ()
     spaces: Spaces | None = None
+    min_relevance: float = 0.0
+    media_model: BaseChatModel | str | None = None
     clock: Clock = SystemClock()  # noqa: RUF009 - it has no state
 
     @classmethod
@@ -113,6 +122,10 @@ class MemoryPolicy:
         chosen["secrets"] = Guard.of(chosen.get("secrets"))
         chosen["confirm"] = frozenset(map(validate_memory_category, chosen.get("confirm", ())))
         chosen["clock"] = chosen.get("clock") or SystemClock()
+        if not 0 <= (least := chosen.get("min_relevance", 0.0)) <= 1:
+            raise ConfigurationError(f"min_relevance must be from 0 to 1, not {quoted(least)}")
+        if not isinstance(model := chosen.get("media_model"), str | None):
+            chat_model(model)  # raises for anything else; a name becomes a model only where it is asked
         return cls(**chosen)
 
 

@@ -57,7 +57,7 @@ from inference_core.services.operations.delete import PORTION, derived_rows, rem
 from inference_core.services.operations.scope import MemoryScope, is_known, put_of, record_of, retried
 from inference_core.short_term.content import results_in, text_in, told_calls
 from inference_core.stores.backend import Remove, Row, Write
-from inference_core.stores.factory import Database, open_store
+from inference_core.stores.factory import Database, open_store, refuse_mock
 
 
 def passage(
@@ -321,6 +321,7 @@ class Block(ABC):
 
 def scope_of(store: StoreSource) -> MemoryScope:
     """The scope of a service, or that of an agent without a name on ``store``. Raises what `open_store` raises."""
+    refuse_mock(store)
     if isinstance(store, AgentMemoryStoreService):
         return store.scope
     return AgentMemoryStoreService(store if isinstance(store, BaseStore) else open_store(store, tells=False)).scope

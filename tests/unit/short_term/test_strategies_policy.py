@@ -141,7 +141,11 @@ def test_after_a_failure_the_model_has_a_rest(monkeypatch: pytest.MonkeyPatch):
     messages = dialogue(4)
     assert result_of(policy, messages).notice is not None
     now[0] += 29
-    assert result_of(policy, messages) == OverflowResult(messages)
+    kept = result_of(policy, messages)
+    assert (kept.messages, kept.evicted) == (messages, [])
+    assert kept.notice is not None, "regression: it said nothing, as if the overflow were handled"
+    assert kept.notice.endswith("asked again in 1 s")
+    assert result_of(policy, messages[:1]) == OverflowResult(messages[:1]), "nothing has to leave"
     assert len(model.requests) == 1
     now[0] += 2
     assert texts(result_of(policy, messages).messages)[0] == "CONVERSATION SUMMARY: They talked."
