@@ -45,7 +45,7 @@ from inference_core.server.identity.auth import (
     list_keys,
 )
 from inference_core.server.identity.gate import ACT_AS, LOOPBACK, PUBLIC, Access, Gate
-from inference_core.server.inspector.pages import SCREENS
+from inference_core.server.inspector.forms import SCREENS
 from inference_core.server.telemetry import add_telemetry
 from inference_core.services.agent_memory_service import AgentMemoryStoreService
 from inference_core.settings import MemorySettings, ServerSettings

@@ -16,19 +16,20 @@ from urllib.parse import quote, unquote, urlencode
 
 import httpx
 import pytest
-from inspector_support import ADA, HOSTILE, chain, crowd, fail_messages, fill, heads
+from inspector_support import ADA, ASKED, HOSTILE, chain, crowd, fail_messages, fill, heads
 from server_support import BASE, Served, served
+from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemorySource, Origin, open_store
 from inference_core.effects import run
 from inference_core.errors import ConfirmationNeeded
 from inference_core.memory.namespaces import encode_label
-from inference_core.memory.record import MemoryRecord
+from inference_core.memory.record import WEAK_RELEVANCE, MemoryRecord
 from inference_core.memory.types import MemoryCategory, MemoryType
 from inference_core.server.api.routes import needed
 from inference_core.server.identity.auth import CACHED_S, Permission, Sessions, create_key, revoke_key
-from inference_core.server.inspector.pages import SCREENS
-from inference_core.server.inspector.screens import bars, graph, validity
+from inference_core.server.inspector.forms import SCREENS
+from inference_core.server.inspector.screens import bars, graph, most_of
 from inference_core.services.operations.admission import propose
 from inference_core.services.operations.scope import find
 from inference_core.testing import FrozenClock
@@ -259,8 +260,10 @@ async def test_hostile_memories_stay_text(server: Served, clock: FrozenClock):
         paths = ("timeline", f"search?{urlencode({'q': HOSTILE[0]})}", "forgotten", "usage", "audit", "erase")
         for path in (*paths, *(f"memory?id={one}" for one in ids)):
             page = (await client.get(f"{home}/{path}")).text
-            for bad in ("<img src=x", "<b hx-get", "<script>", "<svg/onload", "<i>", "\u202e", "\u200b", "> 49 "):
+            for bad in ("<img src=x", "<b hx-get", "<script>", "<svg/onload", "<i>", "> 49 "):
                 assert bad not in page, (path, bad)
+            read = re.sub("<textarea.*?</textarea>", "", page, flags=re.DOTALL)  # which sends back what it shows
+            assert not {"\u202e", "\u200b"}.intersection(read), path
         assert "\\u202egnp.exe" in (await client.get(f"{home}/timeline")).text
 
 
@@ -331,9 +334,13 @@ async def test_no_page_reads_all_there_is(
             assert (await client.get(address)).status_code == 200, address
             assert len(read) < 600, (address, len(read))
         usage = (await client.get(f"{HOME}/usage")).text
+        figures = (await client.get(f"{HOME}/usage.json")).json()
         places = (await client.get(f"{HOME}/erase.json")).json()["places"]
-    assert "is of the newest 100 memories" in usage
+    assert "of the newest 100" in usage
     assert 'data-before="1422"' in usage
+    assert (figures["used"], figures["never_used"]) == (5, 1_517)  # counted in the store
+    assert [one["recalls"] for one in figures["most_used"]] == [1] * 5
+    assert [one["id"] for one in figures["oldest_unused"]] == [f"m{number}" for number in range(5)]
     assert places["memories"] == 1_522
 
 
@@ -416,9 +423,76 @@ async def test_forms_decide_restore_retry_and_erase(server: Served, there: dict[
         begun = await send(operator, f"{HOME}/erase", confirm=ADA)
         state = await job_of(operator, begun.headers["location"])
         assert (state["state"], state["left"]) == ("done", 0)
-        assert "nothing is left" in (await operator.get(begun.headers["location"])).text
+        page = (await operator.get(begun.headers["location"])).text
+        assert "nothing is left" in page
+        assert state["receipt"]["id"] in page
+        assert 'name="confirm"' not in page  # the form stayed, as if nothing had been done
     assert memory.count_memories(ADA)["total"] == 0
     assert not [name for name in server.service.scope.engine.backend.namespaces() if name[0] == encode_label(ADA)]
+
+
+async def test_a_memory_is_corrected_pinned_and_deleted_on_its_page(server: Served):
+    """The page had no buttons, even for an administrator."""
+    memory, by_web = server.service.sync, MemorySource(origin=Origin.WEB)
+    name = memory.save_memory(ADA, "Lives in Lisbon", "facts", source=by_web, memory_id="home", tags=["home"])
+    page = f"{HOME}/memory?id={name}"
+    async with server.client(ADA, (Permission.READ, Permission.WRITE)) as client:
+
+        async def change(do: str, version: int = 0, **fields: str) -> httpx.Response:
+            there = memory.get_memory(ADA, name)
+            at = str(version or (there.version if there else 1))
+            data = {"token": token, "id": name, "version": at, "do": do}
+            return await client.post(f"{HOME}/memory", data=data | fields)
+
+        token = await form_token(client, page)
+        corrected = await change("correct", content="Lives in Porto")
+        assert corrected.headers["location"] == f"{HOME}/memory?id=home&said=corrected"
+        assert "Corrected" in (await client.get(corrected.headers["location"])).text
+        said = memory.get_memory(ADA, name)
+        assert said
+        assert (said.content, said.source.origin, said.value["tags"]) == ("Lives in Porto", Origin.USER, ["home"])
+        assert [one.content for one in memory.get_memory_history(ADA, name)] == ["Lives in Lisbon", "Lives in Porto"]
+        await change("pin")
+        assert memory.get_memory(ADA, name).pinned  # pyright: ignore[reportOptionalMemberAccess]
+        assert 'value="unpin"' in (await client.get(page)).text
+        await change("unpin")
+        late = await change("correct", 1, content="Lives in Faro & works in Porto")
+        assert late.status_code == 409  # and the words are not lost
+        assert textarea_of(late.text, name) == "Lives in Faro & works in Porto"
+        assert "somebody has changed this memory since" in late.text
+        assert (await change("delete")).headers["location"].endswith("said=deleted")
+        gone = (await client.get(page)).text
+        assert "It is gone" in gone
+        assert 'value="delete"' not in gone
+        assert (await change("restore")).headers["location"].endswith("said=restored")
+        assert (await change("shout")).status_code == 422
+        assert (await change("pin", content="", version=10**9)).status_code == 409
+        assert (await client.post(f"{HOME}/memory", data={"token": token, "id": name})).status_code == 422
+        events = (await client.get(f"{HOME}/audit.json")).json()["events"]
+        told = [(one["operation"], one["changes"][0]["what"]) for one in events]
+        assert {("restore", "restored"), ("delete", "can be restored"), ("update", "version 1 → 2")} <= {*told}
+        assert {one["changes"][0]["content"] for one in events} == {"Lives in Porto"}
+        assert all("id" in one["actor"] for one in events if one["operation"] != "save")  # the key's, as for the API
+    async with server.client("root", ALL) as root:
+        token = await form_token(root, page)
+        data = {"token": token, "id": name, "version": str(memory.get_memory(ADA, name).version)}  # pyright: ignore[reportOptionalMemberAccess]
+        await root.post(f"{HOME}/memory", data=data | {"do": "correct", "content": "Lives in Braga"})
+    assert memory.get_memory(ADA, name).source.origin is Origin.APPLICATION  # pyright: ignore[reportOptionalMemberAccess]
+
+
+async def test_a_search_shows_the_most_relevant_first_and_folds_the_weak(clock: FrozenClock):
+    with open_store("memory://", embeddings=HashingEmbeddings(), clock=clock) as store:
+        server = served(AgentMemoryStoreService(store, clock=clock))
+        fill(server.service, ADA, clock, 50)
+        async with server.client(ADA) as client:
+            data = (await client.get(f"{HOME}/search.json?{urlencode({'q': ASKED})}")).json()
+            page = (await client.get(f"{HOME}/search?{urlencode({'q': ASKED})}")).text
+    shown = [one["relevance"] for one in data["hits"]]
+    assert shown == sorted(shown, reverse=True)
+    assert sorted(one["rank"] for one in data["hits"]) == list(range(1, len(shown) + 1))
+    weak = sum(one < WEAK_RELEVANCE for one in shown)
+    assert 1 < weak < len(shown)
+    assert f"<summary>{weak} weak matches</summary>" in page
 
 
 async def job_of(client: httpx.AsyncClient, address: str) -> dict[str, Any]:
@@ -674,17 +748,10 @@ def test_assets_are_the_published_ones_with_their_licences():
 
 def test_drawings_stay_within_their_bounds():
     assert bars({}, 0) == []
-    drawn = bars({"dense": 1.0, "lexical": 0.5, "role": -0.2, "time": 0.5}, 2.0)
-    assert [(one["kind"], one["x"], one["width"]) for one in drawn] == [
-        ("words", 0.0, 25.0), ("meaning", 25.0, 50.0), ("prior", 75.0, 25.0)]  # fmt: skip
-    times = {"created_at": "2026-01-01T00:00:00+00:00", "valid_from": None, "valid_to": None, "expires_at": None}
-    for span in (
-        ("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00"),
-        ("2025-01-01T00:00:00", "2026-02-01T00:00:00+00:00"),
-    ):
-        bar = validity(times, span)
-        assert 0 <= bar["x"] < 100
-        assert bar["x"] + bar["width"] <= 100.5
+    shares = {"dense": 1.0, "lexical": 0.5, "role": 2.0, "time": 0.5, "coverage": -0.2}
+    assert most_of([shares, {"lexical": 3.0, "role": 4.0}, {}]) == 3.0
+    assert [(one["kind"], one["x"], one["width"]) for one in bars(shares, 2.0)] == [  # and none of what is on each hit
+        ("words", 0.0, 25.0), ("meaning", 25.0, 50.0)]  # fmt: skip
     nodes = [{"id": str(number)} for number in range(60)]
     made = graph(nodes, [{"from": "0", "to": "1", "kind": "cites"}, {"from": "0", "to": "59", "kind": "cites"}])
     assert len(made["places"]) == 50

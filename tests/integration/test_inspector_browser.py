@@ -95,6 +95,15 @@ class Watched:
         assert answer.status == 200, path
         assert len(answer.body()) < 200_000, path
 
+    def check_width(self, path: str) -> None:
+        """Raises AssertionError if something can be reached only by scrolling to the side, or words are broken."""
+        measure = """() => [
+            document.documentElement.scrollWidth - document.documentElement.clientWidth,
+            [...document.querySelectorAll('td')].filter(one => one.offsetHeight > 160 && one.offsetWidth < 60).length]
+        """
+        over, broken = self.page.evaluate(measure)
+        assert (over, broken) == (0, 0), path
+
     def check(self, path: str) -> None:
         """Raises AssertionError if the page said something, asked somebody else, or is not accessible."""
         assert (self.said, self.foreign) == ([], []), path
@@ -123,16 +132,18 @@ def looking(browser: Browser, folder: Path, count: int, **options: Any) -> Gener
 def test_every_screen_is_quiet_and_accessible(browser: Browser, tmp_path: Path, count: int):
     with looking(browser, tmp_path, count) as (seen, there):
         for path in [*addresses(there), f"{HOME}/memory?id=m{count // 2}", "/ui/login"]:
-            for scheme in ("light", "dark"):
+            for scheme, width in (("light", 390), ("dark", 1280)):
+                seen.page.set_viewport_size({"width": width, "height": 860})
                 seen.page.emulate_media(color_scheme=scheme)
                 seen.open(path)
                 seen.check(f"{path} {scheme}")
+                seen.check_width(f"{path} {width}")
 
 
 def test_by_keyboard_from_a_search_to_a_prompt(browser: Browser, tmp_path: Path):
     with looking(browser, tmp_path, 50) as (seen, _):
         page, keys = seen.page, seen.page.keyboard
-        keys.press("Control+k")
+        keys.press("/")
         keys.type("three suppliers of bearings")
         keys.press("Enter")
         page.wait_for_url("**/search?q=three+suppliers+of+bearings")
@@ -150,6 +161,43 @@ def test_by_keyboard_from_a_search_to_a_prompt(browser: Browser, tmp_path: Path)
         page.click(".more a")
         page.wait_for_function("before => document.querySelectorAll('.entry').length > before", arg=before)
         seen.check("by keyboard")
+
+
+def test_on_a_phone_every_page_fits_and_the_menu_is_folded(browser: Browser, tmp_path: Path):
+    """Words of tables were broken into letters, pages scrolled to the side, and 240 px of links began each."""
+    with looking(browser, tmp_path, 50) as (seen, there):
+        page = seen.page
+        page.set_viewport_size({"width": 390, "height": 860})
+        for path in addresses(there):
+            seen.open(path)
+            seen.check_width(path)
+            assert page.locator("h1").bounding_box()["y"] < 120, path
+        seen.open(f"{HOME}/timeline")
+        assert not page.is_visible("nav >> text=Forgotten")
+        page.click("text=Menu")
+        page.click("nav >> text=Forgotten")
+        page.wait_for_url("**/forgotten")
+        assert page.locator("td button").bounding_box()["x"] < 300
+
+
+def test_the_focus_stays_where_somebody_works(browser: Browser, tmp_path: Path):
+    """After a form, people who use the keyboard had to begin at the top of the page again."""
+    with looking(browser, tmp_path, 5) as (seen, there):
+        page = seen.page
+        focused = "[document.activeElement.textContent, document.activeElement.getAttribute('aria-describedby')]"
+        seen.open(f"{HOME}/review")
+        page.locator("text=Reject").nth(1).press("Enter")
+        page.wait_for_url("**/review?said=rejected")
+        assert page.evaluate(focused) == ["Reject", "said"]  # of the one that is left
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=Nothing waits")
+        assert page.evaluate("document.activeElement.id") == "said"
+        seen.open(f"{HOME}/memory?id={there['ids'][0]}")
+        page.focus("text=Pin")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=Unpin")
+        assert page.evaluate(focused) == ["Unpin", "said"]
+        seen.check("after forms")
 
 
 def until(seen: Watched, selector: str, key: str) -> None:

@@ -1,13 +1,10 @@
-"""The inspector's screens, which only read, and what people change there: signing in and out, and the forms.
-
-After each form, a screen follows.
-"""
+"""The inspector's screens, which only read. What people change there is in `forms`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import groupby
@@ -20,43 +17,45 @@ from inference_core.clock import in_zone
 from inference_core.effects import arun
 from inference_core.errors import MemoryNotFound
 from inference_core.ingestion.analytics import statistics
-from inference_core.lifecycle.erasing import NO_CHECKPOINTS, NO_OUTBOX, NOT_OURS
-from inference_core.lifecycle.forgetting import forgotten_page, restore
-from inference_core.memory.namespaces import ITEMS, PLACES, encode_label
+from inference_core.lifecycle.erasing import NOT_OURS
+from inference_core.lifecycle.forgetting import forgotten_page
+from inference_core.memory.audit import Changed
+from inference_core.memory.namespaces import (
+    FORGOTTEN,
+    ITEMS,
+    PENDING,
+    PLACES,
+    USAGE,
+    encode_label,
+    holds_memories,
+    holds_pending,
+)
 from inference_core.memory.receipt import Receipt
-from inference_core.memory.record import CITES, MemoryStoreDocument, neighbours_of, why_invalid
+from inference_core.memory.record import CITES, WEAK_RELEVANCE, MemoryStoreDocument, neighbours_of, why_invalid
 from inference_core.memory.text import text_field, texts_field, word_changes
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.memory.wire import Memory
 from inference_core.outbox import outbox as queue
 from inference_core.server.api.jobs import Jobs
-from inference_core.server.api.wire import Erasure
-from inference_core.server.identity.auth import LASTS_S, PREFIX, Permission, cookie_name
+from inference_core.server.api.routes import Call, export_memories
+from inference_core.server.identity.auth import PREFIX, Permission
 from inference_core.server.inspector.screens import (
     OF_USER,
-    SCREENS,
-    Form,
     Look,
     Looking,
-    access_of,
-    action,
     asset,
-    check_origin,
-    checked_form,
     dumps,
-    form_of,
     page,
-    plain_page,
     screen,
-    sessions_of,
 )
 from inference_core.server.problems import Refusal
 from inference_core.services.operations import list as memories
 from inference_core.services.operations.audit import audit_page
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import Why, get_receipt, list_receipts, rebuild_receipt, why
-from inference_core.services.operations.review import approve_pending, list_pending, reject_pending
+from inference_core.services.operations.review import list_pending
+from inference_core.services.operations.scope import archive_keys, records_of
 from inference_core.services.user_memories import list_users
 from inference_core.stores.backend import Tally
 
@@ -69,7 +68,9 @@ _NODES: Final = 50
 _NEWEST: Final = 2_000
 _VERSIONS: Final = 12
 _CHANGES: Final = 12
+_CHANGED: Final = 8
 _TIMES: Final = ("valid_from", "valid_to", "expires_at", "created_at", "updated_at")
+_ELSEWHERE: Final = "conversations and messages in other databases, for which there is the command inference-core erase"
 _MEDIA: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
@@ -98,11 +99,6 @@ def brief(look: Look, document: MemoryStoreDocument, most: int = _SHORT) -> dict
         "state": why_invalid(document.value, look.scope.clock.now()),
         **{name: moment and in_zone(moment, look.scope.zone).isoformat() for name, moment in times.items()},
     }
-
-
-def now_of(look: Look) -> str:
-    """The present time in the scope's time zone, in ISO 8601, as all times of screens are."""
-    return in_zone(look.scope.clock.now(), look.scope.zone).isoformat()
 
 
 @page(PREFIX, Permission.READ)
@@ -157,14 +153,16 @@ async def timeline(look: Looking, type: str = "", source: str = "", after: str |
         "sources": [origin.value for origin in Origin],
         "type": type,
         "source": source,
-        "now": now_of(look),
         "next_cursor": found.next_cursor,
     }
 
 
 @screen(f"{OF_USER}/search", "search")
 async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]:  # noqa: A002 - the address says type
-    """What a recall finds, the shares of each score, and what it left out and why. No memory counts as used by it."""
+    """What a recall finds, the most relevant first, the shares of each score, and what it left out and why.
+
+    ``rank`` is the place in the recall, which goes by the score. No memory counts as used by it.
+    """
     data: dict[str, Any] = {"q": q[:2_000], "type": type, "types": list(MEMORY_TYPES), "hits": [], "left_out": []}
     if not q.strip():
         return data | {"more": 0}
@@ -173,11 +171,13 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
         {
             "memory": brief(look, memory),
             "score": memory.score,
+            "rank": rank,
             "relevance": memory.relevance,
+            "is_weak": memory.relevance is not None and memory.relevance < WEAK_RELEVANCE,
             "shares": memory.explanation or {},
             "links": [{"through": link.entity, "memory": link.memory_id} for link in memory.links[:5]],
         }
-        for memory in recalled
+        for rank, memory in sorted(enumerate(recalled, 1), key=lambda ranked: -(ranked[1].relevance or 0))
     ]
     left_out = [{"memory": brief(look, memory), "reason": reason} for memory, reason in recalled.left_out[:_HITS]]
     return data | {"hits": hits, "left_out": left_out, "more": max(len(recalled.left_out) - _HITS, 0)}
@@ -186,6 +186,11 @@ async def search(look: Looking, q: str = "", type: str = "") -> dict[str, Any]: 
 @screen(f"{OF_USER}/memory", "memory")
 async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002 - the address says id
     """A memory: what it says, where it comes from, its versions, its links, and the prompts that it was part of."""
+    return await memory_of(look, id, after)
+
+
+async def memory_of(look: Look, id: str, after: str | None = None) -> dict[str, Any]:  # noqa: A002 - as on the screen
+    """What the screen of a memory shows. Raises MemoryNotFound."""
     reasons = await look.run(why, id, limit=_HITS, after=after)
     latest = reasons.memory or (reasons.removed and reasons.removed.document)
     if latest is None and not reasons.receipts:
@@ -194,7 +199,9 @@ async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, 
     return {
         "id": id,
         "memory": latest
-        and brief(look, latest, _LONG) | {"metadata": cut(dumps(latest.metadata) if latest.metadata else "", 4_000)},
+        and brief(look, latest, _LONG)
+        | {"metadata": cut(dumps(latest.metadata) if latest.metadata else "", 4_000)}
+        | {"is_whole": len(latest.content) <= _LONG},
         "removed": reasons.removed
         and {
             "at": in_zone(reasons.removed.forgotten_at, look.scope.zone).isoformat(),
@@ -208,6 +215,8 @@ async def memory(look: Looking, id: str, after: str | None = None) -> dict[str, 
             for receipt in reasons.receipts
         ],
         "next_cursor": reasons.receipts.next_cursor,
+        "draft": None,
+        "problem": None,
     }
 
 
@@ -374,7 +383,7 @@ async def forgotten(look: Looking, after: str | None = None) -> dict[str, Any]:
 async def usage(look: Looking) -> dict[str, Any]:
     """How many memories there are, how they grew, which are used, and what making them took.
 
-    The store itself counts memories, types, jobs and what can be restored; all else is of the newest ``of`` of each.
+    The weeks, what no longer holds and what jobs did are of the newest ``of`` memories and jobs; all else is of all.
     """
     found: dict[str, Any] = {"of": _NEWEST, **asdict(await look.run(statistics, _NEWEST))}
     for one in [*found["most_used"], *found["oldest_unused"]]:
@@ -385,8 +394,10 @@ async def usage(look: Looking) -> dict[str, Any]:
 
 @screen(f"{OF_USER}/audit", "audit")
 async def audit(look: Looking, memory: str = "", after: str | None = None) -> dict[str, Any]:
-    """Who changed what, the newest first."""
+    """Who changed what, the newest first, with the first words of the memories that can still be read."""
     found = await look.run(audit_page, memory_id=memory or None, limit=_PAGE, after=after)
+    changes = [_by_memory(one.changes[:_CHANGED]) for one in found]
+    texts = await _first_words(look, [change for own in changes for each in own.values() for change in each])
     shown = [
         {
             "id": one.id,
@@ -396,15 +407,52 @@ async def audit(look: Looking, memory: str = "", after: str | None = None) -> di
             "reason": one.reason,
             "job": one.job,
             "changes": [
-                {"place": each.place[0] if each.place else "", "id": each.key, "before": each.before}
-                | {"after": each.after}
-                for each in one.changes[:4]
+                {"id": memory_id, "what": _what_became(each), "content": texts.get(memory_id)}
+                for memory_id, each in own.items()
             ],
-            "more": max(len(one.changes) - 4, 0),
+            "more": max(len(one.changes) - _CHANGED, 0),
         }
-        for one in found
+        for one, own in zip(found, changes, strict=True)
     ]
     return {"events": shown, "memory": memory, "next_cursor": found.next_cursor}
+
+
+def _by_memory(changes: Sequence[Changed]) -> dict[str, list[Changed]]:
+    found = dict[str, list[Changed]]()
+    for change in changes:
+        found.setdefault(change.key, []).append(change)
+    return found
+
+
+def _what_became(changes: Sequence[Changed]) -> str:
+    """What an event's ``changes`` of one memory mean: those of the memory, and of what is kept beside it."""
+    own = [change for change in changes if change.place[:1] not in ((FORGOTTEN,), (USAGE,), (PENDING,))]
+    archived = [change for change in changes if change.place[:1] == (FORGOTTEN,)]
+    there = [change for change in own or changes if change.after != 0]
+    if not there:
+        return "can be restored" if any(change.after != 0 for change in archived) else "removed"
+    before, after = there[0].before, there[0].after
+    if before and after:
+        return f"version {before} → {after}"
+    return "restored" if archived else "moved" if len(own) > 1 else "new"
+
+
+async def _first_words(look: Look, changes: Iterable[Changed]) -> dict[str, str]:
+    """The first words of the memories that ``changes`` are about, by id, of those that are there or in the archive."""
+    keys = dict.fromkeys(((encode_label(look.owner), *change.place), change.key) for change in changes)
+    homes = [(place, name) for place, name in keys if holds_memories(place)]
+    waiting = [(place, name) for place, name in keys if holds_pending(place)]
+    archives = [key for home, name in homes for key in archive_keys([home], name)]
+    rows = await arun(look.scope.engine.get([*archives, *waiting, *homes]), look.timeout)
+    return {record.id: cut(record.content, 60) for record in records_of(rows)}
+
+
+@page(f"{OF_USER}/export", Permission.READ)
+async def export(look: Looking) -> Response:
+    """All memories of the user, as a file of JSON Lines."""
+    answer = await export_memories(Call(look.scope, look.owner, look.timeout))
+    answer.headers["content-disposition"] = 'attachment; filename="memories.jsonl"'
+    return answer
 
 
 @screen(f"{PREFIX}/outbox", "outbox", Permission.ADMIN)
@@ -419,96 +467,6 @@ async def outbox(look: Looking) -> dict[str, Any]:
         for message in dead
     ]
     return {**asdict(state), "letters": letters}
-
-
-__all__ = ["SCREENS"]
-LOGIN: Final = f"{PREFIX}/login"
-
-
-@page(LOGIN, None)
-async def sign_in(request: Request, once: str = "") -> Response:
-    """Shows the form for a key, or begins the session of the one-time link with the token ``once``."""
-    if not once:
-        return plain_page(request, "login", {"problem": ""})
-    key = sessions_of(request).follow(once)
-    if key is None:
-        return plain_page(request, "login", {"problem": "This link has already been used. Create a new one."}, 403)
-    return _begun(request, key)
-
-
-@page(LOGIN, None, method="POST")
-async def sign_in_with_key(request: Request) -> Response:
-    """Begins a session for a valid key; 403 for a wrong one, 429 after too many of them from one address."""
-    check_origin(request)
-    key = (await form_of(request)).get("key", "").strip()
-    if await access_of(request).principal_of(key) is None:
-        address = request.client.host if request.client else ""
-        status = 429 if sessions_of(request).failures.take(address) else 403
-        said = "Too many wrong keys; wait a minute." if status == 429 else "This key is not valid."  # noqa: PLR2004 - Too Many Requests
-        return plain_page(request, "login", {"problem": said}, status)
-    return _begun(request, key)
-
-
-def _begun(request: Request, key: str) -> Response:
-    cookie = sessions_of(request).begin(key)
-    if cookie is None:
-        return plain_page(request, "login", {"problem": "This token is too long for a cookie; use an API key."}, 422)
-    # A page that refreshes itself: browsers send no SameSite=Strict cookie on a redirect after a foreign link.
-    response = plain_page(request, "begun", {})
-    response.set_cookie(
-        cookie_name(request.scope),
-        cookie,
-        max_age=LASTS_S,
-        path=f"{request.scope.get('root_path', '')}{PREFIX}",
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
-    return response
-
-
-@page(f"{PREFIX}/logout", Permission.READ, method="POST")
-async def sign_out(look: Looking) -> Response:
-    """Deletes the browser's session cookie."""
-    await checked_form(look)
-    response = RedirectResponse(f"{look.base}/login", 303)
-    response.delete_cookie(cookie_name(look.request.scope), path=look.base)
-    return response
-
-
-@action(f"{OF_USER}/review", Permission.REVIEW)
-async def decide(look: Look, form: Form) -> str:
-    """Approves or rejects a pending memory. It is approved with the form's text, which is what the person has seen."""
-    name, by = form.get("id", ""), look.scope.actor.id
-    if form.get("do") == "approve":
-        done, said = await look.run(approve_pending, name, form.get("content"), by=by), "approved"
-    elif form.get("do") == "reject":
-        done, said = await look.run(reject_pending, name, form.get("why", "").strip() or None, by=by), "rejected"
-    else:
-        raise Refusal(422, "invalid-input", "Say whether to approve or to reject")
-    return look.link("review", said=said if done else "gone")
-
-
-@action(f"{OF_USER}/forgotten")
-async def bring_back(look: Look, form: Form) -> str:
-    """Restores a memory."""
-    report = await look.run(restore, [form.get("id", "")])
-    return look.link("forgotten", said="restored" if report.restored else "taken" if report.taken else "gone")
-
-
-@action(f"{PREFIX}/outbox", Permission.ADMIN)
-async def settle(look: Look, form: Form) -> str:
-    """Tries failed messages again, or drops them."""
-    keys = [form["key"]] if form.get("key") else None
-    engine = look.scope.engine
-    if form.get("do") == "retry":
-        done = await arun(queue.retry(engine, look.scope.clock, keys), look.timeout)
-    elif form.get("do") == "drop":
-        done = await arun(queue.drop(engine, keys), look.timeout)
-    else:
-        raise Refusal(422, "invalid-input", "Say whether to retry or to drop")
-    said = {"retry": "retried", "drop": "dropped"}[form["do"]] if done else "gone"
-    return f"{look.base}/outbox?said={said}"
 
 
 @screen(f"{OF_USER}/erase", "erase", Permission.ADMIN)
@@ -526,8 +484,10 @@ async def show_erasure(look: Looking, job: str = "") -> dict[str, Any]:
         "user": user,
         "found": places.total(),
         "places": places,
-        "not_ours": (*NOT_OURS, NO_CHECKPOINTS, NO_OUTBOX),
-        "job": begun and {"id": begun.id, "state": begun.state, "left": (begun.result or {}).get("left")},
+        "not_ours": (*NOT_OURS, _ELSEWHERE),
+        "job": begun
+        and {"id": begun.id, "state": begun.state, "left": (begun.result or {}).get("left")}
+        | {"receipt": begun.result, "text": begun.result and dumps(begun.result)},
     }
 
 
@@ -536,20 +496,3 @@ async def _counted(look: Look) -> list[Tally]:
     engine, label = look.scope.engine, encode_label(look.owner)
     await engine.check_holds(label)
     return await engine.tally(await engine.namespaces((label,)))
-
-
-@action(f"{OF_USER}/erase", Permission.ADMIN)
-async def erase_user(look: Look, form: Form) -> str:
-    """Begins to erase everything of the user, if the id was typed in full."""
-    if form.get("confirm", "") != look.owner:
-        raise Refusal(422, "not-confirmed", "Nothing was erased: the id that you typed is not this user's")
-    jobs: Jobs = look.request.app.state.jobs
-    begun = await jobs.submit(look.scope, look.owner, "erase", Erasure(dry_run=False, reason="").model_dump())
-    return look.link("erase", job=begun.id)
-
-
-@page(f"{PREFIX}/{{rest:path}}", Permission.READ)
-async def nowhere(rest: str) -> Response:
-    """A page for an address that has none; the last of the routes. Raises Refusal."""
-    del rest
-    raise Refusal(404, "no-such-path", "There is no such page")

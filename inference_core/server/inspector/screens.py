@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import wraps
 from importlib.resources import files
 from math import cos, pi, sin
@@ -33,7 +34,9 @@ from inference_core.memory.namespaces import (
     encode_label,
     holds_memories,
 )
+from inference_core.memory.record import WEAK_RELEVANCE
 from inference_core.memory.text import harmless
+from inference_core.memory.trust import MemorySource, Origin
 from inference_core.memory.types import MemoryCategory
 from inference_core.server.api.routes import Route, route
 from inference_core.server.identity.auth import PREFIX, Permission, Principal, path_of
@@ -62,6 +65,10 @@ _SAID: Final = {
     "rejected": "Rejected. The same words are not offered again.",
     "restored": "Restored.",
     "taken": "Not restored: another memory now has its ID.",
+    "corrected": "Corrected; the earlier text is among its versions.",
+    "pinned": "Pinned: it is in every prompt, and never forgotten.",
+    "unpinned": "Unpinned.",
+    "deleted": "Deleted.",
     "gone": "It was already gone; nothing was changed.",
     "retried": "Back in the outbox.",
     "dropped": "Dropped.",
@@ -144,6 +151,11 @@ class Look:
         return _SAID.get(self.request.query_params.get("said", ""))
 
     @property
+    def zone(self) -> str:
+        """The name of the time zone in which times are shown."""
+        return str(self.scope.zone)
+
+    @property
     def form_token(self) -> str:
         """The CSRF token that `checked_form` expects in every form of this session."""
         who = f"{self.principal.key_id}\0{self.principal.subject}"
@@ -154,6 +166,12 @@ class Look:
         """The user's id, on screens below `OF_USER`."""
         assert self.user is not None  # noqa: S101 - they are below OF_USER
         return self.user
+
+    @property
+    def source(self) -> MemorySource:
+        """Whose words a form holds: the user's own, or those of somebody who acts for the user."""
+        is_own = self.principal.subject == self.user
+        return MemorySource(origin=Origin.USER if is_own else Origin.APPLICATION)
 
     def link(self, name: str, **query: object) -> str:
         """The address of one of the user's screens."""
@@ -215,6 +233,7 @@ def _elsewhere(request: Request, user: str) -> Refusal:
 
 Looking = Annotated[Look, Depends(look_of)]
 Form = dict[str, str]
+Change = Callable[[Look, Form], Awaitable[str | Response]]
 
 
 class _Screen(Route):
@@ -259,14 +278,13 @@ def screen(
     return add
 
 
-def action(
-    path: str, permission: Permission = Permission.WRITE
-) -> Callable[[Callable[[Look, Form], Awaitable[str]]], Callable[[Look, Form], Awaitable[str]]]:
-    """Calls a function with each form sent to ``path``, and redirects to the address that it returns."""
+def action(path: str, permission: Permission = Permission.WRITE) -> Callable[[Change], Change]:
+    """Calls a function with each form sent to ``path``; redirects to the address that it returns, or shows the page."""
 
-    def add(change: Callable[[Look, Form], Awaitable[str]]) -> Callable[[Look, Form], Awaitable[str]]:
+    def add(change: Change) -> Change:
         async def answer(look: Looking) -> Response:
-            return RedirectResponse(await change(look, await checked_form(look)), 303)
+            done = await change(look, await checked_form(look))
+            return RedirectResponse(done, 303) if isinstance(done, str) else done
 
         answer.__name__ = change.__name__
         page(path, permission, method="POST")(answer)
@@ -370,38 +388,23 @@ _RINGS: Final = ((14, 110.0), (35, 190.0))
 _ROOM: Final = 26.0
 
 
-def kind_of(signal: str) -> str:
-    """Which kind of evidence a share of a score is: words, meaning, close, alike (other hits), or prior."""
-    return _KINDS.get(signal, "prior")
-
-
 def bars(shares: Mapping[str, float], most: float) -> list[dict[str, Any]]:
-    """The positive ``shares`` of a score side by side, at a scale where ``most`` takes the full width."""
+    """The evidence of a score side by side, at a scale where ``most`` takes the full width.
+
+    What counts for every memory, such as its role, has no bar: it is on each, and longer than what tells them apart.
+    """
     at, drawn = 0.0, list[dict[str, Any]]()
-    for name, share in sorted(shares.items(), key=lambda one: list(_KINDS).index(one[0]) if one[0] in _KINDS else 99):
-        if share > 0 and most > 0:
+    for name, kind in _KINDS.items():
+        if (share := shares.get(name, 0.0)) > 0:
             width = WIDTH * share / most
-            drawn.append({"x": round(at, 2), "width": round(width, 2), "kind": kind_of(name), "name": name})
+            drawn.append({"x": round(at, 2), "width": round(width, 2), "kind": kind, "name": name})
             at += width
     return drawn
 
 
-def span_of(memories: Sequence[Mapping[str, Any]], now: str) -> tuple[str, str]:
-    """The first and the last moment that the validity bars of ``memories`` show; the last is ``now`` or later."""
-    begins = [memory["valid_from"] or memory["created_at"] for memory in memories]
-    ends = [memory["valid_to"] or memory["expires_at"] or now for memory in memories]
-    return min(begins, default=now), max([*ends, now])
-
-
-def validity(memory: Mapping[str, Any], span: tuple[str, str]) -> dict[str, float]:
-    """The part of ``span`` in which a memory holds: its start and width, in percent, wide enough to be seen."""
-    first, last = (_seconds(one) for one in span)
-    room = max(last - first, 1.0)
-    start = (_seconds(memory["valid_from"] or memory["created_at"]) - first) / room
-    given = memory["valid_to"] or memory["expires_at"]
-    end = ((_seconds(given) - first) / room) if given else 1.0
-    x = min(max(start, 0.0), 0.98) * WIDTH
-    return {"x": round(x, 2), "width": round(max(min(max(end, 0.0), 1.0) * WIDTH - x, 2.0), 2)}
+def most_of(scores: Iterable[Mapping[str, float]]) -> float:
+    """The largest sum of evidence among the shares of ``scores``."""
+    return max((sum(max(shares.get(name, 0.0), 0.0) for name in _KINDS) for shares in scores), default=0.0)
 
 
 def graph(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -454,12 +457,7 @@ def dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def _seconds(moment: str) -> float:
-    found = datetime.fromisoformat(moment)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-
-
 cast("dict[str, Any]", _TEMPLATES.globals).update(
-    {one.__name__: one for one in (bars, clock, day, dumps, graph, lasting, span_of, stamp, validity)}
+    {one.__name__: one for one in (bars, clock, day, dumps, graph, lasting, most_of, stamp)} | {"WEAK": WEAK_RELEVANCE}
 )
-_TEMPLATES.filters |= {"counted": "{:,}".format, "percent": "{:.0%}".format, "query": urlencode}
+_TEMPLATES.filters |= {"counted": "{:,}".format, "percent": "{:.0%}".format, "query": urlencode, "shell": shlex.quote}

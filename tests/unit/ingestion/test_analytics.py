@@ -45,7 +45,9 @@ def test_figures_of_memories_and_jobs(clock: FrozenClock) -> None:
         assert run(statistics(service.scope, "ada", newest=5)) == found
     counted = (newest.memories, newest.by_type, newest.jobs)
     assert counted == (5, {"goals": 3, "facts": 2}, 3)  # by the database
-    assert (newest.used, newest.never_used, newest.model_calls, newest.input_tokens) == (0, 1, 1, 100)
+    assert (newest.used, newest.never_used) == (1, 4)  # too: it was said that none was, of the newest
+    assert (newest.most_used, newest.oldest_unused) == (found.most_used, found.oldest_unused)
+    assert (newest.over, newest.model_calls, newest.input_tokens) == (0, 1, 100)
     assert [one.content for one in found.oldest_unused[:2]] == ["of 20 days ago", "of 5 days ago"]
     assert replace(found, oldest_unused=[]) == MemoryStatistics(
         memories=5,
