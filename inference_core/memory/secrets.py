@@ -11,7 +11,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from math import log2
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,9 @@ from inference_core.lazy import lazy_pattern
 _SHORTEST: Final = 8
 """In a shorter text, no secret can be told from other words."""
 _LONG_TOKEN: Final = 32
+_MOST_NAMES: Final = 1_024
+_clean_names: Final = set[str]()
+"""Names, such as those of fields, without credentials in them. They come with each value."""
 _MOST_SHOWN: Final = 4_000
 """Before an error shows the start of a value, this many of its characters are searched for credentials."""
 _HIDDEN: Final = {ord(mark): None for mark in "\u00ad\u200b\u200c\u200d\u2060\ufeff"}
@@ -109,9 +112,12 @@ class Formats(NamedTuple):
 
 def credentials_in(text: str) -> list[Finding]:
     """The credentials and payment cards in ``text``, in their order, without overlaps."""
-    if len(text) < _SHORTEST:
+    if len(text) < _SHORTEST or text in _clean_names:
         return []
-    return _placed(text, _credentials)
+    found = _placed(text, _credentials)
+    if not found and len(text) <= _LONG_TOKEN and text.isidentifier() and len(_clean_names) < _MOST_NAMES:
+        _clean_names.add(text)
+    return found
 
 
 def without(text: str, findings: Iterable[Finding]) -> str:
@@ -140,11 +146,16 @@ def personal_in(text: str) -> list[Finding]:
 
 def is_assigned(name: str, value: str) -> bool:
     """Whether ``value`` under the ``name`` of a field, such as "api_key", is a password or key."""
-    if len(value) < _PASSWORD or any(mark.isspace() for mark in value):
+    if len(value) < _PASSWORD or not (names := _words_in(name)) or value.split(maxsplit=1) != [value]:
         return False
-    known, word = formats(), _lower(name)
-    names = [one for one in known.words if one in word]
-    return bool(names) and _is_strong(value, known, is_password=not known.passwords.isdisjoint(names))
+    return _is_strong(value, formats(), is_password=not formats().passwords.isdisjoint(names))
+
+
+@lru_cache(maxsize=1_024)
+def _words_in(name: str) -> list[str]:
+    """The names in ``name`` to which passwords and keys are assigned."""
+    word = _lower(name)
+    return [one for one in formats().words if one in word]
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

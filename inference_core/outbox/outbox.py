@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from inference_core.clock import Clock
 from inference_core.errors import ConfigurationError, StoreError, VersionConflict
 from inference_core.memory.namespaces import QUEUE_ROOT, MemoryNamespaceBuilder, Namespace, Owner, encode_label
+from inference_core.memory.redaction import Guard
 from inference_core.memory.text import digest_of, encode_json, moment_field, text_tokens
 from inference_core.outbox.messages import (
     NO_THREAD,
@@ -322,27 +323,29 @@ class Outbox:
         fresh: dict[str, Waiting] = {}
         size = sum(len(message.text) for message in messages)
         # Redacted before a key is made of the text, since the hash of a secret could give it away.
-        clean = await self.engine.redacting(
-            lambda: [replace(message, text=self.engine.guard.text(message.text)) for message in messages], size
+        redacted = await self.engine.redacting(
+            lambda: [_redacted(message, self.engine.guard) for message in messages], size
         )
-        for message in clean:
+        for message, clean in zip(messages, redacted, strict=True):
             name = message.position if message.id is None else mended(message.id)
             # The user's and another person's message are two, so that an import can say later which are the user's.
             author = [mended(message.author)] if message.author else []
             media = [digest_of([message.media])] if message.media else []
-            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(message.text), *author, *media])
-            fresh[key] = Waiting(key, 0, message, zone, trace=trace, has_media=bool(media))
+            key = digest_of([OUTBOX, *waiting, message.session_id, name, mended(clean.text), *author, *media])
+            fresh[key] = Waiting(key, 0, clean, zone, trace=trace, has_media=bool(media))
         while fresh:
+            puts = [message.put(waiting, now + at * _TICK, expected=0) for at, message in enumerate(fresh.values())]
             writes: list[Write] = [
                 # Each put gives the listing a new version, so that no worker takes it off the list meanwhile.
                 partition.listing(now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
-                *(message.put(waiting, now + at * _TICK, expected=0) for at, message in enumerate(fresh.values())),
+                *puts,
                 *(one.media_put(partition.media, now) for one in fresh.values() if one.has_media),
-                *(message.put(partition.kept, now + at * _TICK) for at, message in enumerate(fresh.values()) if keeps),
+                *(replace(put, namespace=partition.kept, expected=None) for put in puts if keeps),
             ]
             try:
-                await self.engine.write(writes, since=since)
+                is_clean = not any(one.has_media for one in fresh.values())
+                await self.engine.write(writes, since=since, is_clean=is_clean)
             except VersionConflict:  # some are waiting or marked already
                 rows = await self.engine.get([(namespace, key) for namespace in (marks, waiting) for key in fresh])
                 known = {row.key for row in rows if row}
@@ -601,6 +604,16 @@ def told_in(row: Row) -> list[ConversationMessage]:
     messages = row.value.get("messages", [])
     values = messages if row.namespace[-1] == _EARLIER else [row.value]
     return [message_of(value).in_words for value in values]
+
+
+def _redacted(message: ConversationMessage, guard: Guard) -> ConversationMessage:
+    """``message`` without the secrets in what its user or the application says; the rest of its row is ours.
+
+    Media are redacted with their row.
+    """
+    given = {"author": message.author, "id": message.id, "session_id": message.session_id}
+    clean: dict[str, Any] = {name: text and guard.text(text) for name, text in given.items()}
+    return replace(message, text=guard.text(message.text), **clean)
 
 
 def _has_earlier(partition: Partition, message: ConversationMessage) -> bool:

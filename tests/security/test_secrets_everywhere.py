@@ -72,7 +72,7 @@ class Listening(HashingEmbeddings):
 
 def transcript() -> Transcript:
     return Transcript(
-        [ConversationMessage(session_id="t", role=Role.USER, text=SAID, id="m1", author=f"Ada {CANARY}")], 1
+        [ConversationMessage(session_id="t", role=Role.USER, text=SAID, id=f"m1 {CANARY}", author=f"Ada {CANARY}")], 1
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
+from langchain_core.utils import function_calling
 from short_term_support import FORMS, calls, check_valid, dialogue, earlier_summary, exchange, result, texts
 
 from inference_core.short_term import window as tokens
@@ -304,7 +305,7 @@ def test_a_tool_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
         return word
 
     looked_at: list[object] = []
-    convert = tokens.convert_to_openai_tool
+    convert = function_calling.convert_to_openai_tool
 
     def noted(given: Any) -> dict[str, Any]:
         looked_at.append(given)
@@ -312,7 +313,7 @@ def test_a_tool_is_looked_at_once(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(tokens, "_tool_tokens", {})
     monkeypatch.setattr(tokens, "_MAX_TOOLS", 1)
-    monkeypatch.setattr(tokens, "convert_to_openai_tool", noted)
+    monkeypatch.setattr(function_calling, "convert_to_openai_tool", noted)
     size = tool_tokens([find])
     assert tool_tokens([find, find]) == 2 * size > 20
     assert len(looked_at) == 1
