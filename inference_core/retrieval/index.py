@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import NO_EPOCH, Change, DocumentMetadata, Epoch, Term
 from inference_core.retrieval.query import only_asks
-from inference_core.retrieval.vectors import Floats, Vectors, VectorsView, grown, is_packed
+from inference_core.retrieval.vectors import SPACES, Estimate, Floats, Vectors, VectorsView, grown, is_packed
 
 NEVER: Final = np.iinfo(np.int64).max
 """The sequence number of an event that has not happened."""
@@ -399,6 +399,14 @@ class ScopeView:
         return len(self) == self.slots
 
     @cached_property
+    def spaces(self) -> NDArray[np.uint8]:
+        """The space of the vectors of each slot; `SPACES` for dead ones, and for those without."""
+        spaces = np.full(self.slots, SPACES, np.uint8)
+        known = np.flatnonzero(self.embedded & self.alive)
+        spaces[known] = self.vectors.spaces[known]
+        return spaces
+
+    @cached_property
     def unembedded(self) -> NDArray[np.intp]:
         """The living slots whose text has no vectors."""
         return np.flatnonzero(self.alive & self.columns.has_text & ~self.embedded)
@@ -495,6 +503,10 @@ class ScopeView:
         """The largest inner product of each slot's vectors and the query of their space; NaN for slots without."""
         return self.vectors.products(queries, self.embedded)
 
+    def estimated(self, space: int, query: Floats) -> Estimate:
+        """The same for one space, about: what is given for slots without a living vector in it means nothing."""
+        return self.vectors.estimated(space, query, self.spaces == space)
+
 
 class ScopeIndex:
     """Writes the index of one scope, ignoring vectors of models other than ``model``. For one thread at a time.
@@ -523,6 +535,16 @@ class ScopeIndex:
     def is_sparse(self) -> bool:
         """Whether most slots are dead, so that a new index would save memory and time."""
         return self._slots > _SPARSE_SLOTS and self._slots > 2 * self._living
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether `measure` would make searches quicker."""
+        return self._vectors.is_unmeasured
+
+    def measure(self) -> None:
+        """Has its vectors searched by 8-bit codes from now on, and publishes that. Takes 4 ms for each 1,000 texts."""
+        self._vectors.measure()
+        self.publish()
 
     def update(self, changes: Iterable[Change]) -> ScopeView:
         """Applies ``changes`` in their order and publishes them."""

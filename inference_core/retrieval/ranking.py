@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate, repeat
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +33,7 @@ from inference_core.retrieval.query import Named, Query
 from inference_core.retrieval.vectors import (
     MULTILINGUAL,
     SPACES,
+    Estimate,
     Floats,
     Interaction,
     dimensions_of,
@@ -129,13 +130,7 @@ class Pool:
     @cached_property
     def spaces(self) -> NDArray[np.uint8]:
         """The vector space of each document that has vectors; `SPACES` for the others."""
-        columns: list[NDArray[np.uint8]] = []
-        for view in self.views:
-            spaces = np.full(view.slots, SPACES, np.uint8)
-            known = np.flatnonzero(view.embedded)
-            spaces[known] = view.vectors.spaces[known]
-            columns.append(spaces)
-        return self._placed(columns)
+        return self._placed([view.spaces for view in self.views])
 
     @cached_property
     def held_spaces(self) -> frozenset[int]:
@@ -153,6 +148,21 @@ class Pool:
         NaN for a document without vectors, or in a space without a query.
         """
         return self._placed([view.products(queries) for view in self.views])
+
+    def estimated(self, space: int, query: Floats) -> Estimate:
+        """About the same for one space: what is given for documents without vectors in it means nothing."""
+        parts = [view.estimated(space, query) for view in self.views]
+        products, margins, *sums = zip(*parts, strict=True)
+        return Estimate(self._placed(products), self._placed(margins), *map(sum, sums))
+
+    def products_of(self, positions: NDArray[np.intp], query: Floats) -> Floats:
+        """The inner product of the first vector of each of ``positions``, all of which have one, and ``query``."""
+        products, owners = np.empty(len(positions), np.float32), self.owners[positions]
+        for owner, view in enumerate(self.views):
+            own = np.flatnonzero(owners == owner)
+            if len(own):
+                products[own] = view.vectors.products_of(self.order.slots[positions[own]] - self.starts[owner], query)
+        return products
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
         """Those of ``positions`` that have vectors, in their order, and the first vector of each, in any space."""
@@ -432,8 +442,8 @@ def closeness(pool: Pool, queries: Mapping[int, QueryVectors]) -> Floats:
     )
 
 
-def by_space(pool: Pool, queries: Mapping[int, QueryVectors]) -> Iterator[tuple[NDArray[np.intp] | slice, float]]:
-    """For each vector space, the positions of its documents and the weight of closeness in it (the largest is 1).
+def by_space(pool: Pool, queries: Mapping[int, QueryVectors]) -> Iterator[tuple[int, NDArray[np.intp] | slice, float]]:
+    """Each vector space, the positions of its documents and the weight of closeness in it (the largest is 1).
 
     Cosines of two models are on different scales, so evidence is standardised within each space.
     """
@@ -441,7 +451,7 @@ def by_space(pool: Pool, queries: Mapping[int, QueryVectors]) -> Iterator[tuple[
     most = max((queries[space].weight for space in spaces), default=1.0)
     for space in sorted(spaces):
         positions = slice(None) if len(pool.held_spaces) == 1 else np.flatnonzero(pool.spaces == space)
-        yield positions, queries[space].weight / most
+        yield space, positions, queries[space].weight / most
 
 
 def feedback(pool: Pool, candidates: NDArray[np.intp], scores: Floats) -> Floats:
@@ -477,15 +487,21 @@ class Matches(NamedTuple):
     dense: Floats | None = None
 
     @classmethod
-    def of(cls, pool: Pool, query: Query) -> Matches:
-        """The evidence for ``query``. Without a query vector, only documents with one of its terms are hits."""
+    def of(cls, pool: Pool, query: Query, estimated: EstimatedCloseness | None = None) -> Matches:
+        """The evidence for ``query``. Without a query vector, only documents with one of its terms are hits.
+
+        The evidence of vectors is what is ``estimated``, if it is given.
+        """
         bm25, coverage = pool.bm25(query.terms)
         if not query.vectors:
             return cls(bm25 > 0, over_maximum(bm25), coverage)
+        if estimated:
+            near, dense = estimated.closeness, estimated.dense
+            return cls((bm25 > 0) | ~np.isnan(near), over_maximum(bm25), coverage, near, dense)
         near = closeness(pool, query.vectors)
         is_hit = (bm25 > 0) | ~np.isnan(near)
         dense = np.zeros_like(near)
-        for positions, weight in by_space(pool, query.vectors):
+        for _, positions, weight in by_space(pool, query.vectors):
             dense[positions] = weight * standardized(near[positions])
         if len(pool) <= _MANY:
             sizes = {space: len(vectors.vector) for space, vectors in query.vectors.items()}
@@ -495,6 +511,57 @@ class Matches(NamedTuple):
     def only(self, positions: NDArray[np.intp]) -> Matches:
         """The evidence at some positions."""
         return Matches(*(None if values is None else values[positions] for values in self))  # pyright: ignore[reportArgumentType] - fields in their order
+
+
+class EstimatedCloseness:
+    """`Matches.closeness` and ``dense`` of a large pool, estimated; exact where it was refined.
+
+    Each document's ``dense`` is off by less than its margin, or exact if that is 0. Mean and deviation are exact.
+    """
+
+    def __init__(self, pool: Pool, queries: Mapping[int, QueryVectors]) -> None:
+        self._pool = pool
+        self._scales: dict[int, tuple[Floats, float, float, float]] = {}
+        self.closeness: Floats = np.full(len(pool), np.nan, np.float32)
+        self.dense: Floats = np.zeros(len(pool), np.float32)
+        self.margins: Floats = np.zeros(len(pool), np.float32)
+        for space, _, weight in by_space(pool, queries):
+            vector = queries[space].vector
+            query = vector - pool.mean_vector(space, len(vector))
+            found = pool.estimated(space, query)
+            own = np.flatnonzero(pool.spaces == space) if np.any(pool.spaces != space) else slice(None)
+            mean = found.total / found.number
+            deviation = math.sqrt(max(found.squares / found.number - mean * mean, 0.0))
+            scale = 1 / (DEVIATIONS * deviation) if deviation >= _NO_SPREAD else 0.0
+            self._scales[space] = query, mean, scale, weight
+            self.closeness[own] = found.products[own]
+            self.dense[own] = _scaled(found.products[own], mean, scale, weight)
+            self.margins[own] = np.float32(weight * scale) * found.margins[own]
+
+    @classmethod
+    def of(cls, pool: Pool, query: Query) -> EstimatedCloseness | None:
+        """The estimates for ``query``; None if no vectors of the pool are measured, or not all fit the query's."""
+        held = [view.vectors for view in pool.views if view.vectors.size]
+        is_measured = any(one.moments for one in held) and all(one.moments or not one.codes for one in held)
+        fits = {len(vectors.vector) for vectors in query.vectors.values()} == {one.size for one in held}
+        return cls(pool, query.vectors) if is_measured and fits else None
+
+    def refine(self, positions: NDArray[np.intp]) -> None:
+        """Makes the values at ``positions`` exact."""
+        rough = positions[self.margins[positions] > 0]
+        for space, (query, mean, scale, weight) in self._scales.items():
+            own = rough if len(self._scales) == 1 else rough[self._pool.spaces[rough] == space]
+            products = self._pool.products_of(own, query)
+            self.closeness[own] = products
+            self.dense[own] = _scaled(products, mean, scale, weight)
+        self.margins[rough] = 0
+
+
+def _scaled(values: Floats, mean: float, scale: float, weight: float) -> Floats:
+    scaled: Floats = values - np.float32(mean)
+    scaled *= np.float32(scale)
+    scaled *= np.float32(weight)
+    return scaled
 
 
 def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
@@ -514,26 +581,46 @@ def priors(pool: Pool, query: Query, weights: Weights) -> dict[str, Floats]:
 
 
 def promising(
-    pool: Pool, matches: Matches, query: Query, weights: Weights, groups: Sequence[Collection[int]]
+    pool: Pool,
+    matches: Matches,
+    query: Query,
+    weights: Weights,
+    groups: Sequence[Collection[int]],
+    estimated: EstimatedCloseness | None = None,
 ) -> NDArray[np.intp]:
     """The positions of all sessions with one of a group's best `PROMISING` documents, by the documents' own evidence.
 
-    A group is a set of the pool's views.
+    A group is a set of the pool's views. What is ``estimated`` of the ``matches`` is made exact where it matters.
     """
-    own = weights.lexical.own * matches.lexical + weights.coverage * matches.coverage
-    if matches.dense is not None:
-        own += weights.dense.own * matches.dense
-    for share in priors(pool, query, weights).values():
-        own += share
-    scores = own.round(DECIMALS)
+    others = list(priors(pool, query, weights).values())
+
+    def scored(at: NDArray[np.intp] | slice) -> Floats:
+        own = weights.lexical.own * matches.lexical[at]
+        own += weights.coverage * matches.coverage[at]
+        if matches.dense is not None:
+            own += weights.dense.own * matches.dense[at]
+        for share in others:
+            own += share[at]
+        return own.round(DECIMALS)
+
+    scores = scored(slice(None))
     is_wanted = np.zeros(len(pool.order.starts), np.bool_)
     for group in groups:
         members = np.flatnonzero(pool.owned_by(group))
         if len(members) > PROMISING:
+            if estimated:
+                off = weights.dense.own * estimated.margins[members] + 1 / 10**DECIMALS
+                least = np.partition(scores[members] - off, -PROMISING)[-PROMISING]
+                members = members[scores[members] + off >= least]
+                estimated.refine(members)
+                scores[members] = scored(members)
             found = scores[members]
             members = members[found >= np.partition(found, -PROMISING)[-PROMISING]]
         is_wanted[pool.order.session[members]] = True
-    return np.flatnonzero(is_wanted[pool.order.session])
+    positions = np.flatnonzero(is_wanted[pool.order.session])
+    if estimated:
+        estimated.refine(positions)
+    return positions
 
 
 @dataclass(slots=True)
@@ -691,15 +778,20 @@ def rank(
     `FEW` documents, only the sessions with promising ones are ranked at first: the best `PROMISING` of each of
     ``groups``, which are sets of views (default: one group of all views).
     """
-    matches = Matches.of(pool, query)
     if len(pool) <= FEW:
-        return _ranked(pool, matches, query, tokens_of)
+        return _ranked(pool, Matches.of(pool, query), query, tokens_of)
+    estimated = EstimatedCloseness.of(pool, query)
+    matches = Matches.of(pool, query, estimated)
     weights = (
         _weights(pool, query, LEXICAL) if matches.dense is None else _weights(pool, query, HYBRID, MULTILINGUAL_HYBRID)
     )
-    positions = promising(pool, matches, query, weights, groups or [range(len(pool.views))])
+    positions = promising(pool, matches, query, weights, groups or [range(len(pool.views))], estimated)
     head = _ranked(pool.only(positions), matches.only(positions), query, tokens_of)
-    return LazyRanking(pool, head, positions, partial(_ranked, pool, matches, query, tokens_of))
+
+    def whole() -> Ranking:
+        return _ranked(pool, Matches.of(pool, query) if estimated else matches, query, tokens_of)
+
+    return LazyRanking(pool, head, positions, whole)
 
 
 def _ranked(pool: Pool, matches: Matches, query: Query, tokens_of: TokensOf | None) -> Ranking:

@@ -11,11 +11,13 @@ Khattab and Zaharia, ColBERT, 2020).
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,8 +35,7 @@ _MOST_BY_MATRIX: Final = 262_144
 """Up to this many multiplications, OpenBLAS computes a product in the caller's thread (interface/gemm.c)."""
 _SCALE: Final = 127.0
 _NO_SPREAD: Final = 1e-6
-_INFINITE: Final = np.int16(0x7C00)
-"""The exponent of infinity, and of what is no number, in half precision."""
+_TINY: Final = np.float32(1e-12)
 _MANTISSA_BITS: Final = 13
 """The mantissa has so many bits more in single precision."""
 _COPIED_SIGN: Final = np.int32(0x70000000)
@@ -45,6 +46,13 @@ _EXPONENT: Final = np.float32(2.0**112)
 _einsum: Final = partial(np.einsum, "ij,j->i")
 _vecdot: Final[Callable[..., object]] = getattr(np, "vecdot", _einsum)
 """NumPy 2 has `vecdot`, which takes two thirds of einsum's time."""
+
+
+Multiply = Callable[[NDArray[np.int8], NDArray[np.int8]], Any]
+multiply_codes: Multiply | None = None
+"""The products of rows of 8-bit numbers and a vector of them; None without simsimd, which is an extra."""
+with suppress(ImportError):
+    multiply_codes = import_module("simsimd").dot
 
 
 def pack_vectors(vectors: Floats, space: int = PLAIN) -> bytes:
@@ -94,12 +102,8 @@ def unpack_first_vectors(packed: list[bytes]) -> NDArray[np.float16]:
 
 
 def as_floats(halves: NDArray[np.float16]) -> Floats:
-    """``halves`` in single precision. `astype` takes six times as long, as it converts number by number."""
-    bits = halves.view(np.int16)
-    if (bits & _INFINITE == _INFINITE).any():
-        return halves.astype(np.float32)
-    wide = bits.astype(np.int32)  # the sign fills the upper half
-    wide <<= _MANTISSA_BITS
+    """``halves``, all of them finite, in single precision. `astype` takes six times as long: it converts one by one."""
+    wide = np.left_shift(halves.view(np.int16), _MANTISSA_BITS, dtype=np.int32)  # the sign fills the upper half
     wide &= ~_COPIED_SIGN
     floats = wide.view(np.float32)
     floats *= _EXPONENT
@@ -172,6 +176,45 @@ def dimensions_of(packed: bytes) -> int:
 _FEW: Final = 64
 _BLOCK: Final = 2_048
 """Rows in a block of vectors. Further rows go into new blocks: nothing is copied, and at most one block is not full."""
+LARGE: Final = 2 * _BLOCK
+"""From so many slots on, first vectors are kept compact: fewer are ranked in full anyway."""
+_WAITING: Final = 256
+"""So many rows may be missing from the moments: a search multiplies them one by one."""
+_SURE: Final = 6 / math.sqrt(12)
+"""Six standard deviations of what rounding to whole numbers changes: of uniform errors, each up to one half."""
+
+
+class Moments(NamedTuple):
+    """Sums over vectors: their number, the sum of them, and that of their outer products (dimensions, dimensions).
+
+    From these follow the mean and the deviation of the vectors' products with any query.
+    """
+
+    number: int
+    total: NDArray[np.float64]
+    squares: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, size: int) -> Moments:
+        """Of no vectors of ``size`` dimensions."""
+        return cls(0, np.zeros(size), np.zeros((size, size)))
+
+    def plus(self, sign: int, vectors: Floats) -> Moments:
+        """With more ``vectors``, or without them where ``sign`` is -1."""
+        wide = vectors.astype(np.float64)
+        return Moments(
+            self.number + sign * len(wide), self.total + sign * wide.sum(axis=0), self.squares + sign * (wide.T @ wide)
+        )
+
+
+class Estimate(NamedTuple):
+    """Inner products with a query, each off by less than its margin; and of all that live, exactly: number and sums."""
+
+    products: Floats
+    margins: Floats
+    number: int
+    total: float
+    squares: float
 
 
 class Vectors:
@@ -185,6 +228,9 @@ class Vectors:
         self.counts: NDArray[np.int64] = np.zeros(SPACES, np.int64)
         self.totals: NDArray[np.float64] = np.zeros((SPACES, 0))
         self._spaces: NDArray[np.uint8] = np.zeros(_FEW, np.uint8)
+        self._lives: NDArray[np.bool_] = np.zeros(_FEW, np.bool_)
+        self._is_measured: NDArray[np.bool_] = np.zeros(_FEW, np.bool_)
+        self._moments: dict[int, Moments] = {}
         self._first = _Blocks()
         self._further = _Blocks()
         self._owners: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -192,8 +238,14 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all blocks, in bytes."""
-        return self._first.nbytes + self._further.nbytes + self._owners.nbytes + self._spaces.nbytes
+        """Memory of all blocks and moments, in bytes."""
+        moments = sum(moments.squares.nbytes for moments in self._moments.values())
+        return self._first.nbytes + self._further.nbytes + self._owners.nbytes + self._spaces.nbytes + moments
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether `measure` would make searches quicker."""
+        return bool(self._first.codes) and not self._moments
 
     def set(self, packed: Mapping[int, bytes]) -> list[int]:
         """Sets the vectors of slots that have none. Returns the slots that it set: it skips vectors of another size."""
@@ -210,32 +262,52 @@ class Vectors:
             known += slots
             if slots[-1] >= len(self._spaces):
                 self._spaces = grown(self._spaces, slots[-1] + 1)
+                self._lives = grown(self._lives, len(self._spaces))
+                self._is_measured = grown(self._is_measured, len(self._spaces))
             self._spaces[slots] = space
-            first = as_floats(unpack_first_vectors([packed[slot] for slot in slots]))
-            self._first.put(slots, first)
-            self._count(1, space, first)
+            self._lives[slots] = True
+            first, compact = unpack_first_vectors([packed[slot] for slot in slots]), multiply_codes is not None
+            self._count(1, space, self._first.put(slots, first, compact=compact and slots[-1] >= LARGE))
             for slot in slots:
-                further = as_floats(unpack_vectors(packed[slot])[1:])
+                further = unpack_vectors(packed[slot])[1:]
                 if not len(further):
                     break  # none of them has any, as all have the same shape
                 start, self._passages = self._passages, self._passages + len(further)
                 if self._passages > len(self._owners):
                     self._owners = grown(self._owners, self._passages)
                 self._owners[start : self._passages] = slot
-                self._further.put(range(start, self._passages), further)
-                self._count(1, space, further)
+                self._count(1, space, self._further.put(range(start, self._passages), further))
         return known
 
     def forget(self, slot: int) -> None:
         """Removes the vectors of ``slot`` from ``counts`` and ``totals``. Existing views keep showing them."""
         further = np.flatnonzero(self._owners[: self._passages] == slot)
         space = self._spaces.item(slot)
+        self._lives[slot] = False
         self._count(-1, space, self._first.rows([slot]))
         if len(further):
             self._count(-1, space, self._further.rows(further))
 
+    def measure(self) -> None:
+        """Brings the moments up to date. Takes 4 ms for each 1,000 vectors that are new."""
+        size = self.totals.shape[1]
+        for sign, missing in ((1, self._lives & ~self._is_measured), (-1, self._is_measured & ~self._lives)):
+            for space in range(SPACES):
+                slots = np.flatnonzero(missing & (self._spaces == space))
+                moments = self._moments.get(space) or Moments.none(size)
+                for start in range(0, len(slots), _BLOCK):
+                    moments = moments.plus(sign, self._first.rows(slots[start : start + _BLOCK]))
+                    self._moments[space] = moments
+        self._is_measured[:] = self._lives
+
     def view(self) -> VectorsView:
         """The present state."""
+        waiting = np.zeros(0, np.intp)
+        if self._moments:
+            waiting = np.flatnonzero(self._lives != self._is_measured)
+            if len(waiting) > _WAITING:
+                self.measure()
+                waiting = waiting[:0]
         return VectorsView(
             size=self.totals.shape[1],
             counts=self.counts.copy(),
@@ -244,6 +316,11 @@ class Vectors:
             first=tuple(self._first.blocks),
             further=tuple(self._further.blocks),
             owners=self._owners[: self._passages],
+            codes=tuple(self._first.codes),
+            steps=self._first.steps,
+            moments=dict(self._moments),
+            waiting=waiting,
+            signs=np.where(self._lives[waiting], 1.0, -1.0),
         )
 
     def _count(self, sign: int, space: int, vectors: Floats) -> None:
@@ -255,16 +332,23 @@ class Vectors:
 class VectorsView:
     """A snapshot of vectors: ``size`` is their dimensions (0 for none), ``counts`` and ``totals`` cover living ones.
 
-    ``spaces`` has the space of each slot that has vectors.
+    ``spaces`` has the space of each slot that has vectors. Of compacted vectors there are also ``codes``, whole numbers
+    by slot that count in ``steps``, and the ``moments`` of each space, which do not have the slots ``waiting`` yet (a
+    sign of 1), or still have them (-1).
     """
 
     size: int
     counts: NDArray[np.int64]
     totals: NDArray[np.float64]
     spaces: NDArray[np.uint8]
-    first: tuple[Floats, ...]
-    further: tuple[Floats, ...]
+    first: tuple[NDArray[Any], ...]
+    further: tuple[NDArray[Any], ...]
     owners: NDArray[np.int64]
+    codes: tuple[NDArray[np.int8], ...]
+    steps: Floats
+    moments: Mapping[int, Moments]
+    waiting: NDArray[np.intp]
+    signs: NDArray[np.float64]
 
     @property
     def held_spaces(self) -> frozenset[int]:
@@ -290,6 +374,56 @@ class VectorsView:
             scores[~known] = np.nan
         return scores
 
+    def estimated(self, space: int, query: Floats, living: NDArray[np.bool_]) -> Estimate:
+        """The largest inner product of each slot's vectors and ``query``, about, if they are in ``space``.
+
+        ``living`` marks the slots of which that is true; what is given for others means nothing.
+        """
+        products, margins = np.zeros(len(living), np.float32), np.zeros(len(living), np.float32)
+        if not self.codes:
+            self._multiply(query, products)
+            exact = products[living].astype(np.float64)
+            return Estimate(products, margins, len(exact), float(exact.sum()), float(exact @ exact))
+        step = max(float(np.abs(query).max()) / _SCALE, _TINY)
+        code = np.rint(query / step).astype(np.int8)
+        multiply = multiply_codes or _multiply_by_numpy
+        for at, block in enumerate(self.codes):
+            target = products[at * _BLOCK : (at + 1) * _BLOCK]
+            target[: len(block)] = multiply(block[: len(target)], code)
+        steps = self.steps[: len(living)]
+        products[: len(steps)] *= steps * np.float32(step)
+        margins[: len(steps)] = steps * np.float32(_SURE * float(np.linalg.norm(query))) + np.float32(_SURE * step)
+        number, total, squares = self._sums(space, query)
+        if len(self.owners):
+            own = living[self.owners]
+            slots = np.unique(self.owners[own])
+            first, further = self.products_of(slots, query).astype(np.float64), np.empty(len(self.owners), np.float32)
+            products[slots] = first
+            _fill(further, self.further, query)
+            np.maximum.at(products, self.owners[own], further[own])
+            margins[slots] = 0
+            best = products[slots].astype(np.float64)
+            total += float(best.sum() - first.sum())
+            squares += float(best @ best - first @ first)
+        return Estimate(products, margins, number, total, squares)
+
+    def _sums(self, space: int, query: Floats) -> tuple[int, float, float]:
+        """How many first vectors live in ``space``, and the sums of their products with ``query`` and the squares."""
+        moments, wide = self.moments.get(space) or Moments.none(self.size), query.astype(np.float64)
+        own = self.spaces[self.waiting] == space
+        late, signs = self.products_of(self.waiting[own], query).astype(np.float64), self.signs[own]
+        return (
+            moments.number + int(signs.sum()),
+            float(moments.total @ wide + signs @ late),
+            float(wide @ moments.squares @ wide + signs @ np.square(late)),
+        )
+
+    def products_of(self, slots: NDArray[np.intp], query: Floats) -> Floats:
+        """The inner product of the first vector of each of ``slots`` and ``query``."""
+        products = np.empty(len(slots), np.float32)
+        inner_products(self.rows(slots), query, products)
+        return products
+
     def _multiply(self, query: Floats, scores: Floats) -> None:
         """Writes the largest product of each slot's vectors and ``query`` into ``scores``."""
         _fill(scores, self.first, query)
@@ -304,18 +438,42 @@ class VectorsView:
 
 
 class _Blocks:
-    """Numbered rows of one length, in blocks. Only the first block is ever replaced, by a larger one."""
+    """Numbered rows of one length, in blocks, in single precision until they are compacted.
+
+    Views share the blocks: only a first block that is not full, and all if they are compacted, are ever replaced.
+    Compacted rows have ``codes`` too: the row is about its code times its step.
+    """
 
     def __init__(self) -> None:
-        self.blocks: list[Floats] = []
+        self.blocks: list[NDArray[Any]] = []
+        self.codes: list[NDArray[np.int8]] = []
+        self.steps: Floats = np.zeros(0, np.float32)
 
     @property
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.blocks)
+        return sum(block.nbytes for block in (*self.blocks, *self.codes, self.steps))
 
-    def put(self, numbers: Sequence[int], rows: Floats) -> None:
-        """Sets the rows with these ``numbers``, which ascend."""
-        room, size = numbers[-1] + 1, rows.shape[1]
+    def put(self, numbers: Sequence[int], halves: NDArray[np.float16], *, compact: bool = False) -> Floats:
+        """Sets the rows with these ``numbers``, which ascend, after making all ``compact``, if they are not yet.
+
+        Returns them in single precision.
+        """
+        rows, where = as_floats(halves), np.asarray(numbers, np.intp)
+        self._make_room(int(where[-1]) + 1, rows.shape[1])
+        if compact and not self.codes:
+            coded = [_coded(block) for block in self.blocks]
+            self.blocks = [block.astype(np.float16) for block in self.blocks]  # which holds the same numbers
+            self.codes, self.steps = [codes for codes, _ in coded], np.concatenate([steps for _, steps in coded])
+        kept = halves if self.codes else rows
+        for block, own, at in _by_block(where):
+            self.blocks[block][at] = kept[own]
+        if self.codes:
+            codes, self.steps[where] = _coded(rows)
+            for block, own, at in _by_block(where):
+                self.codes[block][at] = codes[own]
+        return rows
+
+    def _make_room(self, room: int, size: int) -> None:
         if not self.blocks:
             self.blocks.append(np.zeros((_FEW, size), np.float32))
         if (first := len(self.blocks[0])) < min(room, _BLOCK):
@@ -324,31 +482,61 @@ class _Blocks:
             larger[:first] = self.blocks[0]
             self.blocks[0] = larger
         while len(self.blocks) * _BLOCK < room:
-            self.blocks.append(np.zeros((_BLOCK, size), np.float32))
-        where = np.asarray(numbers, np.intp)
-        for block in range(int(where[0]) // _BLOCK, int(where[-1]) // _BLOCK + 1):
-            here = where // _BLOCK == block
-            self.blocks[block][where[here] - block * _BLOCK] = rows[here]
+            self.blocks.append(np.zeros((_BLOCK, size), self.blocks[0].dtype))
+            if self.codes:
+                self.codes.append(np.zeros((_BLOCK, size), np.int8))
+                self.steps = np.concatenate([self.steps, np.zeros(_BLOCK, np.float32)])
 
     def rows(self, numbers: Sequence[int] | NDArray[np.intp]) -> Floats:
         return _gathered(self.blocks, numbers, self.blocks[0].shape[1] if self.blocks else 0)
 
 
-def _gathered(blocks: Sequence[Floats], numbers: Sequence[int] | NDArray[np.intp], size: int) -> Floats:
+def _coded(rows: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Whole numbers from -127 to 127 for each row, and the step that they count in."""
+    steps = np.maximum(np.abs(rows).max(axis=1), _TINY) / np.float32(_SCALE)
+    scaled = rows * (1 / steps)[:, np.newaxis]
+    return np.rint(scaled, out=scaled).astype(np.int8), steps
+
+
+def _multiply_by_numpy(rows: NDArray[np.int8], vector: NDArray[np.int8]) -> Floats:
+    return by_matrix(rows, vector.astype(np.float32))
+
+
+def _by_block(where: NDArray[np.intp]) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
+    """Each block that has some of the rows ``where``, which ascend: which of them, and their places in the block."""
+    first, last = int(where[0]) // _BLOCK, int(where[-1]) // _BLOCK
+    ends = where.searchsorted(np.arange(first + 1, last + 2) * _BLOCK).tolist()
+    for block, start, end in zip(range(first, last + 1), [0, *ends], ends, strict=False):
+        if start < end:
+            yield block, slice(start, end), where[start:end] - block * _BLOCK
+
+
+def _gathered(blocks: Sequence[NDArray[Any]], numbers: Sequence[int] | NDArray[np.intp], size: int) -> Floats:
+    if not len(numbers):
+        return np.empty((0, size), np.float32)
     where = np.asarray(numbers, np.intp)
-    result = np.empty((len(where), size), np.float32)
-    owners = where // _BLOCK
-    for number in set(owners.tolist()):
-        here = owners == number
-        result[here] = blocks[number][where[here] - number * _BLOCK]
+    order = None if (where[1:] >= where[:-1]).all() else np.argsort(where)
+    rows = np.empty((len(where), size), blocks[0].dtype)
+    for block, own, at in _by_block(where if order is None else where[order]):
+        blocks[block].take(at, axis=0, out=rows[own], mode="clip")  # the default mode would make a copy first
+    if order is None:
+        return _read(rows)
+    result = np.empty(rows.shape, np.float32)
+    result[order] = _read(rows)
     return result
 
 
-def _fill(scores: Floats, blocks: Sequence[Floats], query: Floats) -> None:
+def _fill(scores: Floats, blocks: Sequence[NDArray[Any]], query: Floats) -> None:
     """Writes the product of each row of ``blocks`` and ``query`` into ``scores``, as far as both reach."""
     for number, block in enumerate(blocks):
         target = scores[number * _BLOCK : (number + 1) * _BLOCK]
-        inner_products(block[: len(target)], query, target[: len(block)])
+        inner_products(_read(block[: len(target)]), query, target[: len(block)])
+
+
+def _read(rows: NDArray[Any]) -> Floats:
+    """``rows``, in half or in single precision."""
+    floats: Floats = as_floats(rows) if rows.dtype == np.float16 else rows
+    return floats
 
 
 def grown(values: NDArray[Any], room: int) -> NDArray[Any]:

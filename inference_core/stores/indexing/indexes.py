@@ -148,6 +148,8 @@ class IndexCache:
         self._oversized: set[str] = set()
         self._warned: set[str] = set()
         self._scanning: set[Namespace] = set()
+        self._unmeasured: set[Namespace] = set()
+        """The scopes whose vectors are to be measured."""
 
     @property
     def nbytes(self) -> int:
@@ -311,7 +313,7 @@ class IndexCache:
         """Chore: brings an index up to date. Returns whether there was one to do. Raises StoreError.
 
         First come those that `build` was called for; then those that are there, and those of scopes to which so much
-        was written that the next search would have to wait.
+        was written that the next search would have to wait. Last, the vectors of those that are large are measured.
         """
         with self._lock:
             self._is_woken = False
@@ -332,7 +334,22 @@ class IndexCache:
         finally:
             with self._lock:
                 self._building.pop(root, None)
-        return bool(namespaces)
+        return bool(namespaces) or self._measured()
+
+    def _measured(self) -> bool:
+        """Measures the vectors of an index that has become large; whether there was one."""
+        with self._lock:
+            if not self._unmeasured:
+                return False
+            namespace = self._unmeasured.pop()
+            shard = self._shards.get(namespace[0])
+        if shard is not None:
+            with shard.lock:
+                index = shard.indexes.get(namespace)
+                if index is not None:
+                    index.measure()
+            give_memory_back()
+        return True
 
     def _refreshed(self, shard: _Shard, namespaces: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView]:
         views: list[ScopeView] = []
@@ -361,12 +378,16 @@ class IndexCache:
                 if is_mixed:  # the server that answered has changed since the heads were read
                     del shard.indexes[namespace]
             root, size = namespaces[0][0], shard.nbytes
+            unmeasured = [name for name, index in shard.indexes.items() if index.is_unmeasured]
         with self._lock:
             dropped = self._sized(root, size) if root in self._shards else []
-        if count >= _LARGE_BUILD:
-            give_memory_back()
+            self._unmeasured.update(unmeasured)
+        if unmeasured:
+            self._wake(_FOLLOW_S)
         for user in dropped:  # without the lock, as the backend may hold its own during a long read
             self._backend.forget(user)
+        if count >= _LARGE_BUILD:
+            give_memory_back()
         return views
 
     def _sized(self, root: str, size: int) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inference_core import AgentMemoryStoreService, open_store
@@ -17,6 +18,7 @@ from inference_core.effects import run
 from inference_core.errors import StoreUnavailable
 from inference_core.memory.namespaces import Namespace
 from inference_core.memory.text import encode_json
+from inference_core.retrieval import vectors
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Term
 from inference_core.retrieval.ranking import FEW
 from inference_core.stores.backend import Backend, Expiry, Key, Put, Remove, Row
@@ -169,6 +171,26 @@ def test_indexes_follow_what_was_written_where_they_are_there_or_soon_needed(mon
     assert (cache.follow(), cache.follow(), dict(cache._written)) == (True, False, dict.fromkeys(others[1:], 1))
     cache.note_written([*others[1:], ("v", "semantic")])
     assert (cache.follow(), dict(cache._written)) == (False, {})
+
+
+def test_the_vectors_of_large_indexes_are_measured_in_the_background(monkeypatch: pytest.MonkeyPatch):
+    """But not those of an index that is gone meanwhile."""
+    monkeypatch.setattr(vectors, "multiply_codes", vectors._multiply_by_numpy)
+    monkeypatch.setattr(vectors, "LARGE", 0)
+    monkeypatch.setattr(vectors, "_FEW", vectors._BLOCK)
+    monkeypatch.setattr(indexes, "_LARGE_BUILD", 1)
+    backend, woken = InMemoryBackend(), list[float]()
+    scopes: list[Namespace] = [USER, ("ada", "episodic"), ("other", "semantic")]
+    vector = vectors.pack_vectors(np.eye(1, 4, dtype=np.float32))
+    for namespace in scopes:
+        document = Document.of("tea")._replace(vector=vector)
+        backend.apply([[replace(put("a", namespace=namespace), document=document)]])
+    cache = cache_of(backend, woken=woken)
+    assert not any(view.vectors.moments for view in cache.views(scopes))
+    assert woken == [indexes._FOLLOW_S] * 2
+    del cache._shards["ada"].indexes[scopes[1]], cache._shards["other"]
+    assert [cache.follow() for _ in range(4)] == [True, True, True, False]
+    assert [bool(view.vectors.moments) for view in cache.views(scopes)] == [True, False, False]
 
 
 def test_a_pool_is_kept_while_its_views_are_the_same():
