@@ -89,7 +89,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:
     """The share of all words that both sets have, from 0 to 1 (Jaccard 1901)."""
-    return len(first & second) / max(len(first | second), 1)
+    shared = len(first & second)
+    return shared / max(len(first) + len(second) - shared, 1)
 
 
 def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diversity: float) -> list[int]:
