@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from outbox_support import Scripted, answering, pipeline_on, put, said, step
@@ -138,7 +139,8 @@ def receipt_of(
     made = replace(made, profile_hash=text_hash(texts.profile), block_hash=text_hash(texts.block))
     for number in range(1, 4):
         at = now - timedelta(hours=5 * (number - 1))
-        keep_receipt(service.scope, user, replace(made, id=f"receipt-{number}", at=at, tokens=184 + 7 * number))
+        one = replace(made, id=f"receipt-{number}", at=at, tokens=184 + 7 * number)
+        keep_receipt(service.scope, user, partial(replace, one))
     service.scope.engine.flush()  # counts of recalls, too
     return made.id
 

@@ -80,8 +80,10 @@ def resolve_user(runtime: RunContext | None, source: UserSource = None, *, owner
         authenticated = None  # a server without authentication
     elif server_user is not None and (not isinstance(authenticated, str) or not authenticated):
         raise IdentityError("The authenticated user has no identity")
-    with raised_as(lambda error: IdentityError(f"user_id failed: {error}"), but=(IdentityError, InvalidInput)):
-        given = source(runtime) if callable(source) else source
+    given = source
+    if callable(source):
+        with raised_as(lambda error: IdentityError(f"user_id failed: {error}"), but=(IdentityError, InvalidInput)):
+            given = source(runtime)
     claimed: list[str] = []
     for claim in (given, field_of(getattr(runtime, "context", None), "user_id"), configurable_of().get("user_id")):
         if isinstance(name := id_text(claim), str):

@@ -354,9 +354,11 @@ class MemoryStoreDocument:
     @classmethod
     def of(cls, record: MemoryRecord, score: float | None = None) -> MemoryStoreDocument:
         """A document with copies of the record's values: records are cached, documents belong to the caller."""
+        value = record.to_value()  # of which only the metadata are the record's own
+        value["extra_metadata"] = copied(value["extra_metadata"])
         return cls(
             id=record.id,
-            value=copied(record.to_value()),
+            value=value,
             metadata=copied(dict(record.extra_metadata)),
             score=score,
             created_at=record.created_at,

@@ -89,7 +89,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> float:
     """The share of all words that both sets have, from 0 to 1 (Jaccard 1901)."""
-    return len(first & second) / max(len(first | second), 1)
+    shared = len(first & second)
+    return shared / max(len(first) + len(second) - shared, 1)
 
 
 def diversified(scores: Sequence[float], texts: Sequence[str], limit: int, diversity: float) -> list[int]:
@@ -168,8 +169,9 @@ def _asked(query: str) -> tuple[list[tuple[str, ...]], frozenset[str]]:
 def _alone(text: str) -> Compared:
     """``text`` prepared without a query."""
     numbers = frozenset(found.rstrip(".,:") for found in _NUMBER.findall(text))
-    pets = _PETS.intersection(_LETTERS.findall(text.casefold()))
-    return Compared(frozenset(analyze(text)), numbers, frozenset(), others_in(text), pets, is_hypothetical(text))
+    words: list[str] = _LETTERS.findall(text.casefold())
+    others, pets = _others_among(words, text), _PETS.intersection(words)
+    return Compared(frozenset(analyze(text)), numbers, frozenset(), others, pets, is_hypothetical(text))
 
 
 def closeness(compared: Compared, other: Compared, alike: float = math.nan) -> float:
@@ -259,11 +261,15 @@ def _is_supposed(text: str) -> bool:
 
 def others_in(text: str) -> frozenset[str]:
     """The words for people in ``text``, by the language that it is in."""
+    return _others_among(_LETTERS.findall(text.casefold()), text)
+
+
+def _others_among(words: Sequence[str], text: str) -> frozenset[str]:
     language = language_of(text) or "en"
     if language in _UNSPACED:
         return frozenset(word for word in _OTHERS[language] if word in text)
-    words = _LETTERS.findall(text.casefold())
-    return _OTHERS.get(language, frozenset()) & {*words, *(word.removesuffix("s") for word in words)}
+    singular = [word[:-1] for word in words if word.endswith("s")]
+    return _OTHERS.get(language, frozenset()).intersection([*words, *singular])
 
 
 @lru_cache(maxsize=256)

@@ -554,13 +554,15 @@ def clauses_of(text: str, said_at: datetime | None) -> list[Clause]:
             if lead is None:
                 break
             left, is_correction = left[lead.end() :], is_correction or correction is not None
-        replaced = None
-        if former := pattern("former").search(left) or pattern("not_but").search(left):
-            left, replaced = left[: former.start()] + left[former.end() :], bare(former["former"])
-        unchanged = pattern("change").sub("", left)
-        alone = pattern("addition").sub("", unchanged)
-        is_change, is_addition = unchanged != left, alone != unchanged
-        left, period = _without_period(pattern("filler").sub("", alone).strip(), said_at)
+        replaced, is_change, is_addition = None, False, False
+        if pattern("qualified").is_in(left):
+            if former := pattern("former").search(left) or pattern("not_but").search(left):
+                left, replaced = left[: former.start()] + left[former.end() :], bare(former["former"])
+            unchanged = pattern("change").sub("", left)
+            alone = pattern("addition").sub("", unchanged)
+            is_change, is_addition = unchanged != left, alone != unchanged
+            left = pattern("filler").sub("", alone)
+        left, period = _without_period(left.strip(), said_at)
         left = _SPACES.sub(" ", left).strip(" ,.!;:-")
         if found and (denied := pattern("denied").match(left)):
             found[-1] = replace(found[-1], replaced=bare(denied["former"]), is_correction=True)

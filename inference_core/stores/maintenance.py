@@ -21,9 +21,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import Final, NamedTuple
 
-from inference_core.errors import ConfigurationError, InferenceCoreError, UserErased, VersionConflict
+from inference_core.errors import ConfigurationError, InferenceCoreError, UserErased, VersionConflict, only_warned
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
@@ -208,6 +209,15 @@ class DeferredWriter:
                 self._waiting.append(_Deferred(one, self._fences.checks(roots) if roots else []))
             self._wake()
 
+    def put_made(self, root: str, make: Callable[[], Put]) -> None:
+        """Like `put` of the write of the user ``root`` that ``make`` returns, called just before it is written.
+
+        A write that cannot be made is dropped and logged.
+        """
+        if self._writer.writable:
+            self._waiting.append(_Deferred(make, self._fences.checks([root])))
+            self._wake()
+
     def flush(self) -> None:
         """Writes what waits."""
         while self.write_portion():
@@ -218,13 +228,13 @@ class DeferredWriter:
         # One call at a time: two at once would mix up the order of writes to the same row.
         with self._flushing:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
-            for _, some in groupby(portion, lambda deferred: deferred.fence):  # one user's, once anybody was erased
-                self._write(list(some))
+            made = [(write, deferred.fence) for deferred in portion if (write := deferred.made())]
+            for fence, some in groupby(made, itemgetter(1)):  # one user's, once anybody was erased
+                self._write([write for write, _ in some], fence)
             return bool(self._waiting)
 
-    def _write(self, group: Sequence[_Deferred]) -> None:
-        """Writes ``group``, whose checks are the same; if one user was erased meanwhile, those of the others."""
-        batch, fence = [deferred.write for deferred in group], group[0].fence
+    def _write(self, batch: Sequence[Write], fence: Sequence[Check]) -> None:
+        """Writes ``batch`` with the checks ``fence``; if one user was erased meanwhile, what is of the others."""
         roots = roots_of(batch)
         try:
             try:
@@ -233,17 +243,26 @@ class DeferredWriter:
                 if len(roots) < 2:  # noqa: PLR2004 - it is that one
                     raise
                 for root in roots:
-                    self._write([deferred for deferred in group if deferred.write.namespace[0] == root])
+                    self._write([write for write in batch if write.namespace[0] == root], fence)
         except (InferenceCoreError, TimeoutError) as error:
             why = str(error) or f"not written within {_TIMEOUT_S:g} s"
-            _LOG.warning("Dropped %d deferred writes (access counts, receipts): %s", len(group), why)
+            _LOG.warning("Dropped %d deferred writes (access counts, receipts): %s", len(batch), why)
 
 
 class _Deferred(NamedTuple):
-    """A write, and the fence checks to write with it, as they were known when it was put."""
+    """A write or what makes it, and the fence checks to write with it, as they were known when it was put."""
 
-    write: Write
+    write: Put | Remove | Touch | Callable[[], Put]
     fence: list[Check]
+
+    def made(self) -> Put | Remove | Touch | None:
+        """The write; None if it cannot be made."""
+        if not callable(self.write):
+            return self.write
+        time.sleep(0)  # a reply goes first: many writes that are made in a row would hold it up
+        with only_warned(_LOG, "Dropped a deferred write (access counts, receipts): %s"):
+            return self.write()
+        return None
 
 
 ACCESS_INTERVAL_S: Final = 30.0

@@ -259,7 +259,7 @@ async def test_messages_and_receipts(memory: MemoryVerbs, service: AgentMemorySt
         status="recalled", placement="last_user", has_profile=False, form="xml", lines=(), dropped=(), tokens=0,
         profile_hash="", block_hash="",
     )  # fmt: skip
-    keep_receipt(service.scope, user, receipt)
+    keep_receipt(service.scope, user, lambda: receipt)
     run(service.scope.engine.flush_later())
     (found,) = await memory.list_receipts(user, thread_id="t")
     assert found == receipt

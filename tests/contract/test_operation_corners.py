@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_receipts_of_another_librarys_store_go_when_they_are_over(clock: FrozenC
     store = InMemoryStore()
     service = AgentMemoryStoreService(store, timeout=None, clock=clock).sync
     for number, days in enumerate((1, 9)):
-        keep_receipt(service.scope, U, _receipt((), id=f"r{number}", until=NOW + timedelta(days=days)))
+        keep_receipt(service.scope, U, partial(_receipt, (), id=f"r{number}", until=NOW + timedelta(days=days)))
     assert {one.id for one in service.list_receipts(U)} == {"r0", "r1"}
     clock.advance(timedelta(days=2))
     assert [one.id for one in service.list_receipts(U)] == ["r1"]

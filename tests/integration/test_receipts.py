@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -238,6 +239,20 @@ def test_the_log_says_why_notes_were_not_written_in_time(
         monkeypatch.undo()
 
 
+def test_a_receipt_that_cannot_be_made_is_lost_and_said_and_the_others_are_kept(
+    own_store: BaseStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Receipts are made in the background, just before they are written."""
+    service = remembered(own_store)
+    agent, _ = conversation(service)
+    agent.invoke({"messages": [("user", "falcons")]}, THREAD)
+    (first, *_) = receipts = service.sync.list_receipts(U)
+    for thread in ("t", "\ud800", "u"):
+        keep_receipt(service.scope, U, partial(replace, first, id=thread, thread_id=thread))
+    assert {one.id for one in service.sync.list_receipts(U)} == {"t", "u", *(one.id for one in receipts)}
+    assert "Dropped a deferred write (access counts, receipts): " in caplog.text
+
+
 def test_only_so_many_wait() -> None:
     with open_store("memory://", embeddings=None) as store:
         woken: list[int] = []
@@ -291,7 +306,7 @@ def test_traces_say_which_and_not_what(own_store: BaseStore) -> None:
         agent.invoke({"messages": [("user", "falcons")]}, THREAD)
     receipt = service.sync.list_receipts(U)[0]
     with tracing_context(parent=tree, enabled="local"):
-        annotate(receipt)
+        annotate(lambda: receipt)
     name = "inference_core.memory."
     assert span.seen[f"{name}block_hash"] == tree.metadata[f"{name}block_hash"] == receipt.block_hash
     assert receipt.lines[0].id in span.seen[f"{name}ids"]
@@ -315,7 +330,7 @@ def test_a_receipt_is_json_and_back(own_store: BaseStore) -> None:
     receipt = service.sync.list_receipts(U)[0]
     again = Receipt.from_value(json.loads(json.dumps(receipt.to_value())))
     assert again == receipt
-    keep_receipt(service.scope, U, replace(receipt, id="again"))
+    keep_receipt(service.scope, U, lambda: replace(receipt, id="again"))
     assert "again" in [one.id for one in service.sync.list_receipts(U, limit=None)]
     assert text_hash("") == ""
 
@@ -352,7 +367,7 @@ def kept(service: AgentMemoryStoreService, number: int, thread: str | None, ids:
         thread_id=thread,
         **more,
     )
-    keep_receipt(service.scope, U, receipt)
+    keep_receipt(service.scope, U, partial(replace, receipt))
     return receipt
 
 

@@ -86,3 +86,15 @@ def test_what_has_a_contraction_is_told_from_its_marks(text: str):
     for contracted, expansion in rows("contractions"):
         whole = contracted.sub(expansion, whole)
     assert expanded(text) == whole
+
+
+@MANY
+@given(TEXTS | OF_PATTERNS)
+@example("not in Rome but in Oslo since May, formerly")
+def test_what_is_looked_for_after_a_first_look_has_what_that_looks_for(text: str):
+    for first, names in (
+        ("qualified", ("former", "not_but", "change", "addition", "filler")),
+        ("timed", ("past", "range", "since", "until", "at")),
+    ):
+        found = [name for name in names if pattern(name).is_in(text)]
+        assert not found or pattern(first).is_in(text), found

@@ -6,8 +6,10 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from functools import cache, partial
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from langchain.agents.middleware.types import (
@@ -99,12 +101,19 @@ class MemoryReport(TypedDict):
 class PromptMemory(TypedDict):
     """The texts about memory in a run's prompts: the ``block`` of the turn and the ``profile``, "" if there is none.
 
-    ``evidence`` is the part of their receipt that `evidence_of` makes.
+    ``evidence`` is what their receipt says of the turn.
     """
 
     block: str
     profile: str
-    evidence: dict[str, Any]
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The ``turn`` that receipts describe. What is shown of it holds no content of memories."""
+
+    turn: TurnContext = field(repr=False)
 
 
 class MemoryState(OutsideState):
@@ -281,39 +290,52 @@ def note_receipt(
     Never raises. ``has_profile``: whether the run has a profile, even an empty one.
     """
     with only_warned(_LOG, "No receipt of this model call was kept: %s"):
-        told: PromptMemory = state["memory_context"]
-        block, profile = told["block"], told["profile"]
         now, run = scope.clock.now(), getattr(request.runtime, "execution_info", None)
         run_id = getattr(run, "run_id", None) or current_config().get("run_id")
         model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
-        receipt = Receipt.from_value(
-            {
-                **told["evidence"],
-                "id": new_id(),
-                "at": now.isoformat(),
-                "until": (now + timedelta(days=days or 0)).isoformat(),
-                "status": state["memory_status"],
-                "placement": placement,
-                "has_profile": has_profile,
-                "tokens": text_tokens(block) + text_tokens(profile),
-                "profile_hash": text_hash(profile),
-                "block_hash": text_hash(block),
-                "model": model if isinstance(model, str) else type(request.model).__name__,
-                "thread_id": thread_of(),
-                "run_id": None if run_id is None else str(run_id),
-                "agent_name": scope.namespaces.agent_name,
-            }
-        )
+        fields: dict[str, Any] = {
+            "id": new_id(),
+            "at": now.isoformat(),
+            "until": (now + timedelta(days=days or 0)).isoformat(),
+            "status": state["memory_status"],
+            "placement": placement,
+            "has_profile": has_profile,
+            "model": model if isinstance(model, str) else type(request.model).__name__,
+            "thread_id": thread_of(),
+            "run_id": None if run_id is None else str(run_id),
+            "agent_name": scope.namespaces.agent_name,
+        }
+        make = cache(partial(_receipt_of, state["memory_context"], fields))
         if days is not None:
-            keep_receipt(scope, user_of(), receipt)
-        annotate(receipt)
+            keep_receipt(scope, user_of(), make)
+        annotate(make)
 
 
-def annotate(receipt: Receipt) -> None:
+def _receipt_of(told: PromptMemory, fields: Mapping[str, Any]) -> Receipt:
+    """The receipt of a call that was given ``told``."""
+    block, profile = told["block"], told["profile"]
+    return Receipt.from_value(
+        {
+            **evidence_of(told["evidence"].turn),
+            **fields,
+            "tokens": text_tokens(block) + text_tokens(profile),
+            "profile_hash": text_hash(profile),
+            "block_hash": text_hash(block),
+        }
+    )
+
+
+def annotate(make: Callable[[], Receipt]) -> None:
     """Adds ids, counts and hashes to LangSmith's current run and OpenTelemetry's current span, if the process has any.
 
-    Imports neither library.
+    Imports neither library; the receipt is made only if there is a run or a span.
     """
+    traced = telemetry.current_run()
+    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    span = current() if current else None
+    if traced is None and (span is None or not span.is_recording()):
+        return
+    receipt = make()
     facts: dict[str, str | int] = {
         "receipt": receipt.id,
         "status": receipt.status,
@@ -325,12 +347,10 @@ def annotate(receipt: Receipt) -> None:
         "block_hash": receipt.block_hash,
     }
     attributes = {f"{_PREFIX}{name}": value for name, value in facts.items()}
-    if traced := telemetry.current_run():
+    if traced:
         traced.add_metadata(attributes)
-    if current := getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None):
-        span = current()
-        if span.is_recording():
-            span.set_attributes(attributes)
+    if span and span.is_recording():
+        span.set_attributes(attributes)
 
 
 def told_in(state: Mapping[str, Any]) -> tuple[str, str]:

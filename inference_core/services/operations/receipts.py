@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -75,18 +75,26 @@ class Rebuilt:
     problem: str | None = None
 
 
-def keep_receipt(scope: MemoryScope, user_id: UserId, receipt: Receipt) -> None:
-    """Stores ``receipt`` in the background, to be kept until ``receipt.until``; never waits. Raises InvalidId."""
-    put = Put(
-        namespace=_namespace(user_id),
-        key=receipt.id,
-        value=encode_json(receipt.to_value(), what="receipt"),
-        kind=_kind(receipt.thread_id),
-        created_at=receipt.at,
-        updated_at=receipt.at,
-        expiry=Expiry(receipt.until, receipt.until - receipt.at),
-    )
-    scope.engine.later.put(put)
+def keep_receipt(scope: MemoryScope, user_id: UserId, make: Callable[[], Receipt]) -> None:
+    """Stores the receipt that ``make`` returns, to be kept until its ``until``; never waits. Raises InvalidId.
+
+    It is made in the background.
+    """
+    namespace = _namespace(user_id)
+
+    def put() -> Put:
+        receipt = make()
+        return Put(
+            namespace=namespace,
+            key=receipt.id,
+            value=encode_json(receipt.to_value(), what="receipt"),
+            kind=_kind(receipt.thread_id),
+            created_at=receipt.at,
+            updated_at=receipt.at,
+            expiry=Expiry(receipt.until, receipt.until - receipt.at),
+        )
+
+    scope.engine.later.put_made(namespace[0], put)
 
 
 @operation("list_receipts")

@@ -183,7 +183,7 @@ class Traits:
     """What searches ask of a row with this ``value``, each read once while the row is in memory.
 
     ``content`` is the text of its memory, "" if it holds none. ``end`` is when the memory ends, the maximum if it never
-    does.
+    does. ``is_turn``: it is a turn of a session.
     """
 
     def __init__(self, value: Mapping[str, Any], created_at: datetime) -> None:
@@ -192,6 +192,7 @@ class Traits:
         self._problem = why_invalid(value, _FIRST)
         ends = (moment_field(value, name) for name in ("valid_to", "expires_at") if name in value)
         self.end = min(filter(None, ends), default=LAST)
+        self.is_turn = turn_session_of(value) is not None
 
     def why_invalid(self, now: datetime) -> str | None:
         """Why the memory does not hold at ``now``, as `record.why_invalid` says."""
@@ -206,11 +207,6 @@ class Traits:
     def subjects(self) -> dict[str, str]:
         """Whom or what it is about."""
         return subjects_of(self._value, self.content)
-
-    @cached_property
-    def is_turn(self) -> bool:
-        """Whether it is a turn of a session."""
-        return turn_session_of(self._value) is not None
 
     @cached_property
     def moment(self) -> Moment | None:
