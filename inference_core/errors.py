@@ -267,6 +267,11 @@ def only_warned(log: logging.Logger, message: str) -> Generator[None]:
         log.warning(message, error)
 
 
+def cannot_read(path: object, error: OSError | UnicodeError) -> InvalidInput:
+    """The error for a file that cannot be read, with the reason alone: neither a number nor the path once more."""
+    return InvalidInput(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}")
+
+
 def in_one_line(error: BaseException) -> str:
     """The message of ``error`` on one line of at most 200 characters."""
     return " ".join(str(error).split())[:_MAX_REASON]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -74,7 +74,8 @@ def ingest(
     file: Annotated[
         str,
         typer.Argument(
-            help="An export of ChatGPT or Claude (also zipped), messages, a WhatsApp chat, …; - is standard input."
+            metavar="FILE",
+            help="An export of ChatGPT or Claude (also zipped), messages, a WhatsApp chat, …; - is standard input.",
         ),
     ],
     form: Annotated[str, option("--format", "The file's format.", **one_of((_AUTO, *FORMATS)))] = _AUTO,
@@ -249,7 +250,8 @@ def queue(
         str, typer.Argument(help="What to do.", **one_of(("status", "list", "retry", "drop")))
     ] = "status",
     keys: Annotated[
-        list[str] | None, typer.Argument(help="The keys of failed messages, as list prints them (default: all).")
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="The keys of failed messages, as list prints them (default: all)."),
     ] = None,
 ) -> None:
     """Show and retry the messages that wait to become memories.
@@ -261,7 +263,9 @@ def queue(
     with target.open() as memory:
         scope = memory.service.scope
         if action == "status":
-            _print_figures(target, asdict(run(status(scope.engine, scope.clock))))
+            found = run(status(scope.engine, scope.clock))
+            names = {"partitions": "users and agents", "oldest_s": "oldest, seconds", "dead": "failed"}
+            _print_figures(target, asdict(found), names)
         elif action == "retry":
             _print_figures(target, {"retried": run(retry(scope.engine, scope.clock, keys))})
         elif action == "drop":
@@ -329,7 +333,18 @@ def stats(target: Target) -> None:
     """Count a user's memories, and the work that extracted them."""
     with target.open() as memory:
         figures = asdict(run(statistics(memory.service.scope, target.user)))
-    _print_figures(target, figures)
+    _print_figures(target, figures, _STATISTICS)
+
+
+_STATISTICS: Final = {
+    "over": "no longer hold",
+    "used": "recalled",
+    "never_used": "never recalled",
+    "most_used": "most recalled",
+    "oldest_unused": "oldest never recalled",
+    "forgotten": "can be restored",
+}
+"""What people are told in place of the names in JSON."""
 
 
 @on_store("user", "agent", "url", "embeddings", "json")
@@ -399,12 +414,14 @@ def _print_planned(target: Target, planned: dict[str, Any], lines: list[str]) ->
         note(line)
 
 
-def _print_figures(target: Target, figures: dict[str, Any]) -> None:
+def _print_figures(target: Target, figures: dict[str, Any], names: Mapping[str, str] | None = None) -> None:
+    """Prints ``figures``, for people under other ``names``."""
     if target.json:
         print_json(figures)
         return
     texts: dict[str, Any] = {}
-    for name, value in figures.items():
+    for key, value in figures.items():
+        name = (names or {}).get(key, key)
         if isinstance(value, list):
             named = cast("list[dict[str, Any]]", value)
             texts[name] = "; ".join(f"{one['content'][:_SHOWN]} ({one['recalls']})" for one in named) or "none"

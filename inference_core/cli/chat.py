@@ -64,7 +64,7 @@ def chat(
                 if not memories:
                     note("Nothing was recalled")
             elif said.startswith("/"):
-                note(f"{said.split()[0]} is not a command: {_HELP}")
+                note(_HELP if said == "/help" else f"{said.split()[0]} is not a command: {_HELP}")
             else:
                 turn = Turn(said, quiet=target.json)
                 turn.follow(service.stream(said, stream_mode=["updates", "messages"]))

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from inference_core.agents.from_settings import make_chat_models
-from inference_core.cli.options import Target, on_store, one_of, option, wait_ready
+from inference_core.cli.options import Target, given_file, on_store, one_of, option, wait_ready
 from inference_core.cli.output import console, is_plain, print_json, progress_bar
 from inference_core.clock import time_zone
 from inference_core.evaluation import DATASETS, JUDGE_PROMPTS, MODES, STORE, SYSTEMS, WITH_MODEL, WITH_RERANKER
@@ -66,9 +66,9 @@ def retrieval(
     dataset: Annotated[
         str, typer.Argument(help="The format of the data; store: your own store.", **one_of((*DATASETS, STORE)))
     ],
-    data: Annotated[Path | None, option("--data PATH", "The file, or the BEAM folder.")] = None,
+    data: Annotated[Path | None, option("--data PATH", "The file, or the BEAM folder; - is standard input.")] = None,
     questions: Annotated[
-        Path | None, option("--questions FILE", "For store: questions, one JSON object a line.")
+        Path | None, option("--questions FILE", "For store: questions, one JSON object a line; - is standard input.")
     ] = None,
     user: Annotated[str, option("--user ID", "For store: the user whose memories these are.")] = "",
     system: Annotated[
@@ -91,11 +91,10 @@ def retrieval(
     with ExitStack() as opened:
         runs: list[tuple[str, Callable[[], System]]] = []
         if dataset == STORE:
-            conversations, runs = _own_store(
-                opened, target, user, _given(dataset, data, questions, user), reranker or []
-            )
+            place = _file(opened, _given(dataset, data, questions, user))
+            conversations, runs = _own_store(opened, target, user, place, reranker or [])
         else:
-            conversations = load_dataset(dataset, _given(dataset, data, questions), split, limit)
+            conversations = load_dataset(dataset, _file(opened, _given(dataset, data, questions)), split, limit)
         if dataset != STORE or system or embeddings:
             runs += _runs(target, system or ["ours"], embeddings or [], reranker or [])
         total = len(runs) * sum(len(conversation.turns) + len(conversation.questions) for conversation in conversations)
@@ -141,7 +140,7 @@ def answers(
     judge_prompt: Annotated[
         str | None, option("--judge-prompt", "The published rules to judge by.", **one_of(JUDGE_PROMPTS))
     ] = None,
-    data: Annotated[Path | None, option("--data PATH", "The file or folder.")] = None,
+    data: Annotated[Path | None, option("--data PATH", "The file or folder; - is standard input.")] = None,
     form: Annotated[str | None, option("--format NAME", "For conversations: the format (default: detected).")] = None,
     questions: Annotated[
         Path | None, option("--questions FILE", "For store and conversations: one JSON object a line.")
@@ -175,12 +174,14 @@ def answers(
     with ExitStack() as opened:
         runs: list[tuple[str, Callable[[], System]]] = []
         if dataset == STORE:
-            conversations, runs = _own_store(opened, target, user, _given(dataset, data, questions, user), [])
+            place = _file(opened, _given(dataset, data, questions, user))
+            conversations, runs = _own_store(opened, target, user, place, [])
         elif dataset == CONVERSATIONS:
-            place, zone = _given(dataset, data, questions), target.settings(creates=True).timezone
-            conversations = conversations_with(form or format_of(place), place, questions or place, time_zone(zone))
+            place, zone = _file(opened, _given(dataset, data, questions)), target.settings(creates=True).timezone
+            asked = _file(opened, questions or place)
+            conversations = conversations_with(form or format_of(place), place, asked, time_zone(zone))
         else:
-            conversations = load_dataset(dataset, _given(dataset, data, questions), split, limit)
+            conversations = load_dataset(dataset, _file(opened, _given(dataset, data, questions)), split, limit)
         conversations = sampled(conversations, sample)
         names = [*dict.fromkeys(system or ([] if runs else ["ours"]))]
         whole: dict[str, Callable[[], System]] = {"none": Nothing, "full": Everything}
@@ -230,6 +231,11 @@ def _given(dataset: str, data: Path | None, questions: Path | None, user: str = 
         needed = "--data PATH and --questions FILE" if dataset == CONVERSATIONS else "--data PATH"
         raise typer.BadParameter(f"{dataset} needs {needed}; --questions is for {STORE} and {CONVERSATIONS}")
     return data
+
+
+def _file(opened: ExitStack, path: Path) -> Path:
+    """``path``, or a copy of standard input for "-", which stays until ``opened`` is closed."""
+    return Path(opened.enter_context(given_file(str(path))))
 
 
 def _prices(given: Sequence[str]) -> dict[str, tuple[float, float]]:

@@ -160,7 +160,9 @@ def retention(
 @on_store("user", "url", "json")
 def restore(
     target: Target,
-    memory_ids: Annotated[list[str] | None, typer.Argument(help="The IDs that forget and restore print.")] = None,
+    memory_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="The IDs that forget and restore print.")
+    ] = None,
     everything: Annotated[bool, option("--all", "Everything that can be restored.")] = False,
 ) -> None:
     """Restore forgotten or deleted memories. Without IDs and --all: show what can be restored."""

@@ -51,7 +51,7 @@ _Tags = Annotated[list[str] | None, option("--tag TEXT", "Only those with this t
 _Session = Annotated[str | None, option("--session ID", "Only those of this session.")]
 _After = Annotated[datetime | None, option("--created-after DATE", "Only those stored since then.")]
 _Before = Annotated[datetime | None, option("--created-before DATE", "Only those stored before.")]
-_Content = Annotated[str, typer.Argument(help="What to remember; - reads it from standard input.")]
+_Content = Annotated[str, typer.Argument(metavar="TEXT", help="What to remember; - reads it from standard input.")]
 
 
 @on_store("user", "space", "agent", "url", "embeddings", "json")
@@ -96,13 +96,15 @@ def save(
         except ConfirmationNeeded as waits:  # a proposal to a space, which waits for an admin
             target.print_id({"pending_id": waits.pending_id}, waits.pending_id, str(waits))
             return
-    target.print_id({"id": saved}, saved, "")
+    told = ["It was there already, in the same words"] if saved.was_stored else []
+    told += [f"Left out: {', '.join(saved.redacted)}"] if saved.redacted else []
+    target.print_id({"id": saved}, saved, "; ".join(told))
 
 
 @on_store("user", "space", "agent", "url", "embeddings", "json")
 def recall(
     target: Target,
-    query: Annotated[str, typer.Argument(help="The question; if empty, the newest memories.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The question; if empty, the newest memories.")],
     limit: Annotated[int | None, option("--limit -k N", "Maximum number.", min=1, max=1000)] = None,
     kind: Kind = None,
     category: Category = None,
@@ -159,7 +161,9 @@ def recall(
 @on_store("user", "space", "agent", "url", "embeddings", "json")
 def context(
     target: Target,
-    query: Annotated[str | None, typer.Argument(help="What the user says; without it, the newest memories.")] = None,
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="What the user says; without it, the newest memories.")
+    ] = None,
     limit: Annotated[int, option("--limit -k N", "Maximum number.", min=1, max=1000)] = 30,
     kinds: Annotated[list[str] | None, option("--type", "May be given several times.", **ONE_TYPE)] = None,
 ) -> None:
@@ -314,22 +318,24 @@ def why(
         earlier = [as_json(memory) for memory in reasons.earlier]
         print_json({"memory": document, "removed": gone, "earlier": earlier, "told": told})
         return
-    if reasons.earlier:
-        note("Earlier texts")
-        print_memories(reasons.earlier, memory.zone)
     print_memories([memory for memory in (reasons.memory, removed and removed.document) if memory], memory.zone)
     if removed:
         until = f" until {removed.until.astimezone(memory.zone):%Y-%m-%d %H:%M}" if removed.until else ""
         verb = "deleted" if removed.reason == "deleted" else f"forgotten ({removed.reason})"
         note(f"It was {verb} {removed.forgotten_at.astimezone(memory.zone):%Y-%m-%d %H:%M} and can be restored{until}")
     texts = {name: value if isinstance(value, str) else ", ".join(map(str, value)) for name, value in source.items()}
-    print_figures({f"source {name}": text for name, text in texts.items()})
-    for receipt, line in turns:
-        if line is not None:
-            where = f"thread {receipt.thread_id}" if receipt.thread_id else "no thread"
-            place = f"{line.place.value} {line.rank}, version {line.version}"
-            facts = [where, receipt.model or "unknown model", place, *shares(line.signals)]
-            print_figures({f"{receipt.at.astimezone(memory.zone):%Y-%m-%d %H:%M:%S}": " · ".join(facts)})
+    print_figures({"source" if name == "origin" else name: text for name, text in texts.items()})
+    if reasons.earlier:
+        sys.stdout.write("\nEarlier texts\n")
+        print_memories(reasons.earlier, memory.zone)
+    shown = [(receipt, line) for receipt, line in turns if line is not None]
+    if shown:
+        sys.stdout.write("\nPrompts that showed it\n")
+    for receipt, line in shown:
+        where = f"thread {receipt.thread_id}" if receipt.thread_id else "no thread"
+        place = f"{line.place.value} {line.rank}, version {line.version}"
+        facts = [where, receipt.model or "unknown model", place, *shares(line.signals)]
+        print_figures({f"{receipt.at.astimezone(memory.zone):%Y-%m-%d %H:%M:%S}": " · ".join(facts)})
     if reasons.receipts.next_cursor:
         note(f"There are more than {limit} turns; raise --limit")
 
@@ -360,7 +366,9 @@ def _text(given: str) -> str:
 @on_store("user", "space", "agent", "url", "json")
 def delete(
     target: Target,
-    memory_id: Annotated[str | None, typer.Argument(help="The ID that save, recall and list print.")] = None,
+    memory_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The ID that save, recall and list print.")
+    ] = None,
     everything: Annotated[bool, option("--all", "All memories that this agent reads.")] = False,
     kind: Kind = None,
     category: Category = None,

@@ -106,7 +106,7 @@ def one_of(names: Sequence[str], metavar: str | None = None) -> dict[str, Any]:
 
 ONE_TYPE: Final = one_of(MEMORY_TYPES, "TYPE")
 _ONE_CATEGORY: Final = one_of(MEMORY_CATEGORIES, "CATEGORY")
-Id = Annotated[str, typer.Argument(help="The id that save, recall and list print.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The ID that save, recall and list print.")]
 Kind = Annotated[str | None, option("--type", f"Only of this type: {TYPES}.", **ONE_TYPE)]
 Category = Annotated[str | None, option("--category", f"Only of this category: {CATEGORIES}.", **_ONE_CATEGORY)]
 NewCategory = Annotated[

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from inference_core.memory.record import MemoryStoreDocument
 
+_UNWRAPPED: Final = 100_000
+"""Columns of a file or a pipe."""
 FAILED: Final = 1
 NOT_FOUND: Final = 3
 
@@ -47,11 +49,16 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def draw(thing: Any) -> None:
-    """Prints ``thing``, which Rich can draw, to standard output; if output is plain, without trailing spaces."""
+    """Prints ``thing``, which Rich can draw, to standard output; if output is plain, without trailing spaces.
+
+    In a file or a pipe, no line is wrapped.
+    """
     printer = console()
     if not is_plain():
         printer.print(thing)
         return
+    if not printer.is_terminal:
+        printer.width = _UNWRAPPED
     with printer.capture() as drawn:
         printer.print(thing)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
@@ -165,7 +172,7 @@ def print_figures(figures: Mapping[str, Any]) -> None:
     grid = Table.grid(padding=(0, 2))
     for name, value in figures.items():
         grid.add_row(Text(one_line(name.replace("_", " ")), "bold"), Text(one_line(str(value))))
-    console().print(grid)
+    draw(grid)
 
 
 def counted(count: int, one: str, several: str) -> str:

@@ -59,6 +59,7 @@ from inference_core.memory.secrets import quoted
 from inference_core.memory.spaces import SpaceRole
 from inference_core.stores.factory import open_backend
 from inference_core.stores.locks import private_file
+from inference_core.stores.rules.holds import MARKER
 from inference_core.stores.urls import shown_url
 from inference_core.transfer.backup import back_up, restore
 from inference_core.transfer.backup import drill as rehearse
@@ -481,9 +482,11 @@ def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
     by = ", ".join([kind, *(f"{name.removesuffix('_id')} {value}" for name, value in sorted(who.items()))])
     lines = [f"{name} {value}" for name, value in (("job", event.job), ("reason", event.reason)) if value]
     for change in event.changes:
+        if change.key == MARKER:  # only tells processes to read the holds again
+            continue
         after = "gone" if change.after == 0 else "new" if change.after is None else f"version {change.after}"
         before = f"version {change.before} → " if change.before else ""
-        lines.append(f"{'/'.join(change.place)} {change.key}: {before}{after}")
+        lines.append(f"{'/'.join(change.place).lstrip('~')} {change.key}: {before}{after}")
     return f"{stamp(event.at, zone)} {event.operation} by {by}", lines
 
 
@@ -491,7 +494,7 @@ def _entry(event: AuditEvent, zone: tzinfo) -> tuple[str, list[str]]:
 def hold(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("add", "list", "copies", "release")))] = "list",
-    hold_id: Annotated[str | None, typer.Argument(help="release: the hold's ID.")] = None,
+    hold_id: Annotated[str | None, typer.Argument(metavar="ID", help="release: the hold's ID.")] = None,
     reason: Annotated[str | None, option("--reason TEXT", "add: why, for auditors.")] = None,
     memory: Annotated[str | None, option("--memory ID", "add: only this memory.")] = None,
     session: Annotated[str | None, option("--session ID", "add: only this session.")] = None,
@@ -540,7 +543,9 @@ def hold(
 def spaces(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("grant", "revoke", "list")))] = "list",
-    space: Annotated[str | None, typer.Argument(help="The name of the space; list: by default all spaces.")] = None,
+    space: Annotated[
+        str | None, typer.Argument(metavar="SPACE", help="The name of the space; list: by default all spaces.")
+    ] = None,
     user: Annotated[str | None, option("--user ID", "The user with the role.")] = None,
     group: Annotated[str | None, option("--group NAME", "The group with the role.")] = None,
     role: Annotated[

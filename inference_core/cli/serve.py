@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import webbrowser
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,7 +52,7 @@ def serve(
 def keys(
     target: Target,
     action: Annotated[str, typer.Argument(help="What to do.", **one_of(("create", "list", "revoke")))] = "list",
-    ids: Annotated[list[str] | None, typer.Argument(help="The keys to revoke.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The keys to revoke.")] = None,
     user: Annotated[str | None, option("--user ID", "Whose memories the key opens.")] = None,
     allow: Annotated[
         list[str] | None,
@@ -94,9 +94,13 @@ def keys(
             if target.json or not found:
                 target.print({"keys": found}, "No keys")
                 return
-            for one in found:
-                may, until = ", ".join(one["permissions"]), one["expires_at"] or "it is revoked"
-                print_figures({one["id"]: one["user"] or "any user", "may": may, "until": until})
+            print_figures({one["id"]: _key_line(one) for one in found})
+
+
+def _key_line(key: dict[str, Any]) -> str:
+    """Whose a stored key is, what it may and until when."""
+    may, until = ", ".join(key["permissions"]), key["expires_at"] or "it is revoked"
+    return f"{key['user'] or 'any user'}; may {may}; until {until}"
 
 
 @on_store("user", "agent", "url", "embeddings")

@@ -51,7 +51,10 @@ def export(
     target: Target,
     file: Annotated[
         Path,
-        typer.Argument(help="The new file, as JSON Lines; compressed if its name ends in .gz. - is standard output."),
+        typer.Argument(
+            metavar="FILE",
+            help="The new file, as JSON Lines; compressed if its name ends in .gz. - is standard output.",
+        ),
     ],
     users: Users = None,
     vectors: Annotated[bool, option("--vectors", "Include the vectors.")] = False,
@@ -77,7 +80,10 @@ def import_(
     target: Target,
     file: Annotated[
         str,
-        typer.Argument(help="A file from export, memories of mem0 (JSON), or what ingest reads; - is standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="A file from export, memories of mem0 (JSON), or what ingest reads; - is standard input.",
+        ),
     ],
     user: Annotated[
         str | None, option("--user ID", "The user of the conversations; of memories, only this user's.")

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidInput, cannot_read
 from inference_core.memory.trust import Origin
 from inference_core.memory.types import MemoryType
 from inference_core.outbox.messages import ConversationMessage, Role
@@ -92,7 +92,7 @@ def parse_json(path: Path, form: str, build: Callable[[Any], T]) -> T:
     try:
         return build(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
+        raise cannot_read(path, error) from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{path} is not {form}: {error!r:.300}") from error
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from inference_core.clock import aware
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidInput, cannot_read
 from inference_core.evaluation import DATASETS
 from inference_core.evaluation.conversations import (
     Conversation,
@@ -325,7 +325,7 @@ def _questions(path: Path, turns: Sequence[ConversationTurn]) -> list[Conversati
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
+        raise cannot_read(path, error) from error
     questions: list[ConversationQuestion] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

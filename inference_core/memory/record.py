@@ -447,6 +447,19 @@ class MemoryPage(list[T]):
         super().__init__(items)
         self.next_cursor = next_cursor
 
+    def _repr_html_(self) -> str | None:
+        """A table of memories for notebooks; None for a page of something else."""
+        memories = [one for one in self if isinstance(one, MemoryStoreDocument)]
+        rows = [[one.id, one.content, one.memory_type, one.topic, one.created_at] for one in memories]
+        if len(rows) < len(self):
+            return None
+        return table(counted_memories(len(rows)), ["id", "memory", "type", "topic", "stored"], rows)
+
+
+def counted_memories(count: int) -> str:
+    """How many memories there are: "1 memory", "2 memories"."""
+    return f"{count} {'memory' if count == 1 else 'memories'}"
+
 
 class RecalledMemories(list[MemoryStoreDocument]):
     """The memories that a recall found. ``left_out`` lists those it dropped, each with the reason, if you asked.
@@ -478,7 +491,7 @@ class RecalledMemories(list[MemoryStoreDocument]):
             ]
             for memory in self
         ]
-        found = table(f"{len(self)} memories", ["memory", "type", "stored", "relevance", "score", *shares], rows)
+        found = table(counted_memories(len(self)), ["memory", "type", "stored", "relevance", "score", *shares], rows)
         left = [[memory.content, reason] for memory, reason in self.left_out]
         return found + (table("Left out", ["memory", "why"], left) if left else "")
 

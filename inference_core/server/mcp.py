@@ -37,7 +37,7 @@ from inference_core.context.render import delimited, id_label, missing_id, neutr
 from inference_core.effects import arun
 from inference_core.errors import raised_as
 from inference_core.memory.audit import Actor
-from inference_core.memory.record import MemoryStoreDocument
+from inference_core.memory.record import MemoryStoreDocument, counted_memories
 from inference_core.server.api.routes import Needs
 from inference_core.server.identity.auth import SCOPE_PREFIX, Permission, Principal
 from inference_core.server.identity.gate import MCP_METADATA, MCP_PATH
@@ -196,7 +196,9 @@ class MemoryServer(MCPServer[Any]):
         user, start = self._caller().user_id, (page - 1) * _PAGE
         asked = self._service.list_memories(user, category=category, memory_type=memory_type, limit=_PAGE, offset=start)
         found, total = await _read(asked, ToolError)
-        head = f"Page {page} of {-(-total // _PAGE)}, {total} memories in all" if total else "No memories stored"
+        head = (
+            f"Page {page} of {-(-total // _PAGE)}, {counted_memories(total)} in all" if total else "No memories stored"
+        )
         return _listed(head, found, total, start)
 
     async def why_memory(self, memory_id: MemoryId) -> str:

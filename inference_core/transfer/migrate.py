@@ -139,6 +139,8 @@ def migrate_memories(
                 raise ConfigurationError(f"There is no store at {shown_url(read)}")
         open_url = partial(open_backend, encryption_key=encryption_key, keys=keys)
         backend, report = _opened(opened, store, open_url, dry_run=dry_run, creates=source is not None)
+        if isinstance(source, str) and source != store:
+            report.read_from = shown_url(source)
         rules_of(backend, quota)
         own = backend if read == store else None  # one of our own stores at ``source``, if there is one
         if isinstance(read, MemoryStore):

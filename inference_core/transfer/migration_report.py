@@ -36,8 +36,8 @@ class MigrationReport:
     user's confirmation, ``already_there`` were migrated before or have an id that another memory uses, ``skipped`` (by
     reason) have nothing that can be stored, ``undated`` have no time that can be read, so that they get that of the
     migration, and ``failed`` were refused by the store. ``left_out`` names the first that were skipped, ``failures``
-    the first that failed. ``others`` counts the items of another library's store that are in no layout;
-    ``other_places`` names their first namespaces.
+    the first that failed. ``read_from`` is the database that was read, if it is another one. ``others`` counts the
+    items of another library's store that are in no layout; ``other_places`` names their first namespaces.
     """
 
     store: str
@@ -56,6 +56,7 @@ class MigrationReport:
     failed: int = 0
     left_out: list[UnmigratedMemory] = field(default_factory=list[UnmigratedMemory])
     failures: list[UnmigratedMemory] = field(default_factory=list[UnmigratedMemory])
+    read_from: str | None = None
 
     @property
     def written(self) -> int:
@@ -82,6 +83,7 @@ class MigrationReport:
         """The report as JSON data."""
         return {
             "store": self.store,
+            "read_from": self.read_from,
             "dry_run": self.is_dry_run,
             "users": self.users,
             "found": self.found,
@@ -108,14 +110,15 @@ class MigrationReport:
             others = f"{count} in no known layout (--layout names one): {', '.join(names)}."
         if not self.found:
             missing = "There is no such file yet." if self.is_missing else ""
-            return " ".join(filter(None, [f"Nothing to migrate in {self.store}.", missing, others]))
+            place = self.read_from or self.store
+            return " ".join(filter(None, [f"Nothing to migrate in {place}.", missing, others]))
         did = "Would migrate" if self.is_dry_run else "Migrated"
         layouts = ", ".join(f"{count} {name}" for name, count in self.by_layout.items())
         shares = ", ".join(f"{self.by_category[name]} {name}" for name in MEMORY_CATEGORIES)
         found = f"{_counted(self.found, 'memory', 'memories')} of {_counted(self.users, 'user', 'users')}"
         lines = [
-            f"{self.store}: {found} ({layouts}); the originals are not changed.",
-            f"{did} {self.written}: {shares}.",
+            f"{self.read_from or self.store}: {found} ({layouts}); the originals are not changed.",
+            f"{did} {self.written}{f' into {self.store}' if self.read_from else ''}: {shares}.",
             *([f"Waiting for the user: {self.waiting}; see inference-core review."] if self.waiting else []),
             *([f"Skipped {self.already_there} that were already there."] if self.already_there else []),
             *(f"Skipped {count}: {reason}." for reason, count in self.skipped.most_common()),

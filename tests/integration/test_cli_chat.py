@@ -98,9 +98,10 @@ def test_commands_that_are_none_and_memory_without_any(
     script: list[Any], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     script.append("Hi.")
-    printed = chat(capsys, monkeypatch, "/memory", "/bogus x", "Hello", "/memory")
+    printed = chat(capsys, monkeypatch, "/memory", "/bogus x", "/help", "Hello", "/memory")
     assert printed.err.splitlines()[0] == "Nothing was recalled"
     assert printed.err.splitlines()[1].startswith("/bogus is not a command: /memory shows")
+    assert printed.err.splitlines()[2].startswith("/memory shows")
     assert printed.err.splitlines()[-1] == "Nothing was recalled"
 
 

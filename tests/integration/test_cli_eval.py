@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -158,6 +159,22 @@ def test_a_question_that_cannot_be_used_is_named(
 ):
     assert main(questions(store, line)) == 1
     assert message in capsys.readouterr().err
+
+
+def test_questions_come_from_standard_input_too(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    command = questions(store, {"query": "Where does she live?", "relevant": []})
+    at = command.index("--questions") + 1
+    assert main(command) == 0
+    from_file = capsys.readouterr().out
+    piped = io.TextIOWrapper(io.BytesIO(Path(command[at]).read_bytes()))
+    monkeypatch.setattr("sys.stdin", piped)
+    assert main([*command[:at], "-", *command[at + 1 :]]) == 0
+    told = capsys.readouterr().out
+    assert [line for line in told.splitlines() if " ms " not in line] == [
+        line for line in from_file.splitlines() if " ms " not in line
+    ]
 
 
 def test_what_eval_lacks_is_said(store: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path):

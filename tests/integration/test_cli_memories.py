@@ -190,6 +190,45 @@ def test_restoring_what_is_there_says_so(capsys: Capture):
     assert capsys.readouterr().err.endswith("Error: No memory with id 'none'\n")
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("Lives in Lisbon", "It was there already, in the same words\n"),
+        (" lives  in lisbon ", "It was there already, in the same words\n"),
+        ("The key is ghp_abcdefghijklmnopqrstuvwxyz0123456789", "Left out: github_token\n"),
+        ("Keeps bees", ""),
+    ],
+)
+def test_a_save_says_what_was_not_done_as_asked(capsys: Capture, content: str, told: str):
+    """Regression: a repetition printed the earlier ID without a word."""
+    said(capsys, "save", "Lives in Lisbon")
+    assert said(capsys, "save", content)[1] == told
+
+
+def test_in_a_pipe_no_line_is_wrapped_and_no_place_is_internal(capsys: Capture):
+    """Regression: tables were wrapped at 80 columns, and the trail named rows that no user knows."""
+    long = "Lives in a street " + "whose name is very long " * 9
+    memory_id = said(capsys, "save", long.strip())[0].strip()
+    assert long.strip() in said(capsys, "recall", "street", "--explain")[0]
+    assert all(line == line.rstrip() for line in said(capsys, "stats")[0].splitlines())
+    assert main(["hold", "add", "--reason", "court", "--user", "ada"]) == 0
+    capsys.readouterr()
+    assert "~" not in said(capsys, "audit")[0]
+    said(capsys, "update", memory_id, "--content", "Lives in Porto")
+    out = said(capsys, "why", memory_id)[0]
+    assert out.startswith("1. Lives in Porto\n")
+    assert f"source  application\n\nEarlier texts\n1. {long.strip()}\n" in out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["import", "none.json"], ["ingest", "none.json"], ["eval", "locomo", "--data", "none.json"]]
+)
+def test_a_file_that_is_not_there_is_told_without_numbers(arguments: list[str], capsys: Capture):
+    """Regression: it said "[Errno 2] No such file or directory: 'none.json'"."""
+    assert main([*arguments, *([] if arguments[0] == "eval" else ADA)]) == 1
+    assert capsys.readouterr().err.endswith("Error: Cannot read none.json: No such file or directory\n")
+
+
 def test_users_do_not_see_each_other(capsys: Capture):
     memory_id = answer(capsys, "save", *ADA, "Ada's secret")["id"]
     assert main(["list", "--user", "eve", "--json"]) == 0

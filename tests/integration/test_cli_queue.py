@@ -55,8 +55,8 @@ def test_status_counts(capsys: Capture) -> None:
     assert found == {"partitions": 1, "waiting": 1, "dead": 2}
     assert answer(capsys, "queue", "status").keys() == {"partitions", "waiting", "oldest_s", "dead"}
     assert [line.split() for line in text(capsys, "queue", "status").splitlines()][::3] == [
-        ["partitions", "1"],
-        ["dead", "2"],
+        ["users", "and", "agents", "1"],
+        ["failed", "2"],
     ]
 
 

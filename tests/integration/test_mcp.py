@@ -111,7 +111,7 @@ async def test_a_memory_is_saved_found_changed_explained_and_deleted(service: Ag
         assert "Lives in Milan" in why
         assert "- earlier text: Lives in Rome" in why
         assert "- said by: tool" in why
-        assert "Page 1 of 1, 1 memories" in await called(client, "list_memories")
+        assert "Page 1 of 1, 1 memory in all" in await called(client, "list_memories")
         assert "deleted" in await called(client, "delete_memory", memory_id=memory["id"])
         assert await called(client, "recall_memories", query="Rome") == "No relevant memories found."
         assert await called(client, "list_memories") == "No memories stored."

@@ -21,7 +21,7 @@ from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import run
 from inference_core.ingestion.analytics import statistics
 from inference_core.memory.receipt import Receipt, ReceiptDrop, ReceiptLine, ReceiptPlace
-from inference_core.memory.record import LONGEST, table
+from inference_core.memory.record import LONGEST, MemoryPage, table
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<img src=x onerror=alert(1)></table><script>1</script> \u202e'\" &amp; \x1b[31m"
@@ -67,6 +67,11 @@ def test_hostile_memories_are_inert():
         assert "2 memories" in inert(memory.recall_memories("ada", "")).texts
         memory.update_memory("ada", one, f"Now {HOSTILE}")
         assert [text for text in inert(memory.why("ada", one)).texts if text in ("before", "now")] == ["before", "now"]
+        listed, _ = memory.list_memories("ada")
+        for page in (listed, service.store.memory("ada").all()):  # pyright: ignore[reportAttributeAccessIssue] - it is ours
+            assert {"2 memories", "Something else", "topic"} <= {*inert(page).texts}, "regression: they had no table"
+        assert "1 memory" in inert(MemoryPage(listed[:1])).texts
+        assert MemoryPage([*listed, 1])._repr_html_() is None
         memory.delete_memory("ada", one)
         assert "gone: deleted" in inert(memory.why("ada", one)).texts
         assert "Told 0 times" in inert(memory.why("ada", "none")).texts

@@ -33,6 +33,7 @@ from inference_core.errors import (
 )
 from inference_core.memory.audit import actor_of
 from inference_core.memory.namespaces import Space, encode_label
+from inference_core.memory.record import counted_memories
 from inference_core.memory.text import is_id
 from inference_core.memory.trust import MemorySource, Origin, Trust
 from inference_core.memory.types import (
@@ -450,7 +451,7 @@ class ListMemoryStoreTool(MemoryTool):
         )
         if not total:
             return "No memories stored."
-        head = f"Page {given.page} of {-(-total // _PAGE)}, {total} memories in all:"
+        head = f"Page {given.page} of {-(-total // _PAGE)}, {counted_memories(total)} in all:"
         return "\n".join([head, *numbered(page, start + 1)])
 
 

@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from inference_core.clock import moment_of
-from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, without_quotes
+from inference_core.errors import InvalidInput, MissingExtra, StoreUnavailable, cannot_read, without_quotes
 from inference_core.ingestion.formats.entries import (
     DAMAGED,
     FORM,
@@ -168,7 +168,7 @@ def text_files(path: Path, member: str) -> Generator[Iterator[tuple[str, IO[str]
                 for name, raw in bounded
             )
     except OSError as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
+        raise cannot_read(path, error) from error
     except _BROKEN_ARCHIVE as error:
         raise InvalidInput(f"{path} is no zip archive that can be read: {error}") from error
 

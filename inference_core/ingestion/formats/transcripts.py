@@ -17,7 +17,7 @@ from typing import IO, Any, Final, cast
 from langchain_core.messages import AIMessage, HumanMessage
 
 from inference_core.clock import moment_of
-from inference_core.errors import InvalidInput
+from inference_core.errors import InvalidInput, cannot_read
 from inference_core.ingestion import FORMATS
 from inference_core.ingestion.formats.chat_exports import (
     chatgpt_entries,
@@ -267,7 +267,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     )
                 yield number, line
     except OSError as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
+        raise cannot_read(path, error) from error
 
 
 def _label(fields: Mapping[str, Any], *names: str) -> str | None:
@@ -323,7 +323,7 @@ def _start_of(path: Path) -> tuple[bytes, bool]:
         with path.open("rb") as file:
             return file.read(_START_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n"), zipfile.is_zipfile(path)
     except OSError as error:
-        raise InvalidInput(f"Cannot read {path}: {error}") from error
+        raise cannot_read(path, error) from error
 
 
 def _has_chat(folder: Path) -> bool:

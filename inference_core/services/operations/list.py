@@ -146,13 +146,13 @@ async def list_memories(  # noqa: D417 - callers of the service pass no scope
 @operation("list_all")
 async def list_all(
     scope: MemoryScope, user_id: UserId, *, category: str | None = None, memory_type: str | None = None
-) -> list[MemoryStoreDocument]:
+) -> MemoryPage[MemoryStoreDocument]:
     """All memories that the agent reads, the newest first, of one category or type if given.
 
     `list_memories` returns them in pages. Raises InvalidInput, StoreUnavailable.
     """
     page, _ = await list_memories(scope, user_id, category=category, memory_type=memory_type, limit=None)
-    return list(page)
+    return page
 
 
 async def get_many(scope: MemoryScope, user_id: UserId, ids: Iterable[str]) -> dict[str, MemoryStoreDocument]:

@@ -48,6 +48,14 @@ def test_an_empty_run_says_so():
     assert MigrationReport("sqlite:///m.db", is_missing=True).to_text().endswith("There is no such file yet.")
 
 
+def test_regression_the_database_that_was_read_is_named():
+    """It said that the target's originals are not changed."""
+    text = replace(filled(), read_from="sqlite:///old.db").to_text()
+    assert text.startswith("sqlite:///old.db: 20 memories of 2 users")
+    assert "Migrated 3 into sqlite:///m.db: " in text
+    assert MigrationReport("memory://", read_from="memory://a").to_text() == "Nothing to migrate in memory://a."
+
+
 def test_hostile_ids_cannot_write_to_the_terminal():
     report = MigrationReport("memory://", found=1)
     report.count_skipped("\x1b[2J\n" + "u" * 1_000, "\u202eid", "no content", "no content")
