@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
 
@@ -32,7 +33,8 @@ from inference_core.stores.indexing.search import RowFilter
 if TYPE_CHECKING:  # numpy, which it needs, is slow to import
     from inference_core.stores.indexing.indexes import Snapshot
 
-_MOST: Final = 500
+_MOST: Final = 1_000
+"""The newest rules and the newest preferences that are read."""
 _COMPARED: Final = 200
 """Characters of a line that are compared with others to find the one that it was."""
 _MOST_PAIRS: Final = 40_000
@@ -83,7 +85,7 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True)
 class ProfileText:
-    """A profile as text. ``more`` is how many memories it leaves out, as there are too many; an edit spares them."""
+    """A profile as text. ``more`` is how many memories it leaves out, of those that were read; an edit spares them."""
 
     text: str
     more: int = 0
@@ -360,12 +362,12 @@ async def _standing(scope: MemoryScope, user_id: UserId) -> list[MemoryRecord]:
     """The user's own memories that may stand in a profile and hold now; of rules and preferences the newest."""
     namespaces = scope.namespaces.read_scopes(user_id)
     holds = RowFilter(now=scope.clock.now(), kinds=None)
-    kinds = frozenset(kind.value for kind in STANDING)
 
     def standing(snapshot: Snapshot) -> list[MemoryRecord]:
         pinned = [row for row in snapshot.pinned(namespaces) if holds(row) is None]
-        newest = snapshot.newest(namespaces, kinds=kinds, limit=_MOST, reject=holds)
-        rows = {(row.namespace, row.key): row for row in (*pinned, *newest)}
+        kinds = (frozenset([kind.value]) for kind in STANDING)
+        newest = [snapshot.newest(namespaces, kinds=kind, limit=_MOST, reject=holds) for kind in kinds]
+        rows = {(row.namespace, row.key): row for row in chain(pinned, *newest)}
         return standing_first(records_of(rows.values()))
 
     return await scope.engine.read(namespaces, standing, cold_seconds=scope.cold_seconds)
