@@ -39,6 +39,7 @@ _GROUPS: Final = {
         "delete": "memories:delete",
         "history": "memories:history",
         "why": "memories:why",
+        "profile": "profile:profile",
         "audit": "protection:audit",
         "review": "protection:review",
         "stats": "background:stats",

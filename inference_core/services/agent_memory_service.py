@@ -46,6 +46,7 @@ from inference_core.services.operations.holds import hold, list_held_copies, lis
 from inference_core.services.operations.list import count, get, history, list_all, list_memories
 from inference_core.services.operations.messages import add_completion, add_messages
 from inference_core.services.operations.operation import MemoryOperation
+from inference_core.services.operations.profile import edit_profile, read_profile
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import (
     recall,
@@ -132,6 +133,8 @@ class SyncMemoryService(ServiceBase):
     audit = audit.sync
     verify_audit = verify_audit.sync
     why = why.sync
+    get_profile = read_profile.sync
+    edit_profile = edit_profile.sync
     list_receipts = list_receipts.sync
     rebuild_receipt = rebuild_receipt.sync
     get_user_context = user_context.sync
@@ -198,6 +201,8 @@ class AgentMemoryStoreService(ServiceBase):
     audit = audit.aio
     verify_audit = verify_audit.aio
     why = why.aio
+    get_profile = read_profile.aio
+    edit_profile = edit_profile.aio
     list_receipts = list_receipts.aio
     rebuild_receipt = rebuild_receipt.aio
     get_user_context = user_context.aio

@@ -119,11 +119,13 @@ def _mended(world: World) -> None:
     assert mend(world.engine.backend, [Damage(U, "semantic", row.key, "", is_newer=True, keeps_row=False, found=row)])
 
 
+EMPTY: Final = "## Rules\n## Preferences\n## Pinned\n"
 CHANGES: Final[dict[str, Callable[[World], object]]] = {
     "save_memory": lambda world: world.memory.save_memory(U, "Plays chess"),
     "update_memory": lambda world: world.memory.update_memory(U, "home", "Lives in Porto"),
     "delete_memory": lambda world: world.memory.delete_memory(U, "home"),
     "delete_user_memories": lambda world: world.memory.delete_user_memories(U),
+    "edit_profile": lambda world: world.memory.edit_profile(U, f"{EMPTY}- Has a cat", EMPTY),
     "approve_pending": lambda world: world.memory.approve_pending(U, world.pending()),
     "reject_pending": lambda world: world.memory.reject_pending(U, world.pending()),
     "forget": lambda world: world.lifecycle.forget(U, ForgettingPolicy(max_memories={"all": 0})),
@@ -154,6 +156,7 @@ READS: Final = frozenset(
         *(
             "get_memory",
             "get_memory_history",
+            "get_profile",
             "list_memories",
             "count_memories",
             "recall_memories",

@@ -189,7 +189,7 @@ def test_the_help_has_every_command_in_a_group_with_its_whole_summary(capsys: py
         "Measurements",
     ]
     commands = [line.split(maxsplit=1) for _, lines in groups for line in lines.splitlines()]
-    assert len(commands) == 44
+    assert len(commands) == 45
     for name, summary in commands:
         assert "..." not in summary
         assert main([name, "-h"] if name != "eval" else ["-h"]) == 0

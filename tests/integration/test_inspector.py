@@ -82,6 +82,7 @@ def addresses(there: dict[str, Any]) -> list[str]:
         f"{HOME}/search",
         f"{HOME}/memory?id={there['ids'][0]}",
         f"{HOME}/memory?id={there['gone']}",
+        f"{HOME}/profile",
         f"{HOME}/receipts",
         f"{HOME}/receipts?thread=thread-1",
         f"{HOME}/receipt?id={there['receipt']}",
@@ -290,12 +291,14 @@ async def test_pages_stay_small_whatever_is_stored(server: Served, clock: Frozen
             memory.update_memory(ADA, ids[0], f"{number} " + "\"< a&'" * 1_100)
         for one in ids[50:]:
             memory.delete_memory(ADA, one)
+        for one in texts[:9]:
+            memory.save_memory(ADA, one, "preferences")
     else:
         crowd(server.service, ADA, clock, 1_000)
         ids = ["m7"]
     async with server.client(ADA, ALL) as client:
         paths = ("timeline", "timeline?source=web", f"memory?id={ids[0]}", "search?q=a+lisbon", "forgotten", "usage",
-                 "audit", "review", "receipts")  # fmt: skip
+                 "audit", "review", "receipts", "profile")  # fmt: skip
         for path in paths:
             for address in (f"{HOME}/{path}", as_json(f"{HOME}/{path}")):
                 answer = await client.get(address)
@@ -478,6 +481,40 @@ async def test_a_memory_is_corrected_pinned_and_deleted_on_its_page(server: Serv
         data = {"token": token, "id": name, "version": str(memory.get_memory(ADA, name).version)}  # pyright: ignore[reportOptionalMemberAccess]
         await root.post(f"{HOME}/memory", data=data | {"do": "correct", "content": "Lives in Braga"})
     assert memory.get_memory(ADA, name).source.origin is Origin.APPLICATION  # pyright: ignore[reportOptionalMemberAccess]
+
+
+async def test_the_profile_is_edited_as_one_text(server: Served):
+    memory, waiting = server.service.sync, "Metric\u200b units,\nand <euros>"
+    memory.save_memory(ADA, "Never book flights before nine", "instructions", memory_id="nine")
+    memory.save_memory(ADA, waiting, "preferences", memory_id="units")
+    async with server.client(ADA) as client:
+        page = (await client.get(f"{HOME}/profile")).text
+        found = re.search(r'name="before" value="([^"]*)"', page)
+        assert found
+        before = html.unescape(found[1])
+        (text,) = [html.unescape(one) for one in re.findall(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)]
+        assert text == before
+        same = await send(client, f"{HOME}/profile", text=text, before=before)
+        assert "No changes." in same.text
+        edited = text.replace("before nine", "before ten").replace("\n", "\r\n") + "- Lives in Lisbon\r\n"
+        done = await send(client, f"{HOME}/profile", text=edited, before=before.replace("\n", "\r\n"))
+        assert done.status_code == 200
+        assert "2 changes." in done.text
+        assert "Saved “Lives in Lisbon”" in done.text
+        there = {one.id: one for one in memory.list_memories(ADA)[0]}
+        assert there["nine"].content == "Never book flights before ten"
+        assert there["nine"].source.origin is Origin.USER
+        assert (there["units"].content, there["units"].version) == (waiting, 1)  # invisible characters come back
+        again = text.replace("before nine", "before eleven")
+        refused = await send(client, f"{HOME}/profile", text=again, before=before)
+        assert refused.status_code == 409
+        assert "somebody else has changed" in refused.text
+        assert "before eleven" in refused.text
+        assert "The profile as it is now" in refused.text
+        cut = await send(client, f"{HOME}/profile", text="", before=before)
+        assert (cut.status_code, "is missing" in cut.text) == (422, True)
+    async with server.client(ADA, (Permission.READ,)) as reader:
+        assert "before ten" in (await reader.get(f"{HOME}/profile")).text
 
 
 async def test_a_search_shows_the_most_relevant_first_and_folds_the_weak(clock: FrozenClock):

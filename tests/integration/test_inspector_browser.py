@@ -198,6 +198,12 @@ def test_the_focus_stays_where_somebody_works(browser: Browser, tmp_path: Path):
         page.wait_for_selector("text=Unpin")
         assert page.evaluate(focused) == ["Unpin", "said"]
         seen.check("after forms")
+        seen.open(f"{HOME}/profile")
+        page.fill("#text", page.input_value("#text").replace("- Window seats on trains", "- Aisle seats on trains"))
+        page.press("text=Save the changes", "Enter")
+        page.wait_for_selector(".said >> text=Changed “Window seats on trains”")
+        assert page.evaluate(focused) == ["Save the changes", "said"]
+        seen.check("after an edit")
 
 
 def until(seen: Watched, selector: str, key: str) -> None:

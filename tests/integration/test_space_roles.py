@@ -80,7 +80,9 @@ SERVICE: Final[Mapping[str, Mapping[str, Attempt]]] = {
         "delete all": lambda on, eng: on.delete_user_memories(eng),
     },
     "add messages to the outbox; list, update, delete by a tool": {
-        "messages": lambda on, eng: on.add_messages(eng, ["hi"])
+        "messages": lambda on, eng: on.add_messages(eng, ["hi"]),
+        "profile": lambda on, eng: on.get_profile(eng),
+        "edited profile": lambda on, eng: on.edit_profile(eng, "", ""),
     },
 }
 TOOLS: Final[Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]]] = {
@@ -292,7 +294,7 @@ def test_below_admin_is_only_what_is_registered_so() -> None:
         SpaceRole.READ: {"get", "recall", "recall_by_category", "list_memories", "count", "history", *contexts},
         SpaceRole.PROPOSE: {"save"},
         SpaceRole.WRITE: {"update", "delete"},
-        None: {"add_messages", "add_messages_once", "add_completion"},
+        None: {"add_messages", "add_messages_once", "add_completion", "read_profile", "edit_profile"},
     }
     others = [one for one in registered if one.needs is SpaceRole.ADMIN]
     assert len(others) == len(registered) - sum(map(len, by_role.values())) >= 20

@@ -123,6 +123,9 @@ def every_verb(service: AgentMemoryStoreService) -> Iterator[tuple[str, set[str]
     yield "audit", {COUNT}, memory.audit(U)
     yield "verify_audit", set(), memory.verify_audit(U)
     yield "why", {ID}, memory.why(U, one)
+    profile = memory.get_profile(U)
+    yield "get_profile", set(), profile
+    yield "edit_profile", {COUNT}, memory.edit_profile(U, f"{profile.text}- Lives in {CANARY}", profile.text)
     yield "list_receipts", {COUNT}, memory.list_receipts(U)
     yield "search_memory", {COUNT}, memory.get_user_context(U)
     yield "search_memory", {COUNT}, memory.get_user_context_with_timestamps(U)

@@ -8,13 +8,13 @@ from fastapi import Request, Response
 from starlette.responses import RedirectResponse
 
 from inference_core.effects import arun
-from inference_core.errors import VersionConflict
+from inference_core.errors import InferenceCoreError, VersionConflict
 from inference_core.lifecycle.forgetting import restore
 from inference_core.outbox import outbox as queue
 from inference_core.server.api.jobs import Jobs
 from inference_core.server.api.wire import Erasure
 from inference_core.server.identity.auth import LASTS_S, PREFIX, Permission, cookie_name
-from inference_core.server.inspector.pages import memory_of
+from inference_core.server.inspector.pages import memory_of, profile_of
 from inference_core.server.inspector.screens import (
     OF_USER,
     SCREENS,
@@ -30,8 +30,9 @@ from inference_core.server.inspector.screens import (
     plain_page,
     sessions_of,
 )
-from inference_core.server.problems import Refusal
+from inference_core.server.problems import Refusal, told
 from inference_core.services.operations.delete import delete
+from inference_core.services.operations.profile import edit_profile
 from inference_core.services.operations.review import approve_pending, reject_pending
 from inference_core.services.operations.save import update
 
@@ -128,6 +129,20 @@ async def change_memory(look: Look, form: Form) -> str | Response:
         return look.screen("memory", await memory_of(look, name) | {"problem": problem, "draft": content or None}, 409)
     is_there = said != "deleted" or look.scope.deleted_days
     return look.link("memory" if is_there else "timeline", id=name if is_there else None, said=said if done else "gone")
+
+
+@action(f"{OF_USER}/profile")
+async def change_profile(look: Look, form: Form) -> Response:
+    """Makes the changes of an edited profile, and lists them; one that is refused is shown again with what is wrong."""
+    text, before = form.get("text", ""), form.get("before", "")
+    try:
+        made = await look.run(edit_profile, text, before, source=look.source)
+    except InferenceCoreError as error:
+        problem, page = told(error), await profile_of(look)
+        shown = {"text": text, "before": before, "now": page["text"], "problem": problem.detail or problem.title}
+        return look.screen("profile", page | shown, problem.status)
+    listed = [{"id": one.memory_id, "content": str(one), "is_deleted": one.after is None} for one in made]
+    return look.screen("profile", await profile_of(look) | {"made": listed})
 
 
 @action(f"{OF_USER}/forgotten")

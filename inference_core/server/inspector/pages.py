@@ -52,6 +52,7 @@ from inference_core.server.inspector.screens import (
 from inference_core.server.problems import Refusal
 from inference_core.services.operations import list as memories
 from inference_core.services.operations.audit import audit_page
+from inference_core.services.operations.profile import read_profile
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import Why, get_receipt, list_receipts, rebuild_receipt, why
 from inference_core.services.operations.review import list_pending
@@ -273,6 +274,19 @@ def _versions(
         versions.append({"id": texts[at].id, "version": texts[at].version, "at": shown[at][when], "changes": changes})
         before = texts[at].content
     return versions[: -_VERSIONS - 1 : -1]
+
+
+@screen(f"{OF_USER}/profile", "profile")
+async def profile(look: Looking) -> dict[str, Any]:
+    """The rules, preferences and pinned memories as one text to edit."""
+    return await profile_of(look)
+
+
+async def profile_of(look: Look) -> dict[str, Any]:
+    """What the screen of the profile shows: ``text`` to edit, and ``before``, which an edit is compared with."""
+    found = await look.run(read_profile, _LONG)
+    shown = {"text": found.text, "before": found.text, "more": found.more}
+    return {**shown, "problem": None, "now": None, "made": None}
 
 
 @screen(f"{OF_USER}/receipts", "receipts")

@@ -48,7 +48,7 @@ class MemoryOperation(Generic[P, T]):
 
     Attributes:
         span: Telemetry's name for it, if possible one of OpenTelemetry's conventions.
-        needs: The role that a member needs in a space. None: it is about users' conversations, which no space has.
+        needs: The role that a member needs in a space. None: it is about conversations or profiles, which no space has.
         subject: The name of the parameter that says whose memories these are.
         reviewer: The name of the parameter that says who decides, if any; in a space, that is the member.
     """
@@ -105,7 +105,7 @@ class MemoryOperation(Generic[P, T]):
         Raises SpaceNotFound, UntrustedWrite.
         """
         if self.needs is None:
-            raise InvalidInput("Conversations belong to a user, not to a space; save what the space should know")
+            raise InvalidInput("Conversations and profiles belong to a user; save what the space should know")
         if space.member is None:
             return await self._observed(*given.args, **given.kwargs)
         role = (await roles_of(scope, space.member)).get(space.name)

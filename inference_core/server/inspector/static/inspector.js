@@ -64,10 +64,10 @@ function draw(box) {
       { ...axis, size: 56, label: "new in the week", labelSize: 20 },
       { ...axis, scale: "all", side: 1, size: 64, label: "in all", labelSize: 20, grid: { show: false } }],
     series: [{ label: "Week of", value: (_, at) => dated(at ?? last) }, // the last week, until one is pointed at
-      { label: "new in the week", fill: bar, width: 0, points: { show: false }, value: (_, n) => n ?? data[1].at(-1),
+      { label: "new in the week", fill: bar, width: 0, points: { show: false }, value: (_, n) => (n ?? data[1].at(-1)).toLocaleString("en-US"),
         paths: uPlot.paths.bars({ size: [0.7, 40] }) },
       { label: "in all", scale: "all", stroke: accent, width: 2, points: { show: counts.length < 3 },
-        value: (_, n) => n ?? data[2].at(-1) }],
+        value: (_, n) => (n ?? data[2].at(-1)).toLocaleString("en-US") }],
   }, data, box);
   return plot;
 }
