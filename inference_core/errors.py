@@ -222,6 +222,10 @@ class QuotaExceeded(StoreError):
         self.kind, self.used, self.limit, self.agent = kind, used, limit, agent
 
 
+class ApartInCluster(StoreError):
+    """One batch would write rows of several users, which may lie on different servers; nothing was changed."""
+
+
 class ScopeTooLarge(StoreError):
     """A scope of another library's store has more memories than can be ranked in this process. Listing them works."""
 

@@ -27,7 +27,20 @@ from inference_core.errors import ConfigurationError, InferenceCoreError, UserEr
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
-from inference_core.stores.backend import Backend, Check, Expire, Key, Put, Remove, Row, States, Touch, Write, WriteRule
+from inference_core.stores.backend import (
+    Backend,
+    Check,
+    Expire,
+    Key,
+    Put,
+    Remove,
+    Row,
+    States,
+    Touch,
+    Write,
+    WriteRule,
+    part_of,
+)
 from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import Fences, fences_of, roots_of
 from inference_core.stores.rules.versions import is_audited
@@ -218,9 +231,13 @@ class DeferredWriter:
         # One call at a time: two at once would mix up the order of writes to the same row.
         with self._flushing:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
-            for _, some in groupby(portion, lambda deferred: deferred.fence):  # one user's, once anybody was erased
+            for _, some in groupby(portion, self._together):  # one user's, once anybody was erased
                 self._write(list(some))
             return bool(self._waiting)
+
+    def _together(self, deferred: _Deferred) -> tuple[list[Check], str]:
+        """What writes have in common that go into one batch."""
+        return deferred.fence, part_of(self._writer.backend, deferred.write)
 
     def _write(self, group: Sequence[_Deferred]) -> None:
         """Writes ``group``, whose checks are the same; if one user was erased meanwhile, those of the others."""

@@ -37,7 +37,7 @@ from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEU
 from inference_core.outbox.outbox import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.server.identity.auth import Permission, create_key
-from inference_core.stores.backend import Backend, Check, Put
+from inference_core.stores.backend import Backend, Check, Put, beside
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import MappingBackend
 from inference_core.stores.backends.sql.base import SqlBackend
@@ -193,7 +193,7 @@ def test_regression_a_refused_write_leaves_no_name_of_its_user(url: str) -> None
 
         def batch(user: str, expected: int) -> list[Put | Check]:
             place = (encode_label(user), "semantic")
-            check = Check(namespace=(ERASED,), key="key", expected=expected)
+            check = Check(namespace=beside(backend, (ERASED,), place[0]), key="key", expected=expected)
             return [check, Put(namespace=place, key="k", value="{}", updated_at=now)]
 
         outcomes = backend.apply([batch(BOB, 0), batch(ADA, 7)])

@@ -242,8 +242,13 @@ class TestUrls:
     @pytest.mark.parametrize(
         "url",
         [
-            "redis+cluster://localhost:7000",
+            "redis+nothing://localhost:7000",
+            "unix+cluster:///redis.sock",
             "redis+sentinel://localhost:26379",
+            "redis+sentinel://localhost:port/primary",
+            "redis://localhost/?sentinel_password=secret",
+            "redis://localhost/?wait=secret",
+            "redis://localhost/?wait=-1",
             "redis://h:secret@host:port/0",
             "redis://localhost/?nonsense=secret",
             "redis://localhost/?decode_responses=true",
@@ -357,10 +362,10 @@ class TestServers:
                 with pytest.raises(ConfigurationError, match="check user and password"):
                     open_backend(wrong)
 
-    def test_a_cluster_is_refused(self) -> None:
+    def test_a_server_of_a_cluster_is_not_one_by_itself(self) -> None:
         with (
             redis_server("--cluster-enabled", "yes", "--cluster-port", "0") as server,
-            pytest.raises(ConfigurationError, match="one primary server"),
+            pytest.raises(ConfigurationError, match=r"open that: 'redis\+cluster://host:port'"),
         ):
             open_backend(server.url)
 
