@@ -53,6 +53,13 @@ class RedisCluster:
         """The primary that has ``key``."""
         return next(server for server in self.servers if server.runs and _has(server, key))
 
+    def replica_of(self, primary: RedisServer) -> RedisServer:
+        """The server that takes over if ``primary`` fails."""
+        client: Any
+        with primary.client() as client:
+            ((_, port, _),) = client.execute_command("ROLE")[2]
+        return self.servers[self.ports.index(int(port))]
+
 
 @contextmanager
 def redis_cluster(*options: str) -> Generator[RedisCluster]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -82,6 +83,16 @@ class RedisServer:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def pause(self) -> None:
+        """Has it do nothing until it may `go_on`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Ends `pause`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Ends it."""

@@ -31,7 +31,7 @@ try:
     from redis.cluster import ClusterNode
     from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
     from redis.retry import Retry
-    from redis.sentinel import Sentinel, SentinelConnectionPool
+    from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 except ImportError as error:
     raise MissingExtra("A store in Redis", "redis") from error
 
@@ -55,6 +55,7 @@ _HELP: Final = (
 _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.AuthenticationError, "; check user and password in the URL: redis://user:password@host:6379/0"),
     (exceptions.NoPermissionError, "; allow its user EVALSHA, SCRIPT LOAD and all keys with the store's prefix"),
+    (MasterNotFoundError, "; no Sentinel that answers knows a primary of this name"),
     (exceptions.ReadOnlyError, "; this is a replica, name the primary in the URL"),
     (exceptions.ClusterDownError, "; a part of the cluster has no primary until a replica takes over"),
     (exceptions.AskError, "; a part of the cluster moves to another server; try again"),
@@ -133,6 +134,8 @@ def parse_address(url: str) -> Address:
             return Address(options, prefix, wait)
         split = [urlsplit(f"//{one}") for one in hosts.split(",")]
         nodes = [(one.hostname or "localhost", one.port or _PORTS[kind]) for one in split]
+    except ConfigurationError:
+        raise
     except ValueError:
         raise ConfigurationError(_HELP) from None
     return _of_many(kind, nodes, options, prefix, wait, unquote(service), of_sentinels)
@@ -211,13 +214,11 @@ class Server:
             timeout_s = float(address.options.get("socket_timeout", TIMEOUT_S))
             self._replicated_ms = int(1_000 * min(REPLICATED_S, timeout_s / 2))
             self._connect(address, {**_DEFAULTS, **address.options})
-            facts = self._everywhere(("INFO", "cluster"))
+        except ConfigurationError:
+            raise
         except (ValueError, TypeError):
             raise ConfigurationError(_HELP) from None
-        for answer in facts:
-            if isinstance(answer, _LOST):
-                self.close()
-                raise self._refused(answer) from answer
+        facts = self._answering(("INFO", "cluster"))
         self.may_inform = all(isinstance(answer, bytes) for answer in facts)
         if not self.is_cluster and self.may_inform and b"cluster_enabled:1" in facts[0]:
             self.close()
@@ -237,10 +238,7 @@ class Server:
 
     def settings(self, name: str) -> set[str]:
         """The values of a setting on the servers that disclose it. Raises StoreUnavailable."""
-        answers = self._everywhere(("CONFIG", "GET", name))
-        for answer in answers:
-            if isinstance(answer, _LOST):
-                raise self._failure(answer) from answer
+        answers = self._answering(("CONFIG", "GET", name))
         return {answer[1].decode() for answer in answers if isinstance(answer, list) and answer}
 
     def tell(self, command: Command) -> None:
@@ -257,7 +255,9 @@ class Server:
         digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
         answers = self._sent([("EVALSHA", digest, *call) for call in calls])
         if None in answers:
-            self._each(("SCRIPT", "LOAD", script))
+            for answer in self._answering(("SCRIPT", "LOAD", script)):
+                if isinstance(answer, exceptions.RedisError):
+                    raise self._failure(answer) from answer
         return [answer or 0 for answer in answers]
 
     def rewrite_logs(self, wait_s: float) -> None:
@@ -351,6 +351,14 @@ class Server:
             answers.append(answer)
         return answers
 
+    def _answering(self, command: Command) -> list[Any]:
+        """What the servers answer that can be reached. Raises StoreUnavailable, ConfigurationError if none can be."""
+        answers = self._everywhere(command)
+        found = [answer for answer in answers if not isinstance(answer, _LOST)]
+        if not found:
+            raise self._refused(answers[0]) from answers[0]
+        return found
+
     def _each(self, command: Command) -> list[Any]:
         """What each server answers. Raises StoreUnavailable."""
         answers = self._everywhere(command)
@@ -381,7 +389,7 @@ class Server:
         if isinstance(error, exceptions.NoScriptError):
             return None
         if isinstance(error, _LOST):
-            return self._unknown(in_one_line(error))
+            return self._unknown(_told(error))
         return error if isinstance(error, StoreError) else self._failure(error)
 
     def _unknown(self, why: str) -> WriteUnknown:
@@ -390,7 +398,7 @@ class Server:
     def _failure(self, error: Exception) -> StoreUnavailable:
         hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")
         kind = StoreBusy if isinstance(error, _MOVING) else StoreUnavailable
-        return kind(f"{self.name}: {in_one_line(error)}{hint}")
+        return kind(f"{self.name}: {_told(error)}{hint}")
 
     def _refused(self, error: Exception) -> Exception:
         """What opening the store raises."""
@@ -462,6 +470,11 @@ class Cluster(Server):
 def connect(address: Address) -> Server:
     """The server or the cluster at ``address``. Raises what `Server` raises."""
     return (Cluster if address.kind == "cluster" else Server)(address)
+
+
+def _told(error: Exception) -> str:
+    """What ``error`` says, without the clients that redis-py may name behind it with all that they know."""
+    return in_one_line(error).partition(" : <")[0]
 
 
 def _may_repeat(answer: object) -> bool:
