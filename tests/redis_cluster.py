@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -15,13 +16,24 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from redis_server import RedisServer, skip_without_redis
+from redis import Redis, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis_server import PROGRAM, RedisServer, skip_without_redis
 
 PRIMARIES = 3
 _SLOTS = 16_384
 _FAILED_MS = "1000"
 """How long a server has to be silent until its replica takes over."""
 _WAIT_S = 60.0
+_SENTINEL = """
+port {port}
+bind 127.0.0.1
+dir {folder}
+sentinel monitor main 127.0.0.1 {primary} 1
+sentinel down-after-milliseconds main {failed}
+sentinel failover-timeout main 5000
+"""
 _numbers = count()
 _in_use: set[int] = set()
 
@@ -48,6 +60,10 @@ class RedisCluster:
             with client:
                 if client.info("replication")["role"] == "master":
                     client.flushall()
+
+    def has_primary_of(self, key: str) -> bool:
+        """Whether a primary runs that has ``key``."""
+        return any(_has(server, key) for server in self.servers if server.runs)
 
     def holder_of(self, key: str) -> RedisServer:
         """The primary that has ``key``."""
@@ -94,6 +110,42 @@ def redis_cluster(*options: str) -> Generator[RedisCluster]:
         for server in servers:
             server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def sentinel() -> Generator[tuple[str, RedisServer, int]]:
+    """The URL by which a Sentinel knows a primary that has two replicas, the primary, and the Sentinel's port."""
+    skip_without_redis()
+    folder, ports = Path(tempfile.mkdtemp(prefix="redis-")), free_ports(4)
+    servers: list[RedisServer] = []
+    watching: subprocess.Popen[bytes] | None = None
+    try:
+        for number, port in enumerate(ports[:-1]):
+            (place := folder / str(number)).mkdir()
+            follows = ("--replicaof", f"127.0.0.1 {ports[0]}") if number else ()
+            at = ("--bind", "127.0.0.1", "--port", str(port), "--repl-diskless-sync-delay", "0")
+            servers.append(RedisServer(place, (*at, *follows)))
+            servers[-1].start()
+        settings = folder / "sentinel.conf"
+        settings.write_text(_SENTINEL.format(port=ports[-1], folder=folder, primary=ports[0], failed=_FAILED_MS))
+        watching = subprocess.Popen([PROGRAM, str(settings), "--sentinel"], stdout=subprocess.DEVNULL)
+        client: Any
+        with Redis(port=ports[-1], retry=Retry(NoBackoff(), 0)) as client:
+            wait_until(lambda: _replicas_known_to(client) == len(servers) - 1)
+        yield f"redis+sentinel://127.0.0.1:1,127.0.0.1:{ports[-1]}/main", servers[0], ports[-1]
+    finally:
+        if watching is not None:
+            watching.terminate()
+            watching.wait()
+        for server in servers:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replicas_known_to(sentinel: Any) -> int:
+    with suppress(exceptions.ConnectionError):
+        return sum(not replica["is_sdown"] for replica in sentinel.sentinel_slaves("main"))
+    return 0
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from inference_core.errors import (
     StoreUnavailable,
     UnsupportedSchema,
     VersionConflict,
+    WriteUnknown,
 )
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
@@ -345,6 +346,22 @@ class TestServers:
                 client.replicaof("NO", "ONE")
             assert isinstance(outcome, StoreUnavailable)
             assert "name the primary" in str(outcome)
+            assert keys(backend) == []
+
+    def test_a_write_that_no_replica_confirms_is_not_known(self, server: RedisServer) -> None:
+        url = server.url + "?prefix=wait:"
+        open_backend(url).close()
+        with closing(open_backend(f"{url}&wait=1&socket_timeout=0.2")) as backend:
+            assert backend.name == url.replace("?", "?db=0&").replace(":", "%3A").replace("unix%3A", "unix:")
+            first, refused = backend.apply([[put("a")], [put("a", expected=7)]])
+            assert isinstance(first, WriteUnknown)
+            assert "0 of 1 replicas confirmed it; retry it under the same id" in str(first)
+            assert isinstance(refused, VersionConflict)
+            assert keys(backend) == ["a"]
+            with pytest.raises(WriteUnknown):
+                backend.set_meta("name", "value")
+            with pytest.raises(StoreUnavailable):
+                backend.erase("u")
             assert keys(backend) == []
 
     def test_a_server_on_a_port_with_a_password(self) -> None:

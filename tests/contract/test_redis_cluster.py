@@ -172,7 +172,7 @@ def test_a_store_moves_into_a_cluster_and_out_with_what_waits(
             put_in(Outbox(source.engine, clock), said("I like mate"), partition=Partition(user))
         seen: list[tuple[int, int]] = []
         for _ in range(2):  # repeated, it copies nothing twice
-            copy_store(source.engine.backend, store.engine.backend, progress=lambda *at: seen.append(at))
+            copy_store(source.engine.backend, store.engine.backend, progress=lambda done, of: seen.append((done, of)))
         assert seen[-1][0] == seen[-1][1] > 0
         with open_store(last, embeddings=None) as target:
             copy_store(store.engine.backend, target.engine.backend)
