@@ -590,7 +590,7 @@ class Capabilities:
     new; without it, a search reads the whole scope again, and expired rows stay until a caller removes them.
     ``single_writer``: waiting writes are joined into one transaction by one thread. ``writable`` False: it was opened
     for reading alone, and every write raises ReadOnlyStore. ``is_split``: the rows of different owners may lie on
-    different servers, so a batch is of one owner and what lies `beside` its rows; any other raises ApartInCluster.
+    different servers, so a batch is of one owner and what lies `beside` its rows; any other raises SeveralOwners.
     """
 
     durable: bool

@@ -23,7 +23,7 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, Space, open_store
 from inference_core.effects import run
-from inference_core.errors import ApartInCluster, ConfigurationError, StoreBusy, StoreUnavailable, UserErased
+from inference_core.errors import SeveralOwners, ConfigurationError, StoreBusy, StoreUnavailable, UserErased
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import encode_label
@@ -95,7 +95,7 @@ def test_buckets_are_even_and_never_change() -> None:
 def test_a_batch_for_two_users_is_refused_and_one_of_langgraph_is_split(store: MemoryStore) -> None:
     backend = store.engine.backend
     refused, other = backend.apply([[put("ada"), put("bob")], [put("eve")]])
-    assert isinstance(refused, ApartInCluster)
+    assert isinstance(refused, SeveralOwners)
     assert "'ada', 'bob' at once" in str(refused)
     assert other == [1]
     assert backend.get([(("ada", "semantic"), "k"), (("bob", "semantic"), "k")]) == [None, None]

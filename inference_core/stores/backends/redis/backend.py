@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_core.clock import Clock, SystemClock
-from inference_core.errors import ApartInCluster, StoreBusy, StoreError, StoreUnavailable, without_quotes
+from inference_core.errors import SeveralOwners, StoreBusy, StoreError, StoreUnavailable, without_quotes
 from inference_core.memory.namespaces import ROOTS, Namespace
 from inference_core.memory.secrets import quoted
 from inference_core.retrieval.documents import NO_EPOCH, Change, Term
@@ -509,7 +509,7 @@ class RedisBackend:
         touched = {self._at(namespace): namespace for namespace, _ in (*writes.states, *checked)} if changes else {}
         if len(touched) > 1:
             roots = ", ".join(sorted({quoted(namespace[0]) for namespace in touched.values()}))
-            raise ApartInCluster(f"{self.name} cannot write for {roots} at once: {_APART}")
+            raise SeveralOwners(f"{self.name} cannot write for {roots} at once: {_APART}")
         call = invocation(next(iter(touched)), changes, writes.heads, checked) if changes else []
         known |= {one.address: Stored(one.stamp, replace(one.new, seq=0)) for one in changes}
         return versions, call
