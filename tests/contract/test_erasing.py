@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from databases import database
+from databases import CLUSTER, database
 from erasing_support import ADA, BOB, CANARY, digest, hits, left_of, pipeline_on, put_everywhere
 from langgraph.store.memory import InMemoryStore
 from outbox_support import said, word_for_word
@@ -47,7 +47,7 @@ from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import export_store
 
-KINDS = ("sqlite", "postgres", PARTITIONED, "redis", "file", "memory")
+KINDS = ("sqlite", "postgres", PARTITIONED, "redis", CLUSTER, "file", "memory")
 
 
 @pytest.fixture(params=KINDS)

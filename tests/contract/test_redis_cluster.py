@@ -23,7 +23,7 @@ from support import HashingEmbeddings
 
 from inference_core import AgentMemoryStoreService, MemoryStore, Space, open_store
 from inference_core.effects import run
-from inference_core.errors import SeveralOwners, ConfigurationError, StoreBusy, StoreUnavailable, UserErased
+from inference_core.errors import ConfigurationError, SeveralOwners, StoreBusy, StoreUnavailable, UserErased
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import encode_label
