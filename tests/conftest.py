@@ -38,7 +38,7 @@ UNTRACED = frozenset({*ALL_STORES, CLUSTER, postgres_server.PARTITIONED}) - {"sq
 UNTRACED_OF = {
     "test_backend_contract.py": frozenset(
         {"sqlite", "keyed-sqlite", "postgres-debian", "memory", "file-sealed", "foreign-sqlite"}
-        | {postgres_server.PARTITIONED}
+        | {CLUSTER, postgres_server.PARTITIONED}
     ),
     "test_user_memories.py": frozenset(ALL_STORES) - {"langgraph-memory"},
 }

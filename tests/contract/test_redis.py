@@ -35,6 +35,7 @@ from inference_core.lifecycle.repairs import find_damage, mend
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Backend, Expire, Expiry, PageRequest, Put, Remove, SetVector, Touch
+from inference_core.stores.backends.redis.server import parse_address
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
@@ -262,6 +263,21 @@ class TestUrls:
             open_backend(url)
         assert "secret" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+    @pytest.mark.parametrize(
+        ("url", "name"),
+        [
+            ("redis://h", "redis://h:6379/0"),
+            ("rediss://ada:secret@h:1/2?wait=1", "rediss://h:1/2"),
+            ("rediss+cluster://:secret@h,[::1]:7?prefix=a:", "rediss+cluster://h:6379,[::1]:7?prefix=a%3A"),
+            ("redis+sentinel://h,g:7/main/3?sentinel_password=secret", "redis+sentinel://h:26379,g:7/main/3"),
+            ("rediss+sentinel://h/the%20one?db=3", "rediss+sentinel://h:26379/the%20one/3"),
+        ],
+    )
+    def test_the_name_is_the_url_without_the_login(self, url: str, name: str) -> None:
+        address = parse_address(url)
+        assert (address.name, parse_address(address.name).name) == (name, name)
+        assert address.wait == ("wait" in url)
 
     def test_nobody_answers(self, server: RedisServer) -> None:
         for url in ("redis://:secret@127.0.0.1:1/0?socket_timeout=2", f"unix://{server.folder}/none.sock"):

@@ -32,6 +32,7 @@ from inference_core.stores.backend import BUCKETS, Expiry, Put, bucket_of
 from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
+from inference_core.transfer.backup import back_up, restore
 from inference_core.transfer.copying import copy_store
 
 USERS = [f"user{number}@example.com" for number in range(12)]
@@ -174,9 +175,12 @@ def test_a_store_moves_into_a_cluster_and_out_with_what_waits(
         for _ in range(2):  # repeated, it copies nothing twice
             copy_store(source.engine.backend, store.engine.backend, progress=lambda done, of: seen.append((done, of)))
         assert seen[-1][0] == seen[-1][1] > 0
-        with open_store(last, embeddings=None) as target:
+        again = f"{store.engine.backend.name}restored:"
+        back_up(source.engine.backend, tmp_path / "backup")
+        restore(tmp_path / "backup", again)
+        with open_store(last, embeddings=None) as target, open_store(again, embeddings=None) as restored:
             copy_store(store.engine.backend, target.engine.backend)
-            for one in (store, target):
+            for one in (store, target, restored):
                 outbox = Outbox(one.engine, clock)
                 assert {partition.user_id for partition in run(outbox.partitions())} == set(USERS[:3])
                 for user in USERS[:3]:

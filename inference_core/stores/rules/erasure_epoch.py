@@ -125,8 +125,8 @@ class Fences:
 
     def is_outlived(self, root: str, epoch: Epoch) -> bool:
         """Whether the key, and with it all that is known, may have been lost, as the database is of ``epoch`` now."""
-        _, known = self._keys.get(self.home(root), (b"", NO_EPOCH))
-        return known != NO_EPOCH and epoch not in (NO_EPOCH, known)
+        known = self._keys.get(self.home(root))
+        return known is not None and epoch not in (NO_EPOCH, known[1])
 
     def is_fresh(self, roots: Iterable[str]) -> bool:
         """Whether `checks` gives what the database had a moment ago, so that a write that begins now need not read."""
@@ -288,10 +288,10 @@ class Fences:
 
     def _place(self, root: str) -> Key | None:
         """The row of the user's fence; None as long as it has no key."""
-        key, _ = self._keys.get(self.home(root), (None, NO_EPOCH))
-        if key is None:
+        known = self._keys.get(self.home(root))
+        if known is None:
             return None
-        name = hmac.digest(key, root.encode(errors="surrogatepass"), "sha256").hex()[:32]
+        name = hmac.digest(known[0], root.encode(errors="surrogatepass"), "sha256").hex()[:32]
         return beside(self._backend, (ERASED, name), root), _STATE
 
 

@@ -113,31 +113,30 @@ def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        prefix, wait = given.pop("prefix", DEFAULT_PREFIX), int(given.pop("wait", "0"))
-        scheme = _SCHEME.fullmatch(parts.scheme)
-        if scheme is None or wait < 0:
-            raise ConfigurationError(_HELP)
-        kind = scheme[2] or ""
-        of_sentinels = {name: given.pop(_OF_SENTINELS + name) for name in _LOGIN if _OF_SENTINELS + name in given}
-        unknown = sorted(name for name in given if name not in _OPTIONS and not name.startswith("ssl_"))
-        if unknown or (of_sentinels and kind != "sentinel"):
-            names = ", ".join(unknown) or f"{_OF_SENTINELS}{min(of_sentinels)}"
-            raise ConfigurationError(f"Unknown options of a Redis URL: {names}. {_HELP}")
-        login, at, hosts = parts.netloc.rpartition("@")
-        service, db = "", parts.path
-        if kind == "sentinel":
-            service, _, db = parts.path.removeprefix("/").partition("/")
-            db = f"/{db}"
-        host = hosts.partition(",")[0] if kind else hosts
-        options = cast("dict[str, Any]", parse_url(f"{scheme[1]}://{login}{at}{host}{db}?{urlencode(given)}"))
-        if not kind:
-            return Address(options, prefix, wait)
-        split = [urlsplit(f"//{one}") for one in hosts.split(",")]
-        nodes = [(one.hostname or "localhost", one.port or _PORTS[kind]) for one in split]
-    except ConfigurationError:
-        raise
+        wait = int(given.pop("wait", "0"))
     except ValueError:
         raise ConfigurationError(_HELP) from None
+    scheme = _SCHEME.fullmatch(parts.scheme)
+    if scheme is None or wait < 0:
+        raise ConfigurationError(_HELP)
+    kind, prefix = scheme[2] or "", given.pop("prefix", DEFAULT_PREFIX)
+    of_sentinels = {name: given.pop(_OF_SENTINELS + name) for name in _LOGIN if _OF_SENTINELS + name in given}
+    unknown = sorted(name for name in given if name not in _OPTIONS and not name.startswith("ssl_"))
+    if unknown or (of_sentinels and kind != "sentinel"):
+        names = ", ".join(unknown) or f"{_OF_SENTINELS}{min(of_sentinels)}"
+        raise ConfigurationError(f"Unknown options of a Redis URL: {names}. {_HELP}")
+    login, at, hosts = parts.netloc.rpartition("@")
+    first, _, _ = hosts.partition(",") if kind else (hosts, "", "")
+    service, _, db = parts.path[1:].partition("/") if kind == "sentinel" else ("", "", parts.path[1:])
+    path = f"/{db}" if parts.path else ""
+    try:
+        options = cast("dict[str, Any]", parse_url(f"{scheme[1]}://{login}{at}{first}{path}?{urlencode(given)}"))
+        split = [urlsplit(f"//{host}") for host in hosts.split(",")]
+        nodes = [(one.hostname or "localhost", one.port or _PORTS[kind]) for one in split] if kind else ()
+    except ValueError:
+        raise ConfigurationError(_HELP) from None
+    if not kind:
+        return Address(options, prefix, wait)
     return _of_many(kind, nodes, options, prefix, wait, unquote(service), of_sentinels)
 
 
@@ -146,7 +145,7 @@ def address_of(client: Redis | RedisCluster) -> Address:
     if isinstance(client, RedisCluster):
         manager: Any = client.nodes_manager
         nodes = [(node.host, node.port) for node in manager.startup_nodes.values()]
-        return _of_many("cluster", nodes, _kept(manager.connection_kwargs))
+        return _of_many("cluster", nodes, _kept(manager.connection_kwargs) | {"address_remap": manager.address_remap})
     pool: Any = client.connection_pool
     given = _kept(pool.connection_kwargs)
     if issubclass(pool.connection_class, redis.SSLConnection):
@@ -189,7 +188,7 @@ def _options_of(client: Redis) -> Mapping[str, Any]:
 
 def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
     """What a client's connections know of the server and their login; its timeouts are its own."""
-    kept = {name: options[name] for name in options if name in _OF_CLIENT or name.startswith("ssl_")}
+    kept = {name: options[name] for name in options if name in _OF_CLIENT or name.startswith("ssl")}
     if "path" in kept:
         kept["connection_class"] = redis.UnixDomainSocketConnection
     return kept
@@ -214,11 +213,11 @@ class Server:
             timeout_s = float(address.options.get("socket_timeout", TIMEOUT_S))
             self._replicated_ms = int(1_000 * min(REPLICATED_S, timeout_s / 2))
             self._connect(address, {**_DEFAULTS, **address.options})
+            facts = self._answering(("INFO", "cluster"))
         except ConfigurationError:
             raise
         except (ValueError, TypeError):
             raise ConfigurationError(_HELP) from None
-        facts = self._answering(("INFO", "cluster"))
         self.may_inform = all(isinstance(answer, bytes) for answer in facts)
         if not self.is_cluster and self.may_inform and b"cluster_enabled:1" in facts[0]:
             self.close()
@@ -299,6 +298,7 @@ class Server:
         else:
             pool = redis.BlockingConnectionPool(timeout=int(TIMEOUT_S), **options)
         self._client = Redis(connection_pool=pool)
+        self._client.response_callbacks.clear()
 
     def _clients(self) -> Sequence[Redis]:
         """A client for each server."""
@@ -321,7 +321,6 @@ class Server:
         waits = waits and self._wait > 0
         behind: list[Command] = [_FACTS] if informs else []
         behind += [("WAIT", self._wait, self._replicated_ms)] if waits else []
-        client.response_callbacks.clear()
         try:
             with client.pipeline(transaction=together) as pipeline:
                 for command in (*commands, *behind):
@@ -370,13 +369,14 @@ class Server:
     def _read(self, commands: Sequence[Command], **how: bool) -> tuple[list[Any], list[Epoch]]:
         self.check()
         answers, epochs = self._run(commands, **how)
-        if any(map(_may_repeat, answers)):
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        if any(map(_may_repeat, errors)):
             answers, epochs = self._run(commands, **how)
-        for answer in answers:
-            if isinstance(answer, StoreError):
-                raise answer
-            if isinstance(answer, exceptions.RedisError):
-                raise self._failure(answer) from answer
+            errors = [answer for answer in answers if isinstance(answer, Exception)]
+        for error in errors:
+            if isinstance(error, StoreError):
+                raise error
+            raise self._failure(error) from error
         return answers, epochs
 
     def _sent(self, commands: Sequence[Command]) -> list[Any]:
@@ -433,8 +433,13 @@ class Cluster(Server):
         """The primary that has ``key``, as far as is known. Raises RedisClusterException if none does."""
         return cast("ClusterNode", self._cluster.get_node_from_key(key))  # None only for replicas
 
+    def _client_of(self, node: ClusterNode) -> Redis:
+        client = self._cluster.get_redis_connection(node)
+        client.response_callbacks.clear()
+        return client
+
     def _clients(self) -> Sequence[Redis]:
-        return [self._cluster.get_redis_connection(node) for node in self._cluster.get_nodes()]
+        return list(map(self._client_of, self._cluster.get_nodes()))
 
     def _run(self, commands: Sequence[Command], **how: bool) -> tuple[list[Any], list[Epoch]]:
         answers: list[Any] = [None] * len(commands)
@@ -450,8 +455,7 @@ class Cluster(Server):
                 except exceptions.RedisClusterException as error:
                     answers[at] = exceptions.ClusterDownError(str(error))
             for node, places in groups.items():
-                client = self._cluster.get_redis_connection(node)
-                found = self._run_on(client, [commands[at] for at in places], **how)
+                found = self._run_on(self._client_of(node), [commands[at] for at in places], **how)
                 for at, answer, epoch in zip(places, *found, strict=True):
                     answers[at], epochs[at] = answer, epoch
             waiting = [at for at in waiting if isinstance(answers[at], exceptions.MovedError)]
