@@ -28,6 +28,7 @@ InferenceCoreError
     ├── UnsupportedSchema                the data was written by a newer version of this package
     ├── ReadOnlyStore                    the store was opened read-only
     ├── QuotaExceeded                    the user or the agent has as much as allowed, or writes too often
+    ├── SeveralOwners                    one batch has rows of several users, which lie on different servers
     ├── ScopeTooLarge                    a scope of another library's store is too large to rank in this process
     └── StoreUnavailable                 the store failed or cannot be reached
         ├── DeadlineExceeded (TimeoutError)  the caller's time is up; nothing was written
@@ -220,6 +221,10 @@ class QuotaExceeded(StoreError):
             told = f"Too many writes: the limit is {limit:,} {kind}{whose}; retry in a minute"
         super().__init__(told)
         self.kind, self.used, self.limit, self.agent = kind, used, limit, agent
+
+
+class SeveralOwners(StoreError):
+    """One batch would write rows of several users, which may lie on different servers; nothing was changed."""
 
 
 class ScopeTooLarge(StoreError):

@@ -17,7 +17,7 @@ import coverage_support  # first: it ends the tracing of what is imported below
 import postgres_server
 import pytest
 from commands import quick_commands
-from databases import KINDS, SHARED_KINDS, database
+from databases import CLUSTER, KINDS, SHARED_KINDS, database
 from deadlines import patient
 from hypothesis_support import choose_size
 from langgraph.store.base import BaseStore
@@ -33,12 +33,12 @@ for _setting in [name for name in os.environ if name.startswith("AGENT_")]:
 
 TESTS = Path(__file__).parent
 ALL_STORES = (*KINDS, "langgraph-memory", "langgraph-sqlite")
-UNTRACED = frozenset({*ALL_STORES, postgres_server.PARTITIONED}) - {"sqlite"}
+UNTRACED = frozenset({*ALL_STORES, CLUSTER, postgres_server.PARTITIONED}) - {"sqlite"}
 """The stores on which no coverage is measured; what differs on them, their backends, has a contract of its own."""
 UNTRACED_OF = {
     "test_backend_contract.py": frozenset(
         {"sqlite", "keyed-sqlite", "postgres-debian", "memory", "file-sealed", "foreign-sqlite"}
-        | {postgres_server.PARTITIONED}
+        | {CLUSTER, postgres_server.PARTITIONED}
     ),
     "test_user_memories.py": frozenset(ALL_STORES) - {"langgraph-memory"},
 }
@@ -184,7 +184,9 @@ def is_for_full(item: pytest.Item) -> bool:
     is_async = any(isinstance(value, str) and value == "async" for value in params.values())
     is_of_processes = getattr(item, "originalname", "") in OF_PROCESSES
     return (
-        (is_of_processes and (is_async or not stores <= {"sqlite"}))
+        # The contract of backends says what is its own; the others' code is the same above it.
+        (CLUSTER in item.name and item.path.name != "test_backend_contract.py")
+        or (is_of_processes and (is_async or not stores <= {"sqlite"}))
         or (folder_of(item) == "contract" and is_async and not stores <= IN_BOTH_FACES)
         or (folder_of(item) != "faults" and item.path.name not in OF_STORES and bool(stores & FURTHER))
         or item.get_closest_marker("full") is not None
@@ -278,7 +280,7 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'memory.db'}"
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=(*KINDS, CLUSTER))
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database, of every kind."""
     with database(request.param, tmp_path) as url:

@@ -17,7 +17,8 @@ KINDS = ("sqlite", "postgres", "redis", "file", "memory")
 """The databases that the contract holds for."""
 SHARED_KINDS = ("sqlite", "postgres", "redis", "file")
 """Those of them that several processes can open."""
-BACKEND_KINDS = (*KINDS, "postgres-debian")
+CLUSTER = "redis-cluster"
+BACKEND_KINDS = (*KINDS, "postgres-debian", CLUSTER)
 """The databases that the contract of backends holds for."""
 
 
@@ -45,6 +46,11 @@ def database(kind: str, folder: Path, *, is_new: bool = False) -> Generator[str]
         yield "memory://"
     elif kind == "redis":
         with redis_server.fresh_database() as url:
+            yield url
+    elif kind == CLUSTER:
+        import redis_cluster
+
+        with redis_cluster.fresh_cluster() as url:
             yield url
     elif kind == "mongodb":
         from mongo_support import mongodb_url  # what it imports takes a while

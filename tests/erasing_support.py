@@ -16,7 +16,7 @@ from inference_core.ingestion.worker import Pipeline
 from inference_core.memory.namespaces import PLACES, encode_label
 from inference_core.outbox.outbox import DEAD_LIST, Outbox
 from inference_core.retrieval.documents import Document, DocumentMetadata
-from inference_core.stores.backend import Backend, Put, Row
+from inference_core.stores.backend import Backend, Put, Row, apart
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import any_engine_of
 from inference_core.stores.locks import read_at
@@ -37,7 +37,8 @@ def put_everywhere(engine: StoreEngine, user: str, text: str) -> int:
         Put(namespace=row, key=f"key of {user}", value=value, document=document, updated_at=clock.now()) for row in rows
     ]
     writes.append(Put(namespace=DEAD_LIST, key=f"dead {user}", value=listed, updated_at=clock.now()))
-    run(engine.write(writes))
+    for batch in apart(engine.backend, writes):
+        run(engine.write(batch))
     return len(writes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -13,9 +14,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 PROGRAM = "redis-server"
 PERSISTENT = ("--appendonly", "yes", "--appendfsync", "always")
@@ -30,6 +35,7 @@ class RedisServer:
 
     folder: Path
     options: tuple[str, ...] = ()
+    databases: int = _DATABASES
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
@@ -43,7 +49,12 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        settings = {"port": "0", "unixsocket": str(self.socket), "dir": str(self.folder), "databases": str(_DATABASES)}
+        settings = {
+            "port": "0",
+            "unixsocket": str(self.socket),
+            "dir": str(self.folder),
+            "databases": str(self.databases),
+        }
         given = [part for name, value in settings.items() for part in (f"--{name}", value)]
         command = [PROGRAM, *given, "--save", "", *self.options]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -54,24 +65,45 @@ class RedisServer:
             time.sleep(0.01)
         raise RuntimeError(f"{PROGRAM} did not start: {command}")
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def client(self) -> Redis:
+        """A client of it, which tries nothing twice."""
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        return Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0))
+
     def kill(self) -> None:
         """Ends it as a power loss of the process would."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
+    def pause(self) -> None:
+        """Has it do nothing until it may `go_on`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Ends `pause`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ends it."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.runs:
             self._process.terminate()
             self._process.wait()
 
     def _answers(self) -> bool:
-        from redis import Redis, exceptions
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
+        from redis import exceptions
 
-        with Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0)) as client:
+        with self.client() as client:
             try:
                 return bool(client.ping())
             except exceptions.AuthenticationError:

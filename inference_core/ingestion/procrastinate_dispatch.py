@@ -58,8 +58,7 @@ class Dispatcher:
 
     def dispatch(self, partition: Partition) -> None:
         """Notifies workers that ``partition`` has messages, unless a notification is pending."""
-        name = partition.place[1]
-        job = self._caller.configure_task(_PROCESS, queue=QUEUE, queueing_lock=name)
+        job = self._caller.configure_task(_PROCESS, queue=QUEUE, queueing_lock=partition.name)
         with suppress(AlreadyEnqueued):
             job.defer(**partition.to_value())
 

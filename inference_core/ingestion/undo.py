@@ -47,7 +47,7 @@ from inference_core.services.operations.scope import (
     records_of,
     retried,
 )
-from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write
+from inference_core.stores.backend import Check, Key, Put, Remove, Row, Write, beside
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.rules.versions import State, is_versioned, place_of, states_in, versions_key
 
@@ -246,7 +246,8 @@ async def _drop_waiting(places: Sequence[MemoryScope], user_id: UserId, session_
                 now, marks = scope.clock.now(), marks_of(user_id)
                 writes += [Put(namespace=marks, key=row.key, value="{}", updated_at=now) for row in gone]
             if name[1] == DEAD:
-                writes += [Remove(namespace=DEAD_LIST, key=row.key) for row in gone]
+                listed = beside(scope.engine.backend, DEAD_LIST, name[0])
+                writes += [Remove(namespace=listed, key=row.key) for row in gone]
             elif name[1] == OUTBOX and gone:
                 writes.append(Remove(namespace=(*name, STATE), key=RESULT))
             if writes:

@@ -97,7 +97,7 @@ class _Found:
                     self.also.append((row.namespace, row.key))
         # A store keeps the keys of removed rows. These keys are hashes of the user's id, so they are erased too.
         for agent, scoped, task in product(agents, (True, False), (None, SESSIONS, INSIGHTS)):
-            self.also.append(Partition(user_id, agent, scoped, task).place)
+            self.also.append(Partition(user_id, agent, scoped, task).place(backend))
 
 
 def erase(

@@ -34,7 +34,7 @@ from inference_core.outbox.messages import (
     session_name,
     traced,
 )
-from inference_core.stores.backend import Check, Expiry, Put, Remove, Row, Write
+from inference_core.stores.backend import Backend, Check, Expiry, Key, Put, Remove, Row, Write, beside
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.rules.erasure_epoch import AllFences
 from inference_core.telemetry import traceparent
@@ -125,11 +125,18 @@ class Partition:
         return (encode_label(self.user_id), KEPT, self._agent)
 
     @property
-    def place(self) -> tuple[Namespace, str]:
+    def name(self) -> str:
+        """The key of the row that lists it as having messages."""
+        return digest_of([self.user_id, self.agent_name, self.agent_scope_enabled, *([self.task] if self.task else [])])
+
+    def place(self, backend: Backend) -> Key:
         """The row that lists it as having messages."""
-        one = [self.user_id, self.agent_name, self.agent_scope_enabled, *([self.task] if self.task else [])]
-        key = digest_of(one)
-        return places(self.task)[int(key[:8], 16) % SHARDS], key
+        shard = places(self.task)[int(self.name[:8], 16) % SHARDS]
+        return beside(backend, shard, encode_label(self.user_id)), self.name
+
+    def dead_list(self, backend: Backend) -> Namespace:
+        """The namespace that lists its dead letters."""
+        return beside(backend, DEAD_LIST, encode_label(self.user_id))
 
     @property
     def _base(self) -> Namespace:
@@ -144,15 +151,15 @@ class Partition:
         value = {"user": self.user_id, "agent": self.agent_name, "scoped": self.agent_scope_enabled}
         return {**value, **({"task": self.task} if self.task else {})}
 
-    def listing(self, at: datetime, expected: int | None = None, due: float | None = None) -> Put:
+    def listing(self, backend: Backend, at: datetime, expected: int | None = None, due: float | None = None) -> Put:
         """The write that lists it, with the time (seconds since 1970) before which it has nothing to do."""
-        where, key = self.place
+        where, key = self.place(backend)
         value = self.to_value() | ({} if due is None else {"due": due})
         return Put(namespace=where, key=key, value=encode_json(value, what="outbox"), updated_at=at, expected=expected)
 
-    def unlisting(self, expected: int) -> Remove:
+    def unlisting(self, backend: Backend, expected: int) -> Remove:
         """The write that takes it off the list, unless something came in after ``expected``, the listing's version."""
-        where, key = self.place
+        where, key = self.place(backend)
         return Remove(namespace=where, key=key, expected=expected)
 
     @classmethod
@@ -164,6 +171,31 @@ class Partition:
 def places(task: str | None) -> list[Namespace]:
     """The namespaces that list the partitions with messages or, given a ``task``, with work of that kind."""
     return [(QUEUE_ROOT, f"{task}-{shard:02d}" if task else f"{shard:02d}") for shard in range(SHARDS)]
+
+
+def put_in_place(backend: Backend) -> None:
+    """Moves the rows that list work to where `Partition.place` has them, as they come from a store of another kind.
+
+    Blocks. Safe to repeat. Raises StoreError.
+    """
+    for row in list(backend.inspect(QUEUE_ROOT)):
+        user = row.value.get("user") if isinstance(row, Row) else None
+        if not isinstance(row, Row) or not isinstance(user, str):
+            continue
+        where = beside(backend, row.namespace[:2], encode_label(user))
+        if where != row.namespace:
+            put = Put(namespace=where, key=row.key, value=_json(row.value), updated_at=row.updated_at, expected=0)
+            for write in (put, Remove(namespace=row.namespace, key=row.key)):
+                (outcome,) = backend.apply([[write]])
+                if isinstance(outcome, Exception) and not isinstance(outcome, VersionConflict):  # it is listed there
+                    raise outcome
+
+
+async def _there(engine: StoreEngine, lists: Sequence[Namespace]) -> Sequence[Namespace]:
+    """The namespaces that hold ``lists``: a database that is split over servers has a part of each on several."""
+    if not engine.backend.capabilities.is_split:
+        return lists
+    return [name for name in await engine.namespaces((QUEUE_ROOT,)) if name[:2] in lists]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +369,7 @@ class Outbox:
             puts = [message.put(waiting, now + at * _TICK, expected=0) for at, message in enumerate(fresh.values())]
             writes: list[Write] = [
                 # Each put gives the listing a new version, so that no worker takes it off the list meanwhile.
-                partition.listing(now),
+                partition.listing(self.engine.backend, now),
                 *(Check(namespace=marks, key=key, expected=0) for key in fresh),
                 *puts,
                 *(one.media_put(partition.media, now) for one in fresh.values() if one.has_media),
@@ -361,14 +393,14 @@ class Outbox:
 
         ``tasks`` are the kinds of periodic work to look for; None stands for messages.
         """
-        rows = await self.engine.scan([place for task in tasks for place in places(task)])
+        rows = await self.engine.scan(await _there(self.engine, [one for task in tasks for one in places(task)]))
         now = self._clock.now().timestamp()
         found = [Partition.from_value(row.value) for row in reversed(rows) if row.value.get("due", 0.0) <= now]
         return sorted(found, key=lambda partition: partition.task is not None)
 
     async def is_listed(self, partition: Partition) -> bool:
         """Whether ``partition`` is on the list of those that may have something to do."""
-        (row,) = await self.engine.get([partition.place])
+        (row,) = await self.engine.get([partition.place(self.engine.backend)])
         return row is not None
 
     async def next_batch(self, partition: Partition) -> Claim | None:
@@ -380,7 +412,7 @@ class Outbox:
         now = moment.timestamp()
         fence = await self.engine.fence_checks([encode_label(partition.user_id)])  # before anything of the user is read
         listing, lease, result = await self.engine.get(
-            [partition.place, (partition.state, _LEASE), (partition.state, RESULT)]
+            [partition.place(self.engine.backend), (partition.state, _LEASE), (partition.state, RESULT)]
         )
         listed = listing.version if listing else 0
         if lease is not None and lease.value["until"] > now:
@@ -392,7 +424,7 @@ class Outbox:
         if not waiting:
             if listed:
                 with suppress(VersionConflict):  # a message has come in between
-                    await self.engine.write([partition.unlisting(listed)])
+                    await self.engine.write([partition.unlisting(self.engine.backend, listed)])
             return None
         tries: Tries = {} if lease is None else {key: Attempt(*one) for key, one in lease.value["tries"].items()}
         keys: Sequence[str] = [] if result is None else result.value["keys"]
@@ -405,7 +437,7 @@ class Outbox:
         if not batch and partition.task:
             due = min(_time_of(message, tries) for message in waiting)
             with suppress(VersionConflict):  # more work has come in
-                await self.engine.write([partition.listing(moment, listed, due)])
+                await self.engine.write([partition.listing(self.engine.backend, moment, listed, due)])
         token = 0 if lease is None else lease.version
         if not batch:
             return None
@@ -459,11 +491,12 @@ class Outbox:
         """
         now = self._clock.now()
         key = digest_of([partition.task, work.session_id])
-        row, place = await self.engine.get([(partition.messages, key), partition.place])
+        backend = self.engine.backend
+        row, place = await self.engine.get([(partition.messages, key), partition.place(backend)])
         known = None if row is None or puts_off else Waiting.of(row).due
         message = Waiting(key, 0, work, zone, due if known is None else min(known, due))
         first = min(due.timestamp(), float("inf") if place is None else place.value.get("due", 0.0))
-        return [message.put(partition.messages, now), partition.listing(now, due=first)]
+        return [message.put(partition.messages, now), partition.listing(backend, now, due=first)]
 
     async def keep(self, claim: Claim, extraction: Extraction) -> Claim:
         """Keeps what a model extracted and renews the lease. Raises VersionConflict if another worker has that now."""
@@ -515,10 +548,11 @@ class Outbox:
             else:
                 writes += _gone(claim.partition, one, now)
         if claim.listed:
+            backend = self.engine.backend
             writes.append(
-                claim.partition.listing(now, claim.listed, again.timestamp())
+                claim.partition.listing(backend, now, claim.listed, again.timestamp())
                 if again
-                else claim.partition.unlisting(claim.listed)
+                else claim.partition.unlisting(backend, claim.listed)
             )
         messages = [message.message for message in claim.batch]
         if _has_earlier(claim.partition, messages[0]):
@@ -537,7 +571,7 @@ class Outbox:
     async def failed(self, claim: Claim, reason: str) -> list[str]:
         """Leaves the batch for later, message by message; returns the keys of those that became dead letters."""
         now = self._clock.now()
-        partition = claim.partition
+        partition, listed = claim.partition, claim.partition.dead_list(self.engine.backend)
         tries = dict(claim.tries)
         dead: list[str] = []
         writes: list[Write] = []
@@ -553,7 +587,7 @@ class Outbox:
                 writes += [
                     *_gone(partition, message, now),
                     Put(namespace=partition.dead, key=message.key, value=_json(letter), updated_at=now),
-                    Put(namespace=DEAD_LIST, key=message.key, value=_json(pointer), updated_at=now),
+                    Put(namespace=listed, key=message.key, value=_json(pointer), updated_at=now),
                 ]
         lease = self._lease(partition, 0.0, tries, claim.token)
         await self.engine.write([lease, Remove(namespace=partition.state, key=RESULT), *writes, *claim.fence])
@@ -680,9 +714,9 @@ class DeadMessage:
 
 async def status(engine: StoreEngine, clock: Clock) -> QueueStatus:
     """How much waits, periodic work aside, and how many dead letters there are. Raises StoreError."""
-    partitions = [Partition.from_value(row.value) for row in await engine.scan(places(None))]
+    partitions = [Partition.from_value(row.value) for row in await engine.scan(await _there(engine, places(None)))]
     tallies = await engine.tally([partition.messages for partition in partitions])
-    dead = await engine.count([DEAD_LIST])
+    dead = await engine.count(await _there(engine, [DEAD_LIST]))
     now = clock.now()
     oldest = max([0.0, *((now - tally.oldest).total_seconds() for tally in tallies)])
     return QueueStatus(len(partitions), sum(tally.rows for tally in tallies), oldest, dead)
@@ -711,13 +745,16 @@ async def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock
             continue
         writes: list[Write] = [
             Remove(namespace=row.namespace, key=row.key, expected=row.version),
-            Remove(namespace=DEAD_LIST, key=row.key),
+            Remove(namespace=letter.partition.dead_list(engine.backend), key=row.key),
         ]
         if clock is None:
             writes.append(Remove(namespace=letter.partition.media, key=row.key))
         else:
             now = clock.now()
-            writes += [Waiting.of(row).put(letter.partition.messages, now), letter.partition.listing(now)]
+            writes += [
+                Waiting.of(row).put(letter.partition.messages, now),
+                letter.partition.listing(engine.backend, now),
+            ]
         with suppress(VersionConflict):
             await engine.write(writes)
             done += 1
@@ -725,7 +762,7 @@ async def _removed(engine: StoreEngine, keys: Sequence[str] | None, clock: Clock
 
 
 async def _dead(engine: StoreEngine, limit: int | None = None) -> list[tuple[DeadMessage, Row]]:
-    pointers = await engine.scan([DEAD_LIST], limit=limit)
+    pointers = await engine.scan(await _there(engine, [DEAD_LIST]), limit=limit)
     dead: list[tuple[DeadMessage, Row]] = []
     for at in range(0, len(pointers), _PAGE):
         page = [(Partition.from_value(pointer.value), pointer.key) for pointer in pointers[at : at + _PAGE]]

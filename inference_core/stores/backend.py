@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self, cast
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 from inference_core.clock import aware
 from inference_core.errors import InvalidInput, StoreUnavailable, UnsupportedSchema, VersionConflict
-from inference_core.memory.namespaces import Namespace
+from inference_core.memory.namespaces import GLOBAL, ROOTS, Namespace
 from inference_core.memory.secrets import quoted
 from inference_core.memory.text import is_text
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, Epoch, Term
@@ -69,6 +70,52 @@ def expiry_of(at: int | None, ttl: int | None) -> Expiry | None:
 def pack_namespace(namespace: Namespace) -> str:
     """A namespace as text; different namespaces give different texts."""
     return _COMPACT.encode(namespace)
+
+
+BUCKETS: Final = 1_024
+"""A database that is split over servers keeps the rows of each bucket together. This number never changes."""
+_BESIDE: Final = "@"
+"""How the last label begins that names a bucket."""
+
+
+def bucket_of(namespace: Namespace) -> int:
+    """The bucket of the rows of ``namespace``: that of its first label, which is its owner's.
+
+    What belongs to nobody lies where `beside` has put it, or by its first two labels. Databases are laid out by this:
+    the first 8 bytes of the SHA-256 of the labels, as a big-endian number, modulo 1,024.
+    """
+    if namespace[0] not in ROOTS:
+        return _bucket(namespace[0])
+    sign, number = namespace[-1][:1], namespace[-1][1:]
+    if sign == _BESIDE and number.isdecimal():
+        return int(number) % BUCKETS
+    return _bucket("/".join(namespace[: 1 if namespace[0] == GLOBAL else 2]))
+
+
+@lru_cache(maxsize=4_096)
+def _bucket(label: str) -> int:
+    return int.from_bytes(sha256(label.encode(errors="surrogatepass")).digest()[:8]) % BUCKETS
+
+
+def beside(backend: Backend, namespace: Namespace, owner: str) -> Namespace:
+    """``namespace``, which belongs to nobody, in the place where one batch can write to it and to rows of ``owner``.
+
+    ``owner`` is a first label. Only a database that is split over servers has such places.
+    """
+    return (*namespace, f"{_BESIDE}{_bucket(owner)}") if backend.capabilities.is_split else namespace
+
+
+def apart(backend: Backend, writes: Iterable[AnyWrite]) -> Iterable[list[AnyWrite]]:
+    """``writes``, which need not be applied together, in batches that ``backend`` can apply."""
+    found: dict[str, list[AnyWrite]] = {}
+    for write in writes:
+        found.setdefault(part_of(backend, write), []).append(write)
+    return found.values()
+
+
+def part_of(backend: Backend, write: Write) -> str:
+    """Names the rows that ``backend`` can write in one batch with ``write``."""
+    return write.namespace[0] if backend.capabilities.is_split else ""
 
 
 def waits_for_disk(batches: Iterable[Batch]) -> bool:
@@ -398,6 +445,7 @@ class WriteRule:
         """Called once the batch is stored; without ``is_sure``, it may be stored or not."""
 
 
+AnyWrite = TypeVar("AnyWrite", bound="Write")
 Write = Put | Remove | SetVector | Rewrite | Touch | Expire | Check
 Batch = Sequence[Write | WriteRule]
 """Writes, and behind them the rules that they have to meet."""
@@ -541,7 +589,8 @@ class Capabilities:
     writers, those of other processes included. ``change_feed``: writes are numbered, so that `changes` gives what is
     new; without it, a search reads the whole scope again, and expired rows stay until a caller removes them.
     ``single_writer``: waiting writes are joined into one transaction by one thread. ``writable`` False: it was opened
-    for reading alone, and every write raises ReadOnlyStore.
+    for reading alone, and every write raises ReadOnlyStore. ``is_split``: the rows of different owners may lie on
+    different servers, so a batch is of one owner and what lies `beside` its rows; any other raises SeveralOwners.
     """
 
     durable: bool
@@ -550,6 +599,7 @@ class Capabilities:
     change_feed: bool
     single_writer: bool
     writable: bool = True
+    is_split: bool = False
 
 
 class Backend(Protocol):

@@ -37,7 +37,7 @@ from inference_core.stores.store import MemoryStore
 from inference_core.stores.urls import check_scheme, parse_url
 
 if TYPE_CHECKING:
-    from redis import Redis
+    from redis import Redis, RedisCluster
 
     from inference_core.settings import MemorySettings
 else:
@@ -130,10 +130,10 @@ def _backend_on(given: object, *, durable: bool, clock: Clock | None) -> Backend
 
         return MappingBackend(cast("MutableMapping[str, Any]", given), clock)
     redis = sys.modules.get("redis")  # whoever has a client has imported it
-    if redis and isinstance(given, redis.Redis):
+    if redis and isinstance(given, redis.Redis | redis.RedisCluster):
         from inference_core.stores.backends.redis.backend import RedisBackend  # noqa: PLC0415 - an extra
 
-        return RedisBackend(cast("Redis", given), clock=clock)
+        return RedisBackend(cast("Redis | RedisCluster", given), clock=clock)
     if type(given).__module__.startswith(("pymongo.", "motor.")):  # which have any attribute that is asked for
         raise ConfigurationError(
             f"A store does not open on a {type(given).__name__}; pass its URL, such as 'mongodb://localhost/memory'"

@@ -28,7 +28,20 @@ from inference_core.errors import ConfigurationError, InferenceCoreError, UserEr
 from inference_core.memory.audit import Actor, Cause
 from inference_core.memory.namespaces import FORGOTTEN, USAGE, holds_memories, sidecar_namespace
 from inference_core.memory.text import encode_json, moment_field
-from inference_core.stores.backend import Backend, Check, Expire, Key, Put, Remove, Row, States, Touch, Write, WriteRule
+from inference_core.stores.backend import (
+    Backend,
+    Check,
+    Expire,
+    Key,
+    Put,
+    Remove,
+    Row,
+    States,
+    Touch,
+    Write,
+    WriteRule,
+    part_of,
+)
 from inference_core.stores.rules.audit_log import AuditLog
 from inference_core.stores.rules.erasure_epoch import Fences, fences_of, roots_of
 from inference_core.stores.rules.versions import is_audited
@@ -228,8 +241,12 @@ class DeferredWriter:
         # One call at a time: two at once would mix up the order of writes to the same row.
         with self._flushing:
             portion = [self._waiting.popleft() for _ in range(min(_DEFERRED_BATCH, len(self._waiting)))]
-            made = [(write, deferred.fence) for deferred in portion if (write := deferred.made())]
-            for fence, some in groupby(made, itemgetter(1)):  # one user's, once anybody was erased
+            made = [
+                (write, (deferred.fence, part_of(self._writer.backend, write)))
+                for deferred in portion
+                if (write := deferred.made())
+            ]
+            for (fence, _), some in groupby(made, itemgetter(1)):  # one user's, once anybody was erased
                 self._write([write for write, _ in some], fence)
             return bool(self._waiting)
 

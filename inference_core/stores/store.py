@@ -47,6 +47,7 @@ from inference_core.stores.backend import (
     Row,
     Touch,
     Write,
+    apart,
     unpack_value,
 )
 from inference_core.stores.engine import StoreEngine
@@ -141,7 +142,8 @@ class MemoryStore(BaseStore):
         for is_put, group in groupby(ops, key=lambda op: isinstance(op, PutOp)):
             if is_put:
                 writes = [self._write(op) for op in group if isinstance(op, PutOp)]
-                await self.engine.write(writes, ages=False, is_clean=True)  # `_write` has redacted memories
+                for some in apart(self.engine.backend, writes):
+                    await self.engine.write(some, ages=False, is_clean=True)  # `_write` has redacted memories
                 results += [None] * len(writes)
             else:
                 for op in group:
@@ -217,7 +219,8 @@ class MemoryStore(BaseStore):
         if not wanted or not touches:
             return
         try:
-            await self.engine.write(touches)
+            for some in apart(self.engine.backend, touches):
+                await self.engine.write(some)
         except StoreError as error:
             _LOG.warning("The time to live of %d items could not be extended: %s", len(touches), error)
 

@@ -120,7 +120,7 @@ class GroupWriter:
         breaker: Breaker | None = None,
         hang_s: float = HANG_S,
     ) -> None:
-        self._backend, self._rules = backend, rules_of(backend)
+        self.backend, self._rules = backend, rules_of(backend)
         self._breaker = breaker or Breaker(f"Writing {backend.name}")
         self._max_batches = max_batches
         self._hang_s = hang_s
@@ -138,7 +138,7 @@ class GroupWriter:
     @property
     def writable(self) -> bool:
         """Whether the database takes writes."""
-        return self._backend.capabilities.writable
+        return self.backend.capabilities.writable
 
     def submit(self, batch: Batch) -> Future[list[int]]:
         """Queues ``batch``, which is applied as a whole or not at all; the future gives the version after each write.

@@ -31,6 +31,7 @@ from inference_core.lifecycle.ledger import COPIES_META, ErasureReceipt, Ledger,
 from inference_core.lifecycle.repairs import replay
 from inference_core.memory.namespaces import ROOTS, Namespace
 from inference_core.memory.text import encode_json
+from inference_core.outbox.outbox import put_in_place
 from inference_core.retrieval.documents import Change
 from inference_core.services.operations.tuning import TUNABLE, TUNED_META
 from inference_core.stores.backend import (
@@ -302,6 +303,7 @@ def restore(
                         _fill(inner, manifest, rows)
                 manifest.compare(_contents(_stored(inner, _part(progress, parts - 1, parts))), inner.name)
                 inner.set_meta(_RESTORING, manifest.id + _FILLED)
+            put_in_place(store)
             try:
                 labels = manifest.contents
                 replayed = partial(replay, threads=threads, by="restore", labels=labels, audit_key=audit_key)

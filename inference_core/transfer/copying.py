@@ -41,6 +41,7 @@ from inference_core.memory.redaction import Guard, Policy
 from inference_core.memory.text import encode_json
 from inference_core.memory.trust import Decision, no_higher
 from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.outbox.outbox import put_in_place
 from inference_core.services.operations.admission import proposed_on
 from inference_core.stores.backend import (
     CONTENT_KEY_META,
@@ -303,6 +304,8 @@ def copy_store(
         writer.write(portion)
         if progress:
             progress(report.read, max(report.total or 0, report.read))
+    if source.capabilities.is_split != target.capabilities.is_split:
+        put_in_place(target)
     return report
 
 

@@ -355,8 +355,11 @@ class Migration:
                 tried.append(one)
                 batches.append([*writes, *check])
         cause = Cause(at=datetime.now(UTC), operation="migrate")
+        if is_split := self._backend.capabilities.is_split:  # the marks follow, as for what was written before
+            batches = [[write for write in batch if write.namespace != MIGRATED] for batch in batches]
         outcomes = self._apply([self._audit_log.recorded(batch, cause) for batch in batches])
         taken: list[_Sourced] = []
+        written: list[_Sourced] = []
         again: list[_Waiting] = []
         for one, outcome in zip(tried, outcomes, strict=True):
             sourced, writes = one
@@ -372,9 +375,10 @@ class Migration:
                 self._report.count_failed(sourced[0], outcome)
             else:
                 self._count(sourced[0])
-        if taken:
-            self._apply([[_mark(record, origin)] for record, origin in taken])
-            self._report.already_there += len(taken)
+                written.append(sourced)
+        if marked := [*taken, *(written if is_split else ())]:
+            self._apply([[_mark(record, origin)] for record, origin in marked])
+        self._report.already_there += len(taken)
         return again
 
     def _checks(self, roots: Sequence[str]) -> dict[str, list[Check] | None]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from databases import BACKEND_KINDS, SHARED_KINDS, database
+from databases import BACKEND_KINDS, CLUSTER, SHARED_KINDS, database
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from mongo_support import KIND as MONGODB
@@ -39,6 +39,7 @@ from inference_core.stores.backend import (
     Row,
     SetVector,
     Write,
+    apart,
 )
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import InMemoryBackend
@@ -161,9 +162,11 @@ def vector(key: str, version: int, model: str = "m1", tokens: bytes | None = Non
 
 
 def done(backend: Backend, *writes: Write) -> list[int]:
-    (outcome,) = backend.apply([writes])
-    assert isinstance(outcome, list), outcome
-    return outcome
+    versions: list[int] = []
+    for outcome in backend.apply(list(apart(backend, writes))):
+        assert isinstance(outcome, list), outcome
+        versions += outcome
+    return versions
 
 
 def refused(outcome: Outcome) -> Exception:
@@ -298,16 +301,16 @@ def test_a_rewrite_changes_neither_version_nor_times(own: Backend, text: str | N
 @pytest.mark.parametrize(("expected", "is_refused"), [(0, True), (1, False), (2, True)])
 def test_a_check_changes_nothing_but_whether_its_batch_is_applied(backend: Backend, expected: int, is_refused: bool):
     done(backend, put("a", text="tea"))
-    heads = backend.heads([USER, ("v", "semantic")])
-    other = replace(put("b"), namespace=("v", "semantic"))
+    place = (USER[0] if backend.capabilities.is_split else "v", "episodic")
+    heads, other = backend.heads([USER, place]), put("b", namespace=place)
     for key, wanted, refused in (("a", expected, is_refused), ("none", 0, False), ("none", 1, True)):
         check = Check(namespace=USER, key=key, expected=wanted)
         assert [isinstance(outcome, VersionConflict) for outcome in backend.apply([[check]])] == [refused]
-    assert backend.heads([USER, ("v", "semantic")]) == heads
+    assert backend.heads([USER, place]) == heads
     outcomes = backend.apply([[other, Check(namespace=USER, key="a", expected=expected)]])
     assert [isinstance(outcome, VersionConflict) for outcome in outcomes] == [is_refused]
     if backend.capabilities.atomic:
-        assert (backend.get([(("v", "semantic"), "b")]) == [None]) is is_refused
+        assert (backend.get([(place, "b")]) == [None]) is is_refused
 
 
 @pytest.mark.parametrize("kind", SHARED_KINDS)
@@ -948,6 +951,7 @@ NAMES = {
     "postgres-debian": "postgresql://",
     PARTITIONED: "postgresql://",
     "redis": "unix://",
+    CLUSTER: "redis+cluster://",
     "memory": "memory://",
     "file": "file:///",
     SEALED: "file:///",
@@ -966,7 +970,8 @@ def test_what_a_backend_promises(kind: str, tmp_path: Path):
         is_own = kind in OWN
         assert (promised.compare_and_set, promised.change_feed) == (is_own, is_own)
         assert promised.atomic is is_own or kind == MONGODB  # which depends on the server
-        assert promised.durable is (is_own and not kind.endswith(("memory", "redis")))
+        assert promised.durable is (is_own and not kind.endswith(("memory", "redis", CLUSTER)))
+        assert promised.is_split is (kind == CLUSTER)
         assert backend.name.startswith(NAMES[kind])
 
 

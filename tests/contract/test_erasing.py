@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from databases import database
+from databases import CLUSTER, database
 from erasing_support import ADA, BOB, CANARY, digest, hits, left_of, pipeline_on, put_everywhere
 from langgraph.store.memory import InMemoryStore
 from outbox_support import said, word_for_word
@@ -37,7 +37,7 @@ from inference_core.memory.namespaces import ERASED, ITEMS, LISTED, PLACES, QUEU
 from inference_core.outbox.outbox import OUTBOX, Partition
 from inference_core.retrieval.documents import Document
 from inference_core.server.identity.auth import Permission, create_key
-from inference_core.stores.backend import Backend, Check, Put
+from inference_core.stores.backend import Backend, Check, Put, beside
 from inference_core.stores.backends.foreign import ForeignBackend
 from inference_core.stores.backends.memory import MappingBackend
 from inference_core.stores.backends.sql.base import SqlBackend
@@ -47,7 +47,7 @@ from inference_core.stores.store import MemoryStore
 from inference_core.testing import FrozenClock
 from inference_core.transfer.json_lines import export_store
 
-KINDS = ("sqlite", "postgres", PARTITIONED, "redis", "file", "memory")
+KINDS = ("sqlite", "postgres", PARTITIONED, "redis", CLUSTER, "file", "memory")
 
 
 @pytest.fixture(params=KINDS)
@@ -193,7 +193,7 @@ def test_regression_a_refused_write_leaves_no_name_of_its_user(url: str) -> None
 
         def batch(user: str, expected: int) -> list[Put | Check]:
             place = (encode_label(user), "semantic")
-            check = Check(namespace=(ERASED,), key="key", expected=expected)
+            check = Check(namespace=beside(backend, (ERASED,), place[0]), key="key", expected=expected)
             return [check, Put(namespace=place, key="k", value="{}", updated_at=now)]
 
         outcomes = backend.apply([batch(BOB, 0), batch(ADA, 7)])

@@ -160,8 +160,8 @@ def test_what_is_no_database_is_refused_with_what_is() -> None:
         open_store(3)
     with pytest.raises(ConfigurationError, match="Only file stores are encrypted"):
         open_store({}, encryption_key=b"0" * 32)
-    with pytest.raises(ConfigurationError, match="The address of this Redis is not known"):
-        open_store(Sentinel([("127.0.0.1", 1)]).master_for("main"))
+    with pytest.raises(StoreUnavailable, match="No master found for 'main'; no Sentinel that answers"):
+        open_store(Sentinel([("127.0.0.1", 1)], password="secret").master_for("main"))
     pool = ConnectionPool(host="127.0.0.1", port=1)
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
         open_store(Redis(connection_pool=pool))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from databases import KINDS, database
+from databases import CLUSTER, KINDS, database
 from langgraph.store.base import BaseStore
 from test_backend_contract import FOREIGN, OWN, START, USER, done, keys, make, put
 
@@ -172,7 +172,7 @@ def test_a_page_is_full_beside_rows_that_cannot_be_read(tmp_path: Path, scopes: 
         assert len(pages(backend, every, 5)) == 20
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, CLUSTER])
 def test_a_filtered_search_beside_writers_finds_each_item_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -27,6 +27,7 @@ from inference_core.errors import (
     StoreUnavailable,
     UnsupportedSchema,
     VersionConflict,
+    WriteUnknown,
 )
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
@@ -34,6 +35,7 @@ from inference_core.lifecycle.repairs import find_damage, mend
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Backend, Expire, Expiry, PageRequest, Put, Remove, SetVector, Touch
+from inference_core.stores.backends.redis.server import parse_address
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 
@@ -242,8 +244,13 @@ class TestUrls:
     @pytest.mark.parametrize(
         "url",
         [
-            "redis+cluster://localhost:7000",
+            "redis+nothing://localhost:7000",
+            "unix+cluster:///redis.sock",
             "redis+sentinel://localhost:26379",
+            "redis+sentinel://localhost:port/primary",
+            "redis://localhost/?sentinel_password=secret",
+            "redis://localhost/?wait=secret",
+            "redis://localhost/?wait=-1",
             "redis://h:secret@host:port/0",
             "redis://localhost/?nonsense=secret",
             "redis://localhost/?decode_responses=true",
@@ -256,6 +263,21 @@ class TestUrls:
             open_backend(url)
         assert "secret" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+    @pytest.mark.parametrize(
+        ("url", "name"),
+        [
+            ("redis://h", "redis://h:6379/0"),
+            ("rediss://ada:secret@h:1/2?wait=1", "rediss://h:1/2"),
+            ("rediss+cluster://:secret@h,[::1]:7?prefix=a:", "rediss+cluster://h:6379,[::1]:7?prefix=a%3A"),
+            ("redis+sentinel://h,g:7/main/3?sentinel_password=secret", "redis+sentinel://h:26379,g:7/main/3"),
+            ("rediss+sentinel://h/the%20one?db=3", "rediss+sentinel://h:26379/the%20one/3"),
+        ],
+    )
+    def test_the_name_is_the_url_without_the_login(self, url: str, name: str) -> None:
+        address = parse_address(url)
+        assert (address.name, parse_address(address.name).name) == (name, name)
+        assert address.wait == ("wait" in url)
 
     def test_nobody_answers(self, server: RedisServer) -> None:
         for url in ("redis://:secret@127.0.0.1:1/0?socket_timeout=2", f"unix://{server.folder}/none.sock"):
@@ -342,6 +364,22 @@ class TestServers:
             assert "name the primary" in str(outcome)
             assert keys(backend) == []
 
+    def test_a_write_that_no_replica_confirms_is_not_known(self, server: RedisServer) -> None:
+        url = server.url + "?prefix=wait:"
+        open_backend(url).close()
+        with closing(open_backend(f"{url}&wait=1&socket_timeout=0.2")) as backend:
+            assert backend.name == url.replace("?", "?db=0&").replace(":", "%3A").replace("unix%3A", "unix:")
+            first, refused = backend.apply([[put("a")], [put("a", expected=7)]])
+            assert isinstance(first, WriteUnknown)
+            assert "0 of 1 replicas confirmed it; retry it under the same id" in str(first)
+            assert isinstance(refused, VersionConflict)
+            assert keys(backend) == ["a"]
+            with pytest.raises(WriteUnknown):
+                backend.set_meta("name", "value")
+            with pytest.raises(StoreUnavailable):
+                backend.erase("u")
+            assert keys(backend) == []
+
     def test_a_server_on_a_port_with_a_password(self) -> None:
         with socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -357,10 +395,10 @@ class TestServers:
                 with pytest.raises(ConfigurationError, match="check user and password"):
                     open_backend(wrong)
 
-    def test_a_cluster_is_refused(self) -> None:
+    def test_a_server_of_a_cluster_is_not_one_by_itself(self) -> None:
         with (
             redis_server("--cluster-enabled", "yes", "--cluster-port", "0") as server,
-            pytest.raises(ConfigurationError, match="one primary server"),
+            pytest.raises(ConfigurationError, match=r"open that: 'redis\+cluster://host:port'"),
         ):
             open_backend(server.url)
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-import redis
-from databases import database
+from databases import CLUSTER, database
 from langgraph.store.memory import InMemoryStore
 from mongo_support import mongodb
 from support import HashingEmbeddings
@@ -35,6 +34,7 @@ from inference_core.errors import InferenceCoreError, UnsupportedSchema
 from inference_core.lifecycle.repairs import Damage, find_damage, mend
 from inference_core.services.agent_memory_service import purge_user_memories
 from inference_core.stores.backend import Backend, Unreadable
+from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.engine import StoreEngine
 from inference_core.stores.factory import open_backend
 from inference_core.transfer.json_lines import export_store
@@ -42,6 +42,7 @@ from inference_core.transfer.json_lines import export_store
 CANARY = "PRIVATE"
 TEXT = f"{CANARY} CONTENT of the tea"
 BAD = "k-bad"
+SCOPE = ("ada", "episodic")
 LATE = b'[1,"context",%d,0,null,null]' % 10**18
 Break = Callable[[Any], None]
 
@@ -63,21 +64,15 @@ def of_postgres(assignment: str, table: str = "memory_rows", where: str = f"key 
     return damage
 
 
-def of_redis(change: Callable[[bytes], bytes]) -> Break:
+def of_redis(change: Callable[[bytes], bytes], what: str = "cells") -> Break:
     def damage(url: str) -> None:
-        with redis.Redis.from_url(url) as client:
-            name = b'inference_core:cells:["ada","episodic"]'
-            packed = client.hget(name, BAD)
-            assert isinstance(packed, bytes)
+        with closing(RedisBackend(url)) as backend:
+            name = backend._at(SCOPE).of(what, *SCOPE)
+            (packed,) = backend._server.ask([("HGET", name, BAD)])
             assert change(packed) != packed
-            client.hset(name, BAD, change(packed))
+            backend._server.ask([("HSET", name, BAD, change(packed))])
 
     return damage
-
-
-def of_redis_vector(url: str) -> None:
-    with redis.Redis.from_url(url) as client:
-        client.hset(b'inference_core:vectors:["ada","episodic"]', BAD, b"x")
 
 
 def of_mongodb(changes: dict[str, Any]) -> Break:
@@ -143,8 +138,10 @@ INDEX_DAMAGES: dict[str, dict[str, Break]] = {
         "happened": of_postgres("happened = 'NaN'"),
         "vector": of_postgres("vector = '\\x0102'"),
     },
-    "redis": {"vector": of_redis_vector},
+    "redis": {"vector": of_redis(lambda _: b"x", "vectors")},
 }
+for damages in (DAMAGES, INDEX_DAMAGES):
+    damages[CLUSTER] = damages["redis"]
 CASES = [(kind, damage) for kind, known in DAMAGES.items() for damage in known]
 NEWER = "newer"
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from urllib.parse import quote
 import pytest
 from databases import database
 from postgres_server import copy_data, new_server
+from redis_cluster import redis_cluster
 from redis_server import redis_server
 
 from inference_core import AgentMemoryStoreService, MemoryStore, open_store
@@ -30,7 +32,7 @@ from inference_core.lifecycle.ledger import Ledger
 from inference_core.memory.namespaces import encode_label
 from inference_core.retrieval.documents import NO_EPOCH, Document, Epoch
 from inference_core.services.agent_memory_service import SyncMemoryService
-from inference_core.stores.backend import Put
+from inference_core.stores.backend import Put, bucket_of
 from inference_core.stores.backends.sql.postgres import PostgresBackend
 from inference_core.testing import FrozenClock
 
@@ -76,28 +78,29 @@ def wait(until: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def check_losses(url: str, remember: Callable[[], object], lose: Callable[[], None]) -> None:
-    """``remember`` marks the state of the database that it has again after ``lose``."""
+def check_losses(url: str, remember: Callable[[], object], lose: Callable[[], None], mark: str = "") -> None:
+    """``remember`` marks the state of the database that it has again after ``lose``; users' ids begin with ``mark``."""
+    saved_after, first = {f"{mark}{user}": many for user, many in SAVED_AFTER.items()}, f"{mark}fewer"
     with open_store(url, embeddings=None) as store:
-        kept = {user: save(store, user, "kept", 5) for user in SAVED_AFTER}
-        service_of(store).save_memory("fewer", "as it was about tea", memory_id="edited")
-        kept["fewer"].add("as it was about tea")
+        kept = {user: save(store, user, "kept", 5) for user in saved_after}
+        service_of(store).save_memory(first, "as it was about tea", memory_id="edited")
+        kept[first].add("as it was about tea")
         remember()
-        lost = {user: retried(partial(save, store, user, "lost", LOST)) for user in SAVED_AFTER}
-        service_of(store).update_memory("fewer", "edited", "lost edit about tea")
-        for user in SAVED_AFTER:
+        lost = {user: retried(partial(save, store, user, "lost", LOST)) for user in saved_after}
+        service_of(store).update_memory(first, "edited", "lost edit about tea")
+        for user in saved_after:
             assert known(store, user) >= lost[user]
         while store.engine._indexes.follow():  # now, not in the background before the lost numbers are given again
             pass
         lose()
         with open_store(url, embeddings=None) as other:
-            new = {user: retried(partial(save, other, user, "new", many)) for user, many in SAVED_AFTER.items()}
+            new = {user: retried(partial(save, other, user, "new", many)) for user, many in saved_after.items()}
             for turn in range(2):
-                for user in SAVED_AFTER:
+                for user in saved_after:
                     seen = known(store, user)
                     assert seen == known(other, user) == kept[user] | new[user], (turn, user)
                     new[user] |= save(store if turn else other, user, "later", 3)
-        for user in SAVED_AFTER:
+        for user in saved_after:
             assert known(store, user) == kept[user] | new[user]
 
 
@@ -175,6 +178,31 @@ def test_regression_redis_that_was_restarted_from_an_old_snapshot() -> None:
     """With Redis' default settings, a restart was enough."""
     with redis_of_snapshots() as (url, remember, lose):
         check_losses(url, remember, lose)
+
+
+def test_a_replica_of_a_cluster_that_took_over_without_the_last_writes() -> None:
+    """Another server of the cluster answers for these users, and gives the numbers of the lost writes again."""
+    with redis_cluster("--cluster-require-full-coverage", "no") as cluster:
+        primary = cluster.holder_of("{0}")
+        marks = (f"{number}-" for number in count())
+        mark = next(
+            mark
+            for mark in marks
+            if all(cluster.holder_of(f"{{{bucket_of((mark + user,))}}}") is primary for user in SAVED_AFTER)
+        )
+        replica = cluster.replica_of(primary)
+
+        def remember() -> None:
+            with primary.client() as client:
+                assert client.wait(1, 1_000 * _WAIT_S) == 1
+                replica.pause()
+                client.client_kill_filter(_type="replica")
+
+        def lose() -> None:
+            primary.kill()
+            replica.go_on()
+
+        check_losses(cluster.url, remember, lose, mark)
 
 
 def test_regression_a_sqlite_file_into_which_a_backup_was_copied(tmp_path: Path, sqlite_url: str) -> None:

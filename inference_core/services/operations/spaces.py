@@ -111,10 +111,16 @@ async def _shown(scope: MemoryScope, user: str | None, group: str | None) -> str
 async def _changed(scope: MemoryScope, space: Space, write: Put | Remove, operation: str, told: str) -> None:
     """Changes a role and records an event in the audit trail of the space.
 
-    The role's row is not in the space, so a check that always holds makes the batch touch the space for the event.
+    The role's row is not in the space, so a check that always holds makes the batch touch the space for the event. If
+    the two may lie on different servers, the event comes first: there is none missing if this is interrupted.
     """
     cause = Cause(at=scope.clock.now(), operation=operation, actor=scope.actor, reason=told, is_told=True)
     place = scope.namespaces.namespace_for(space, MemoryCategory.SEMANTIC)
-    await scope.engine.write([write, Check(namespace=place, key=_NOTHING, expected=0)], cause)
+    touching = Check(namespace=place, key=_NOTHING, expected=0)
+    if scope.engine.backend.capabilities.is_split:
+        await scope.engine.write([touching], cause)
+        await scope.engine.write([write])
+    else:
+        await scope.engine.write([write, touching], cause)
     if scope.spaces is not None:
         scope.spaces.forget()

@@ -36,6 +36,7 @@ from inference_core.stores.backend import (
     SetVector,
     UnembeddedRow,
     Write,
+    apart,
 )
 from inference_core.stores.indexing.search import QuestionVectors
 from inference_core.stores.writer import GroupWriter
@@ -209,19 +210,19 @@ def fill(
     """Embeds ``portion`` and stores the vectors by ``write``. Raises EmbeddingError, StoreError."""
     texts = [(row.namespace, row.text) for row in portion]
     made = embed_texts_now(backend, embedder, texts, with_tokens=with_tokens)
-    write(
-        [
-            SetVector(
-                namespace=row.namespace,
-                key=row.key,
-                version=row.version,
-                model=embedder.fingerprint,
-                vector=vectors.vector,
-                tokens=vectors.tokens,
-            )
-            for row, vectors in zip(portion, made, strict=True)
-        ]
-    )
+    writes = [
+        SetVector(
+            namespace=row.namespace,
+            key=row.key,
+            version=row.version,
+            model=embedder.fingerprint,
+            vector=vectors.vector,
+            tokens=vectors.tokens,
+        )
+        for row, vectors in zip(portion, made, strict=True)
+    ]
+    for batch in apart(backend, writes):
+        write(batch)
 
 
 _NEWEST: Final = 20

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import StoreUnavailable
-from inference_core.memory.namespaces import ERASED, Namespace
+from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import neighbours_of, tags_of
 from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
@@ -190,8 +190,8 @@ class IndexCache:
         root = namespaces[0][0]
         fence = self._fences.scope(root)
         *heads, erasures = self._backend.heads([*namespaces, fence])
-        is_first = erasures != shard.erasures and fence == (ERASED,)  # erasure in this store, of whomever
-        if is_first or self._fences.is_outlived(erasures.epoch):
+        is_first = erasures != shard.erasures and fence == self._fences.home(root)  # erasure in this store, of whomever
+        if is_first or self._fences.is_outlived(root, erasures.epoch):
             self._fences.read([root], anew=True)
             *heads, erasures = self._backend.heads([*namespaces, self._fences.scope(root)])
         if erasures != shard.erasures:

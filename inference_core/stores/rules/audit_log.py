@@ -50,6 +50,7 @@ from inference_core.stores.backend import (
     Unreadable,
     Write,
     WriteRule,
+    beside,
     unpack_value,
 )
 from inference_core.stores.rules.erasure_epoch import fences_of
@@ -279,7 +280,8 @@ def _checked(
 
 
 def _place(audit_log: AuditLog, user: str) -> Namespace:
-    return (SEALS, _hmac(f"seals\0{user}", audit_log.chain_key())[:32])
+    name = _hmac(f"seals\0{user}", audit_log.chain_key())[:32]
+    return beside(audit_log.backend, (SEALS, name), user)
 
 
 def _key_mark(audit_log: AuditLog, user: str) -> str:

@@ -15,7 +15,8 @@ the worker's claim of the messages, which an erasure ends; otherwise the checks 
 before it reads the messages (`Pipeline.process`). An import takes those of all users when it begins (`Fences.all`).
 
 The namespace of a fence is an HMAC of the user's label, whose key lies in the same database: without that key
-and the id, it reveals nothing. As long as nobody was ever erased there is no key, and all writes check just that.
+and the id, it reveals nothing. As long as nobody was ever erased there is no key, and all writes check just that. A
+database that is split over servers has a key in each place where it has fences.
 """
 
 from __future__ import annotations
@@ -29,13 +30,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from inference_core.errors import UserErased, VersionConflict
-from inference_core.memory.namespaces import ERASED, MIGRATED, QUEUE_ROOT, Namespace
+from inference_core.errors import StoreError, UserErased, VersionConflict
+from inference_core.memory.namespaces import ERASED, GLOBAL, ROOTS, Namespace
 from inference_core.memory.text import encode_json
 from inference_core.retrieval.documents import NO_EPOCH, Epoch
-from inference_core.stores.backend import Backend, Batch, Check, Key, Outdated, Put, Row, States, Write, WriteRule
+from inference_core.stores.backend import (
+    Backend,
+    Batch,
+    Check,
+    Key,
+    Outdated,
+    Put,
+    Row,
+    States,
+    Write,
+    WriteRule,
+    beside,
+)
 
-_KEY_ROW: Final[Key] = ((ERASED,), "key")
+_KEY: Final = "key"
 _STATE: Final = "state"
 _LONG_AGO: Final = float("-inf")
 _NEVER: Final = -1
@@ -48,7 +61,7 @@ _MOST_KNOWN: Final = 10_000
 _JUMP: Final = 1 << 32
 _PRIVATE: Final = "memory://"
 _MAKING: Final = threading.Lock()
-_NOBODYS: Final = frozenset({ERASED, QUEUE_ROOT, *MIGRATED})
+_NOBODYS: Final = ROOTS.keys() - {GLOBAL}
 
 
 class Fence(NamedTuple):
@@ -87,18 +100,21 @@ class Fences:
         self._backend = weakref.proxy(backend)
         # A database in this process's memory is erased from through this object, which thus knows all there is.
         self._is_ours_alone = backend.name == _PRIVATE
-        self._key: bytes | None = None
-        self._epoch: Epoch = NO_EPOCH
+        self._keys: dict[Namespace, tuple[bytes, Epoch]] = {}
+        """The keys by their namespaces, and the epoch that they were read in."""
         self._known: dict[str, Fence] = {}
-        self._seen: dict[str, float] = {}
-        """When the fence of a user was as it is known, by the monotonic clock; of ERASED: that nobody was erased."""
+        self._seen: dict[str | Namespace, float] = {}
+        """When the fence of a user was as it is known, by the monotonic clock; of a key's place: that it had none."""
         self._up: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def scope(self, root: str) -> Namespace:
         """The namespace whose head changes with each erasure of the user, as far as this process knows."""
-        key = self._key
-        return (ERASED,) if key is None else _place(key, root)[0]
+        return self._row(root)[0]
+
+    def home(self, root: str) -> Namespace:
+        """Where the key of the user's fence is: that is `scope` as long as nobody of this place was erased."""
+        return beside(self._backend, (ERASED,), root)
 
     def checks(self, roots: Iterable[str]) -> list[Check]:
         """The writes that refuse a batch if one of these users was erased since, or is being erased.
@@ -107,17 +123,20 @@ class Fences:
         """
         return self._checks(roots, self._known)
 
-    def is_outlived(self, epoch: Epoch) -> bool:
+    def is_outlived(self, root: str, epoch: Epoch) -> bool:
         """Whether the key, and with it all that is known, may have been lost, as the database is of ``epoch`` now."""
-        return self._key is not None and epoch not in (NO_EPOCH, self._epoch)
+        known = self._keys.get(self.home(root))
+        return known is not None and epoch not in (NO_EPOCH, known[1])
 
     def is_fresh(self, roots: Iterable[str]) -> bool:
         """Whether `checks` gives what the database had a moment ago, so that a write that begins now need not read."""
         if self._is_ours_alone:
             return True
-        names, least = [ERASED] if self._key is None else roots, time.monotonic() - _MOMENT_S
-        known = self._known
-        return all(self._seen.get(name, _LONG_AGO) > least and not known.get(name, _DOWN).is_up for name in names)
+        known, least = self._known, time.monotonic() - _MOMENT_S
+        return all(
+            self._seen.get(self._seen_as(root), _LONG_AGO) > least and not known.get(root, _DOWN).is_up
+            for root in roots
+        )
 
     def refresh(self, roots: Sequence[str]) -> None:
         """Reads what `checks` needs, unless it `is_fresh`, for a write that begins soon. Raises StoreError."""
@@ -142,7 +161,7 @@ class Fences:
         """Notes that a batch with ``checks`` of these users, begun at ``began`` by the monotonic clock, was written."""
         with self._lock:
             if checks == self._checks(roots, self._known):
-                for name in [ERASED] if self._key is None else roots:
+                for name in map(self._seen_as, roots):
                     self._seen[name] = max(began, self._seen.get(name, _LONG_AGO))
 
     def rule(self, roots: Sequence[str], checks: Sequence[Check] | None = None) -> FenceRule:
@@ -178,10 +197,11 @@ class Fences:
 
     def put_up(self, root: str) -> None:
         """Keeps out all writers of the user. Raises StoreError."""
-        if not self._backend.get([_KEY_ROW])[0]:
+        row = self.home(root), _KEY
+        if not self._backend.get([row])[0]:
             key = {"key": secrets.token_hex(32)}
             # Another process may make one at the same time: then that one counts.
-            self._apply(_put(_KEY_ROW, key, expected=0))
+            self._apply(_put(row, key, expected=0))
         self.read([root], anew=True)
         self._set(root, is_up=True)
         self._up[root] = time.monotonic()
@@ -210,7 +230,9 @@ class Fences:
         value = {"up": is_up, "at": at, "erasure": erasure or known.erasure}
         # The database may lose this version, and get another erasure's: a write that knows this one must not fit that.
         above = known.version + secrets.randbelow(_JUMP)
-        self._apply(_put(_place(self._key or b"", root), value, above=above))
+        if (place := self._place(root)) is None:
+            raise StoreError("The database has lost writes during this erasure; erase the user again")
+        self._apply(_put(place, value, above=above))
         self.read([root])
 
     def _apply(self, write: Write) -> None:
@@ -219,17 +241,19 @@ class Fences:
             raise outcome
 
     def _read(self, roots: Sequence[str], *, anew: bool = False) -> dict[str, Fence]:
-        """The fences of these users; none if nobody was ever erased."""
-        began, key = time.monotonic(), self._key  # another thread may read it anew
-        if key is None or anew:
-            (row,) = self._backend.get([_KEY_ROW])
-            key = row and bytes.fromhex(row.value["key"])
-            self._epoch, self._key = row.epoch if row else NO_EPOCH, key
-            if key is None:
-                self._seen[ERASED] = began
-                return {}
-        rows = self._backend.get([_place(key, root) for root in roots])
-        fences = {root: Fence.of(row) for root, row in zip(roots, rows, strict=True)}
+        """The fences of these users; none of those in whose place nobody was ever erased."""
+        began, homes = time.monotonic(), dict.fromkeys(map(self.home, roots))
+        unknown = [home for home in homes if anew or home not in self._keys]
+        if unknown:
+            for home, row in zip(unknown, self._backend.get([(home, _KEY) for home in unknown]), strict=True):
+                if row:
+                    self._keys[home] = bytes.fromhex(row.value["key"]), row.epoch
+                else:
+                    self._keys.pop(home, None)
+                    self._seen[home] = began
+        places = {root: place for root in roots if (place := self._place(root))}
+        rows: list[Row | None] = self._backend.get(list(places.values())) if places else []
+        fences = {root: Fence.of(row) for root, row in zip(places, rows, strict=True)}
         with self._lock:
             if len(self._known) + len(fences) > _MOST_KNOWN:
                 self._known, self._seen = {}, {}
@@ -240,22 +264,35 @@ class Fences:
 
     def _compare(self, checks: Sequence[Check], fences: Mapping[str, Fence]) -> None:
         """Raises UserErased if one of the present ``fences`` is up, or has changed since ``checks``."""
-        expected, key = {check.namespace: check.expected for check in checks}, self._key or b""
+        expected = {(check.namespace, check.key): check.expected for check in checks}
         for root, fence in fences.items():
-            if fence.is_up or fence.version != expected.get(_place(key, root)[0], 0):
+            if fence.is_up or fence.version != expected.get(self._row(root), 0):
                 raise UserErased
 
     def _checks(self, roots: Iterable[str], known: Mapping[str, Fence]) -> list[Check]:
-        key = self._key
-        if key is None:
-            return [Check(namespace=_KEY_ROW[0], key=_KEY_ROW[1], expected=0)]
-        named = [(_place(key, root), known.get(root, _DOWN)) for root in dict.fromkeys(roots)]
-        return [Check(namespace=namespace, key=name, expected=fence.expected) for (namespace, name), fence in named]
+        expected = {self._row(root): known.get(root, _DOWN).expected for root in roots}
+        return [Check(namespace=place, key=name, expected=version) for (place, name), version in expected.items()]
 
     def _as_of(self, then: AllFences, roots: Iterable[str]) -> dict[str, Fence]:
         """The fences of these users ``then``."""
-        key = self._key
-        return {root: then.get(_place(key, root)[0], _DOWN) for root in roots} if key else {}
+        return {root: then.get(place[0], _DOWN) for root in roots if (place := self._place(root))}
+
+    def _seen_as(self, root: str) -> str | Namespace:
+        """What `_seen` says when the fence of the user was as it is known."""
+        home = self.home(root)
+        return root if home in self._keys else home
+
+    def _row(self, root: str) -> Key:
+        """The row whose version changes with an erasure of the user: the fence's, or the key's if there is none."""
+        return self._place(root) or (self.home(root), _KEY)
+
+    def _place(self, root: str) -> Key | None:
+        """The row of the user's fence; None as long as it has no key."""
+        known = self._keys.get(self.home(root))
+        if known is None:
+            return None
+        name = hmac.digest(known[0], root.encode(errors="surrogatepass"), "sha256").hex()[:32]
+        return beside(self._backend, (ERASED, name), root), _STATE
 
 
 class FenceRule(WriteRule):
@@ -301,11 +338,6 @@ def fences_of(backend: Backend) -> Fences:
         if found is None:
             found = _FENCES[backend] = Fences(backend)
         return found
-
-
-def _place(key: bytes, root: str) -> Key:
-    name = hmac.digest(key, root.encode(errors="surrogatepass"), "sha256").hex()[:32]
-    return (ERASED, name), _STATE
 
 
 def _put(key: Key, value: dict[str, Any], expected: int | None = None, above: int = 0) -> Put:

@@ -3,7 +3,8 @@
 Each scope has the hashes ``cells``, ``vectors`` and ``tokens`` by key, and the sorted sets ``feed`` (keys by sequence
 number), ``age`` and ``kinds`` (by creation, the newest first) and ``ends`` (by expiry). The store has the hashes
 ``meta`` and ``heads``, and the sorted sets ``scopes`` and ``models`` (those that hold something), ``texts`` of a model
-and ``ends``. Order in time is in the members, as digits of fixed width: scores are too coarse for microseconds.
+and ``ends``. In a cluster each of its buckets has all of these but ``meta``, with the bucket's number as the hash tag.
+ Order in time is in the members, as digits of fixed width: scores are too coarse for microseconds.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import NO_EPOCH, Change, Document, DocumentMetadata, Epoch
 from inference_core.stores.backend import (
+    BUCKETS,
     LOST,
     MAX_MICROS,
     MIN_MICROS,
@@ -103,6 +106,7 @@ class Stored(NamedTuple):
 class DamagedCell(NamedTuple):
     """How to find an unreadable cell again: a scope and a field of its hashes, as they are stored, and its stamp."""
 
+    layout: Layout
     scope: bytes
     field: bytes
     stamp: bytes
@@ -154,11 +158,17 @@ class Layout:
 
     def suspects(self, place: DamagedCell, kinds: Sequence[bytes], models: Sequence[bytes]) -> dict[bytes, bytes]:
         """The sorted sets that may contain a damaged cell, which does not name them, and what its members end with."""
-        scope, field, _ = place
+        _, scope, field, _ = place
         address = scope[:-1] + b"," + json.dumps(field.decode(errors="replace"), ensure_ascii=False).encode() + b"]"
         texts = [self.of("texts", model.decode()) for model in models]
         by_field = dict.fromkeys([self.raw("age", scope), self.raw("ends", scope), *kinds], field)
         return by_field | dict.fromkeys([self.whole("ends"), *texts], address)
+
+
+@cache
+def layouts(prefix: str) -> Sequence[Layout]:
+    """The layouts of the buckets of a store in a cluster: what is between braces says where a key lies."""
+    return [Layout(f"{prefix}{{{bucket}}}") for bucket in range(BUCKETS)]
 
 
 def newest_first(created: datetime, key: str) -> bytes:
@@ -261,9 +271,11 @@ def scope_of(member: bytes) -> Namespace | None:
         return None
 
 
-def inspected(scope: bytes, field: bytes, packed: bytes, vector: bytes | None) -> Row | Unreadable | None:
+def inspected(
+    layout: Layout, scope: bytes, field: bytes, packed: bytes, vector: bytes | None
+) -> Row | Unreadable | None:
     """The row in a cell, if it can be parsed; None if it was deleted."""
-    namespace, place = scope_of(scope), DamagedCell(scope, field, packed[:STAMP_BYTES])
+    namespace, place = scope_of(scope), DamagedCell(layout, scope, field, packed[:STAMP_BYTES])
     root = namespace[0] if namespace else None
     key = field.decode(errors="backslashreplace")
     reason, only_index = "a value is not JSON", False
@@ -377,11 +389,9 @@ def _commands(layout: Layout, change: CellChange) -> Iterator[tuple[str, bytes, 
         yield "ZREM", index, [member]
 
 
-def call_for_lost(
-    layout: Layout, place: DamagedCell, models: Sequence[bytes], sets: Mapping[bytes, list[bytes]]
-) -> list[Argument]:
+def call_for_lost(place: DamagedCell, models: Sequence[bytes], sets: Mapping[bytes, list[bytes]]) -> list[Argument]:
     """The call that removes a cell that does not say what contains it; ``sets`` holds the members to remove."""
-    scope, field, stamp = place
+    layout, scope, field, stamp = place
     number = defaultdict[bytes, int](count(1).__next__)  # of the keys in the call, in the order in which they are named
     _ = number[layout.whole("heads")]  # KEYS[1] of the script
     cells, epoch = number[layout.raw("cells", scope)], from_micros(0)

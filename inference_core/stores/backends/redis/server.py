@@ -1,17 +1,22 @@
-"""Connections to one Redis server. A read is repeated once if its connection was lost; a write is sent only once."""
+"""Connections to a Redis server, to the primary that Sentinels name, or to the servers of a cluster.
+
+A read is repeated once if its connection was lost; a write is sent only once.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha1
-from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from typing import Any, ClassVar, Final, NamedTuple, cast
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from inference_core.errors import (
     ConfigurationError,
     MissingExtra,
+    StoreBusy,
     StoreError,
     StoreUnavailable,
     WriteUnknown,
@@ -21,170 +26,256 @@ from inference_core.retrieval.documents import NO_EPOCH, Epoch
 
 try:
     import redis
-    from redis import Redis, exceptions
+    from redis import Redis, RedisCluster, exceptions
     from redis.backoff import NoBackoff
+    from redis.cluster import ClusterNode
+    from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
     from redis.retry import Retry
+    from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 except ImportError as error:
     raise MissingExtra("A store in Redis", "redis") from error
 
 DEFAULT_PREFIX: Final = "inference_core:"
 TIMEOUT_S: Final = 5.0
+REPLICATED_S: Final = 1.0
+"""How long a write waits for its replicas, if it waits for any."""
 _CONNECTIONS: Final = 50
 _OPTIONS: Final = frozenset(
     ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "health_check_interval")
 )
-_OF_CLIENT: Final = frozenset(("host", "port", "path", "db", "username", "password", "credential_provider"))
-_HELP: Final = "A Redis URL looks like 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path/redis.sock?db=0'"
-_NO_CLUSTER: Final = "a store needs one primary server: Redis Cluster does not apply a batch as a whole"
+_OF_SENTINELS: Final = "sentinel_"
+_LOGIN: Final = frozenset(("username", "password"))
+_OF_CLIENT: Final = frozenset(("host", "port", "path", "db", "credential_provider", *_LOGIN))
+_SCHEME: Final = re.compile(r"(unix|rediss?)(?:(?<!unix)\+(cluster|sentinel))?")
+_PORTS: Final = {"": 6379, "cluster": 6379, "sentinel": 26379}
+_HELP: Final = (
+    "A Redis URL looks like 'redis://host:6379/0', 'rediss://host:6380/0', 'unix:///path/redis.sock?db=0', "
+    "'redis+sentinel://host1:26379,host2:26379/service/0' or 'redis+cluster://host1:6379,host2:6379'"
+)
 _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.AuthenticationError, "; check user and password in the URL: redis://user:password@host:6379/0"),
     (exceptions.NoPermissionError, "; allow its user EVALSHA, SCRIPT LOAD and all keys with the store's prefix"),
+    (MasterNotFoundError, "; no Sentinel that answers knows a primary of this name"),
     (exceptions.ReadOnlyError, "; this is a replica, name the primary in the URL"),
-    (exceptions.AskError, f"; {_NO_CLUSTER}"),
-    (exceptions.ClusterDownError, f"; {_NO_CLUSTER}"),
-    (exceptions.ClusterCrossSlotError, f"; {_NO_CLUSTER}"),
+    (exceptions.ClusterDownError, "; a part of the cluster has no primary until a replica takes over"),
+    (exceptions.AskError, "; a part of the cluster moves to another server; try again"),
+    (exceptions.TryAgainError, "; a part of the cluster moves to another server; try again"),
 )
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "max_connections": _CONNECTIONS,
+    "socket_timeout": TIMEOUT_S,
+    "socket_connect_timeout": TIMEOUT_S,
+    "retry": Retry(NoBackoff(), 0),
+    "protocol": 2,
+}
+_NONE: Final[Mapping[str, Any]] = {}
+_MOVING: Final = (exceptions.AskError, exceptions.TryAgainError)
+_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
+_TURNS: Final = 3
 Command = Sequence[Any]
+_FACTS: Final[Command] = ("INFO", "replication")
 _HISTORY: Final = re.compile(rb"master_replid:(\w+)")
 """A server has a new one after each start, and whenever it became a primary or the replica of another one."""
 _REWRITING: Final = re.compile(rb"aof_rewrite_(?:in_progress|scheduled):1")
 
 
 class Address(NamedTuple):
-    """The URL of the server as redis-py takes it, the prefix of the store's keys, and what a client adds to the URL."""
+    """How to reach a store: what redis-py's connections take as ``options``, and the prefix of the store's keys.
 
-    url: str
-    prefix: str
-    options: Mapping[str, Any] = {}
+    ``kind`` is "" for a single server, "cluster", or "sentinel"; the last two have ``nodes`` (host and port), of which
+    one that answers will do. Sentinels call the primary ``service``. Writes wait for ``wait`` replicas.
+    """
+
+    options: Mapping[str, Any]
+    prefix: str = DEFAULT_PREFIX
+    wait: int = 0
+    kind: str = ""
+    nodes: Sequence[tuple[str, int]] = ()
+    service: str = ""
+    of_sentinels: Mapping[str, Any] = _NONE
+
+    @property
+    def name(self) -> str:
+        """The store's URL without user and password."""
+        kept = {} if self.prefix == DEFAULT_PREFIX else {"prefix": self.prefix}
+        db = int(self.options.get("db", 0))
+        if "path" in self.options:
+            return f"unix://{quote(self.options['path'])}?{urlencode({'db': db} | kept)}"
+        nodes = self.nodes or [(self.options.get("host", "localhost"), self.options.get("port", _PORTS[""]))]
+        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in nodes)
+        scheme = f"{'rediss' if _is_encrypted(self.options) else 'redis'}{'+' if self.kind else ''}{self.kind}"
+        path = {"": f"/{db}", "cluster": "", "sentinel": f"/{quote(self.service)}/{db}"}[self.kind]
+        return f"{scheme}://{hosts}{path}{'?' if kept else ''}{urlencode(kept)}"
 
 
 def parse_address(url: str) -> Address:
     """The parts of a store's URL. Raises ConfigurationError, whose message holds no password."""
     try:
         parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        wait = int(given.pop("wait", "0"))
     except ValueError:
         raise ConfigurationError(_HELP) from None
-    if "+" in parts.scheme:
-        raise ConfigurationError(f"{parts.scheme}:// cannot be opened: {_NO_CLUSTER}. {_HELP}")
-    prefix = options.pop("prefix", DEFAULT_PREFIX)
-    unknown = sorted(name for name in options if name not in _OPTIONS and not name.startswith("ssl_"))
-    if unknown:
-        raise ConfigurationError(f"Unknown options of a Redis URL: {', '.join(unknown)}. {_HELP}")
-    return Address(f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(options)}", prefix)
+    scheme = _SCHEME.fullmatch(parts.scheme)
+    if scheme is None or wait < 0:
+        raise ConfigurationError(_HELP)
+    kind, prefix = scheme[2] or "", given.pop("prefix", DEFAULT_PREFIX)
+    of_sentinels = {name: given.pop(_OF_SENTINELS + name) for name in _LOGIN if _OF_SENTINELS + name in given}
+    unknown = sorted(name for name in given if name not in _OPTIONS and not name.startswith("ssl_"))
+    if unknown or (of_sentinels and kind != "sentinel"):
+        names = ", ".join(unknown) or f"{_OF_SENTINELS}{min(of_sentinels)}"
+        raise ConfigurationError(f"Unknown options of a Redis URL: {names}. {_HELP}")
+    login, at, hosts = parts.netloc.rpartition("@")
+    first, _, _ = hosts.partition(",") if kind else (hosts, "", "")
+    service, _, db = parts.path[1:].partition("/") if kind == "sentinel" else ("", "", parts.path[1:])
+    path = f"/{db}" if parts.path else ""
+    try:
+        options = cast("dict[str, Any]", parse_url(f"{scheme[1]}://{login}{at}{first}{path}?{urlencode(given)}"))
+        split = [urlsplit(f"//{host}") for host in hosts.split(",")]
+        nodes = [(one.hostname or "localhost", one.port or _PORTS[kind]) for one in split] if kind else ()
+    except ValueError:
+        raise ConfigurationError(_HELP) from None
+    if not kind:
+        return Address(options, prefix, wait)
+    return _of_many(kind, nodes, options, prefix, wait, unquote(service), of_sentinels)
 
 
-def address_of(client: Redis) -> Address:
-    """The server that ``client`` is connected to. Raises ConfigurationError if it follows a Sentinel or a cluster."""
-    pool = client.connection_pool
-    given: dict[str, Any] = dict(pool.connection_kwargs)
-    if not {"host", "path"} & given.keys() or "connection_pool" in given:
+def address_of(client: Redis | RedisCluster) -> Address:
+    """The server or cluster that ``client`` is connected to. Raises ConfigurationError if that is not known."""
+    if isinstance(client, RedisCluster):
+        manager: Any = client.nodes_manager
+        nodes = [(node.host, node.port) for node in manager.startup_nodes.values()]
+        return _of_many("cluster", nodes, _kept(manager.connection_kwargs) | {"address_remap": manager.address_remap})
+    pool: Any = client.connection_pool
+    given = _kept(pool.connection_kwargs)
+    if issubclass(pool.connection_class, redis.SSLConnection):
+        given["connection_class"] = redis.SSLConnection
+    if issubclass(type(pool), SentinelConnectionPool):
+        sentinels: Any = pool.sentinel_manager
+        nodes = [(one["host"], one["port"]) for one in map(_options_of, sentinels.sentinels)]
+        of_sentinels = _kept(sentinels.sentinel_kwargs)
+        return _of_many("sentinel", nodes, given, service=pool.service_name, of_sentinels=of_sentinels)
+    if not {"host", "path"} & given.keys():
         raise ConfigurationError(f"The address of this {type(client).__name__} is not known. {_HELP}")
-    is_encrypted = issubclass(pool.connection_class, redis.SSLConnection)
-    scheme = "unix" if "path" in given else "rediss" if is_encrypted else "redis"
-    options = {name: given[name] for name in given if name in _OF_CLIENT or name.startswith("ssl_")}
-    return Address(f"{scheme}://", DEFAULT_PREFIX, options)
+    return Address(given)
+
+
+def _of_many(
+    kind: str,
+    nodes: Sequence[tuple[str, int]],
+    options: Mapping[str, Any],
+    prefix: str = DEFAULT_PREFIX,
+    wait: int = 0,
+    service: str = "",
+    of_sentinels: Mapping[str, Any] = _NONE,
+) -> Address:
+    """The address of what several ``nodes`` know. Raises ConfigurationError."""
+    if kind == "sentinel" and not service:
+        raise ConfigurationError(f"Name the service that the Sentinels watch. {_HELP}")
+    if kind == "cluster" and int(options.get("db", 0) or 0):
+        raise ConfigurationError("A Redis Cluster has only database 0; stores with other prefixes may share it")
+    if kind == "cluster" and "{" in prefix:
+        raise ConfigurationError("The prefix of a store in a Redis Cluster has no '{': it would keep all in one slot")
+    taken = {"host", "port", "connection_class", *(["db"] if kind == "cluster" else [])}
+    kept = {name: value for name, value in options.items() if name not in taken} | {"ssl": _is_encrypted(options)}
+    return Address(kept, prefix, wait, kind, nodes, service, of_sentinels)
+
+
+def _options_of(client: Redis) -> Mapping[str, Any]:
+    pool: Any = client.connection_pool
+    return pool.connection_kwargs
+
+
+def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client's connections know of the server and their login; its timeouts are its own."""
+    kept = {name: options[name] for name in options if name in _OF_CLIENT or name.startswith("ssl")}
+    if "path" in kept:
+        kept["connection_class"] = redis.UnixDomainSocketConnection
+    return kept
+
+
+def _is_encrypted(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("ssl")) or options.get("connection_class") is redis.SSLConnection
 
 
 class Server:
-    """A pool of connections to the server at ``address``; safe for threads.
+    """The server at ``address``, by a pool of connections; safe for threads.
 
-    Raises ConfigurationError for a malformed URL, a refused login and Redis Cluster, StoreUnavailable if nothing
-    answers.
+    Raises ConfigurationError for a malformed URL, a refused login and a server of another kind, StoreUnavailable if
+    nothing answers.
     """
 
+    is_cluster: ClassVar[bool] = False
+
     def __init__(self, address: Address) -> None:
-        self._closed = False
+        self._closed, self._wait, self.name = False, address.wait, address.name
         try:
-            self._pool = redis.BlockingConnectionPool.from_url(
-                address.url,
-                **address.options,
-                max_connections=_CONNECTIONS,
-                timeout=TIMEOUT_S,
-                socket_timeout=TIMEOUT_S,
-                socket_connect_timeout=TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-            )
-            # The store's URL without user and password.
-            kept = {} if address.prefix == DEFAULT_PREFIX else {"prefix": address.prefix}
-            options: dict[str, Any] = self._pool.connection_kwargs
-            db = int(options.get("db", 0))
-            if "path" in options:
-                self.name = f"unix://{quote(options['path'])}?{urlencode({'db': db} | kept)}"
-            else:
-                host, port = options.get("host", "localhost"), options.get("port", 6379)
-                place = f"{f'[{host}]' if ':' in host else host}:{port}/{db}{'?' if kept else ''}{urlencode(kept)}"
-                self.name = f"{address.url.partition(':')[0]}://{place}"
-            self._client = redis.Redis(connection_pool=self._pool)
-            self._client.response_callbacks.clear()
-            (facts,) = self._run([("INFO", "cluster")])
+            timeout_s = float(address.options.get("socket_timeout", TIMEOUT_S))
+            self._replicated_ms = int(1_000 * min(REPLICATED_S, timeout_s / 2))
+            self._connect(address, {**_DEFAULTS, **address.options})
+            facts = self._answering(("INFO", "cluster"))
+        except ConfigurationError:
+            raise
         except (ValueError, TypeError):
             raise ConfigurationError(_HELP) from None
-        except exceptions.AuthenticationError as error:
-            raise ConfigurationError(str(self._failure(error))) from None
-        except exceptions.RedisError as error:
-            raise self._failure(error) from error
-        self.may_inform = isinstance(facts, bytes)
-        if isinstance(facts, bytes) and b"cluster_enabled:1" in facts:
+        self.may_inform = all(isinstance(answer, bytes) for answer in facts)
+        if not self.is_cluster and self.may_inform and b"cluster_enabled:1" in facts[0]:
             self.close()
-            raise ConfigurationError(f"{self.name} cannot be opened: {_NO_CLUSTER}")
+            raise ConfigurationError(f"{self.name} belongs to a Redis Cluster; open that: 'redis+cluster://host:port'")
 
     def ask(self, commands: Sequence[Command], *, together: bool = False) -> list[Any]:
         """The answers to reads; ``together``: as of one moment. Raises StoreUnavailable."""
-        answers = self._answers(commands, together=together)
-        for answer in answers:
-            if isinstance(answer, exceptions.RedisError):
-                raise self._failure(answer) from answer
-        return answers
+        return self._read(commands, together=together)[0]
 
-    def ask_in_epoch(self, commands: Sequence[Command], *, together: bool = False) -> tuple[list[Any], Epoch]:
-        """Like `ask`, and the epoch of the server that has answered; none if the user may not ask for it."""
-        if not self.may_inform:
-            return self.ask(commands, together=together), NO_EPOCH
-        *answers, facts = self.ask([*commands, ("INFO", "replication")], together=together)
-        found = _HISTORY.search(facts)
-        return answers, found[1].decode() if found else NO_EPOCH
+    def ask_in_epoch(self, commands: Sequence[Command], *, together: bool = False) -> tuple[list[Any], list[Epoch]]:
+        """Like `ask`, and the epoch of the server that gave each answer; none if the user may not ask for it."""
+        return self._read(commands, together=together, informs=self.may_inform)
 
-    def setting(self, name: str) -> str:
-        """A setting of the server, "" if it does not disclose it. Raises StoreUnavailable."""
-        (answer,) = self._answers([("CONFIG", "GET", name)])
-        return "" if not answer or isinstance(answer, exceptions.RedisError) else answer[1].decode()
+    def change(self, commands: Sequence[Command]) -> None:
+        """Sends writes that may be repeated, in their order. Raises StoreUnavailable."""
+        self._read(commands, waits=True)
+
+    def settings(self, name: str) -> set[str]:
+        """The values of a setting on the servers that disclose it. Raises StoreUnavailable."""
+        answers = self._answering(("CONFIG", "GET", name))
+        return {answer[1].decode() for answer in answers if isinstance(answer, list) and answer}
 
     def tell(self, command: Command) -> None:
         """Sends one write. Raises StoreUnavailable, WriteUnknown if the answer was lost."""
         (answer,) = self._sent([command])
-        if isinstance(answer, exceptions.RedisError):
-            raise self._failure(answer) from answer
+        if isinstance(answer, StoreError):
+            raise answer
 
     def evaluate(self, script: str, calls: Sequence[Command]) -> list[Any]:
         """The answer of ``script`` to each call, or a StoreUnavailable; 0 if the server did not have the script.
 
-        Raises WriteUnknown if the answers were lost.
+        The error is a WriteUnknown if the answer was lost, or too few replicas have confirmed the write.
         """
         digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
         answers = self._sent([("EVALSHA", digest, *call) for call in calls])
-        if any(isinstance(answer, exceptions.NoScriptError) for answer in answers):
-            self.tell(("SCRIPT", "LOAD", script))
-        for at, answer in enumerate(answers):
-            if isinstance(answer, exceptions.NoScriptError):
-                answers[at] = 0
-            elif isinstance(answer, exceptions.RedisError):
-                answers[at] = self._failure(answer)
-        return answers
+        if None in answers:
+            for answer in self._answering(("SCRIPT", "LOAD", script)):
+                if isinstance(answer, exceptions.RedisError):
+                    raise self._failure(answer) from answer
+        return [answer or 0 for answer in answers]
 
-    def rewrite_log(self, wait_s: float) -> None:
-        """Has the server write its append-only file anew. Raises StoreUnavailable if that takes longer."""
+    def rewrite_logs(self, wait_s: float) -> None:
+        """Has each server write its append-only file anew. Raises StoreUnavailable if that takes longer."""
         until = time.monotonic() + wait_s
-        self.ask([("BGREWRITEAOF",)])
+        self._each(("BGREWRITEAOF",))
         pause = 0.01
-        while _REWRITING.search(state := self.ask([("INFO", "persistence")])[0]):
+        while any(map(_REWRITING.search, states := self._each(("INFO", "persistence")))):
             if time.monotonic() > until:
                 raise StoreUnavailable(f"{self.name} has not written its append-only file anew in {wait_s:g} s")
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-        if b"aof_last_bgrewrite_status:ok" not in state:
+        if not all(b"aof_last_bgrewrite_status:ok" in state for state in states):
             raise StoreUnavailable(f"{self.name} could not write its append-only file anew; its log says why")
+
+    def place_of(self, key: bytes) -> str:
+        """Names the server that has ``key`` now: what lies on another one may fail by itself."""
+        del key
+        return self.name
 
     def check(self) -> None:
         """Raises StoreUnavailable after `close`."""
@@ -194,40 +285,210 @@ class Server:
     def close(self) -> None:
         """Closes idle connections now, and the others after use."""
         self._closed = True
-        self._pool.disconnect(inuse_connections=False)
+        for client in self._clients():
+            client.connection_pool.disconnect(inuse_connections=False)
 
-    def _answers(self, commands: Sequence[Command], *, together: bool = False, tries: int = 2) -> list[Any]:
-        self.check()
-        try:
-            return self._run(commands, together=together)
-        except exceptions.RedisError as error:
-            is_refused = isinstance(error, exceptions.AuthenticationError)
-            if tries > 1 and isinstance(error, exceptions.ConnectionError) and not is_refused:
-                return self._answers(commands, together=together, tries=tries - 1)
-            raise self._failure(error) from error
+    def _connect(self, address: Address, options: dict[str, Any]) -> None:
+        """Makes the clients, which connect when they are first used."""
+        pool: redis.ConnectionPool
+        if address.kind == "sentinel":
+            of_all = {name: options[name] for name in options if name.startswith("ssl") or name in _DEFAULTS}
+            sentinels = Sentinel(list(address.nodes), sentinel_kwargs={**of_all, **address.of_sentinels})
+            pool = SentinelConnectionPool(address.service, sentinels, **options)
+        else:
+            pool = redis.BlockingConnectionPool(timeout=int(TIMEOUT_S), **options)
+        self._client = Redis(connection_pool=pool)
+        self._client.response_callbacks.clear()
 
-    def _sent(self, commands: Sequence[Command]) -> list[Any]:
-        self.check()
-        try:
-            return self._run(commands)
-        except exceptions.RedisError as error:
-            raise WriteUnknown(
-                f"{self.name} did not confirm the write: {in_one_line(error)}; retry it under the same id"
-            ) from error
+    def _clients(self) -> Sequence[Redis]:
+        """A client for each server."""
+        return [self._client]
 
-    def _run(self, commands: Sequence[Command], *, together: bool = False) -> list[Any]:
+    def _run(self, commands: Sequence[Command], **how: bool) -> tuple[list[Any], list[Epoch]]:
+        """The answers, some of which may be errors, and the epochs of the servers that gave them."""
+        return self._run_on(self._client, commands, **how)
+
+    def _run_on(
+        self,
+        client: Redis,
+        commands: Sequence[Command],
+        *,
+        together: bool = False,
+        informs: bool = False,
+        waits: bool = False,
+    ) -> tuple[list[Any], list[Epoch]]:
+        """What one server answers. ``waits``: a write that too few replicas have confirmed is a WriteUnknown."""
+        waits = waits and self._wait > 0
+        behind: list[Command] = [_FACTS] if informs else []
+        behind += [("WAIT", self._wait, self._replicated_ms)] if waits else []
         try:
-            with self._client.pipeline(transaction=together) as pipeline:
-                for command in commands:
+            with client.pipeline(transaction=together) as pipeline:
+                for command in (*commands, *behind):
                     pipeline.execute_command(*command)
-                return pipeline.execute(raise_on_error=False)
+                answers: list[Any] = pipeline.execute(raise_on_error=False)
+        except exceptions.RedisError as error:
+            return [error] * len(commands), [NO_EPOCH] * len(commands)
         finally:
             if self._closed:
-                self._pool.disconnect(inuse_connections=False)
+                client.connection_pool.disconnect(inuse_connections=False)
+        last: Any = answers.pop() if behind else None
+        if waits and not (isinstance(last, int) and last >= self._wait):
+            why = f"{last} of {self._wait} replicas confirmed it" if isinstance(last, int) else in_one_line(last)
+            unknown = self._unknown(why)
+            answers = [one if isinstance(one, Exception) or one == 0 else unknown for one in answers]
+        found = _HISTORY.search(last) if informs and isinstance(last, bytes) else None
+        return answers, [found[1].decode() if found else NO_EPOCH] * len(answers)
+
+    def _everywhere(self, command: Command) -> list[Any]:
+        """What each server answers, which may be an error."""
+        self.check()
+        answers: list[Any] = []
+        for client in self._clients():
+            ((answer,), _) = self._run_on(client, [command])
+            if _may_repeat(answer):
+                ((answer,), _) = self._run_on(client, [command])
+            answers.append(answer)
+        return answers
+
+    def _answering(self, command: Command) -> list[Any]:
+        """What the servers answer that can be reached. Raises StoreUnavailable, ConfigurationError if none can be."""
+        answers = self._everywhere(command)
+        found = [answer for answer in answers if not isinstance(answer, _LOST)]
+        if not found:
+            raise self._refused(answers[0]) from answers[0]
+        return found
+
+    def _each(self, command: Command) -> list[Any]:
+        """What each server answers. Raises StoreUnavailable."""
+        answers = self._everywhere(command)
+        for answer in answers:
+            if isinstance(answer, exceptions.RedisError):
+                raise self._failure(answer) from answer
+        return answers
+
+    def _read(self, commands: Sequence[Command], **how: bool) -> tuple[list[Any], list[Epoch]]:
+        self.check()
+        answers, epochs = self._run(commands, **how)
+        errors = [answer for answer in answers if isinstance(answer, Exception)]
+        if any(map(_may_repeat, errors)):
+            answers, epochs = self._run(commands, **how)
+            errors = [answer for answer in answers if isinstance(answer, Exception)]
+        for error in errors:
+            if isinstance(error, StoreError):
+                raise error
+            raise self._failure(error) from error
+        return answers, epochs
+
+    def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers to writes, or StoreErrors; None where the server did not have the script."""
+        self.check()
+        answers, _ = self._run(commands, waits=True)
+        return [self._outcome(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+    def _outcome(self, error: Exception) -> StoreError | None:
+        if isinstance(error, exceptions.NoScriptError):
+            return None
+        if isinstance(error, _LOST):
+            return self._unknown(_told(error))
+        return error if isinstance(error, StoreError) else self._failure(error)
+
+    def _unknown(self, why: str) -> WriteUnknown:
+        return WriteUnknown(f"{self.name} did not confirm the write: {why}; retry it under the same id")
 
     def _failure(self, error: Exception) -> StoreUnavailable:
         hint = next((text for kind, text in _HINTS if isinstance(error, kind)), "")
-        return StoreUnavailable(f"{self.name}: {in_one_line(error)}{hint}")
+        kind = StoreBusy if isinstance(error, _MOVING) else StoreUnavailable
+        return kind(f"{self.name}: {_told(error)}{hint}")
+
+    def _refused(self, error: Exception) -> Exception:
+        """What opening the store raises."""
+        failure = self._failure(error)
+        return ConfigurationError(str(failure)) if isinstance(error, exceptions.AuthenticationError) else failure
+
+
+class Cluster(Server):
+    """The servers of a cluster; each command goes to the primary that has its key."""
+
+    is_cluster = True
+
+    def place_of(self, key: bytes) -> str:
+        with suppress(exceptions.RedisClusterException):
+            return self._node_of(key).name
+        return ""
+
+    def _connect(self, address: Address, options: dict[str, Any]) -> None:
+        nodes = [ClusterNode(host, port) for host, port in address.nodes]
+        try:
+            self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
+        except exceptions.RedisClusterException as error:
+            cause = error.__cause__
+            if isinstance(cause, exceptions.RedisError):
+                raise self._refused(cause) from cause
+            raise ConfigurationError(
+                f"{self.name} cannot be opened: {in_one_line(cause or error)}. It may be one server "
+                "('redis://host:port'), or not let its user call CLUSTER SLOTS"
+            ) from None
+
+    def _node_of(self, key: bytes) -> ClusterNode:
+        """The primary that has ``key``, as far as is known. Raises RedisClusterException if none does."""
+        return cast("ClusterNode", self._cluster.get_node_from_key(key))  # None only for replicas
+
+    def _client_of(self, node: ClusterNode) -> Redis:
+        client = self._cluster.get_redis_connection(node)
+        client.response_callbacks.clear()
+        return client
+
+    def _clients(self) -> Sequence[Redis]:
+        return list(map(self._client_of, self._cluster.get_nodes()))
+
+    def _run(self, commands: Sequence[Command], **how: bool) -> tuple[list[Any], list[Epoch]]:
+        answers: list[Any] = [None] * len(commands)
+        epochs: list[Epoch] = [NO_EPOCH] * len(commands)
+        waiting: Sequence[int] = range(len(commands))
+        for turn in range(_TURNS):
+            if turn:
+                self._refresh()
+            groups: dict[ClusterNode, list[int]] = {}
+            for at in waiting:
+                try:
+                    groups.setdefault(self._node_of(_key_in(commands[at])), []).append(at)
+                except exceptions.RedisClusterException as error:
+                    answers[at] = exceptions.ClusterDownError(str(error))
+            for node, places in groups.items():
+                found = self._run_on(self._client_of(node), [commands[at] for at in places], **how)
+                for at, answer, epoch in zip(places, *found, strict=True):
+                    answers[at], epochs[at] = answer, epoch
+            waiting = [at for at in waiting if isinstance(answers[at], exceptions.MovedError)]
+            if not waiting:
+                break
+        if any(isinstance(answer, (*_LOST, exceptions.ClusterDownError)) for answer in answers):
+            self._refresh()  # for the next call: a replica may have taken over
+        return answers, epochs
+
+    def _refresh(self) -> None:
+        """Asks which server has what now. If nobody can say that, it stays as it was known."""
+        with suppress(exceptions.RedisError, exceptions.RedisClusterException):
+            self._cluster.nodes_manager.initialize()
+
+
+def connect(address: Address) -> Server:
+    """The server or the cluster at ``address``. Raises what `Server` raises."""
+    return (Cluster if address.kind == "cluster" else Server)(address)
+
+
+def _told(error: Exception) -> str:
+    """What ``error`` says, without the clients that redis-py may name behind it with all that they know."""
+    return in_one_line(error).partition(" : <")[0]
+
+
+def _may_repeat(answer: object) -> bool:
+    """Whether ``answer`` is a lost connection, so that a read is tried once more."""
+    return isinstance(answer, exceptions.ConnectionError) and not isinstance(answer, exceptions.AuthenticationError)
+
+
+def _key_in(command: Command) -> bytes:
+    """The first key of ``command``, or what names a place as a key does."""
+    return command[3] if command[0] in ("EVALSHA", "SCAN") else command[1]
 
 
 def encoded(text: str) -> bytes:
