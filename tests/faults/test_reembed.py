@@ -83,7 +83,7 @@ def test_a_store_of_a_model_that_is_gone_still_opens(
     with pytest.raises(EmbeddingMismatch, match="python -m inference_core reembed"):
         open_store(url, embeddings="local-multilingual")
     with open_store(url) as store:
-        assert "inference-core reembed URL --embeddings auto" in caplog.messages[-1]
+        assert any("inference-core reembed URL --embeddings auto" in said for said in caplog.messages)
         service = AgentMemoryStoreService(store).sync
         assert [memory.content for memory in service.recall_memories("ada", "tea")] == ["Ada likes green tea"]
         service.save_memory("ada", "Ada lives in York", "facts")
