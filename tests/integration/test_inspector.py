@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import html
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -382,6 +383,9 @@ async def test_who_may_see_and_change_what(server: Served, there: dict[str, Any]
             assert read.status_code == (403 if is_admins else 200)
             assert is_admins or "<form method" not in read.text
             assert (await root.get(address)).status_code == 200
+        assert "your key lacks the permission <b>review</b>" in (await reader.get(f"{HOME}/review")).text
+        kept = await reader.get(f"{HOME}/export")
+        assert json.loads(kept.text.splitlines()[-1]) == {"exported": 80}
         assert (await bob.get(f"{home_of_bob}/timeline")).status_code == 200
         assert (await bob.get("/ui/")).headers["location"] == f"{home_of_bob}/timeline"
         for route in SCREENS:
