@@ -258,8 +258,10 @@ async def test_hostile_memories_stay_text(server: Served, clock: FrozenClock):
     ids = [memory.save_memory(name, text, "facts", topic=text[:60], tags=[text[:30]]) for text in HOSTILE]
     memory.update_memory(name, ids[0], f"{HOSTILE[0]} again", extra_metadata={"<i>": HOSTILE[2]})
     memory.delete_memory(name, ids[3])
+    memory.save_memory(name, "\n".join(HOSTILE[:4]), "preferences")
     async with server.client(name, ALL) as client:
-        paths = ("timeline", f"search?{urlencode({'q': HOSTILE[0]})}", "forgotten", "usage", "audit", "erase")
+        found = f"search?{urlencode({'q': HOSTILE[0]})}"
+        paths = ("timeline", found, "forgotten", "usage", "audit", "erase", "profile")
         for path in (*paths, *(f"memory?id={one}" for one in ids)):
             page = (await client.get(f"{home}/{path}")).text
             for bad in ("<img src=x", "<b hx-get", "<script>", "<svg/onload", "<i>", "> 49 "):
