@@ -204,6 +204,32 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Profile
+         * @description The user's rules, preferences and pinned memories, as one text to edit.
+         */
+        get: operations["get_profile"];
+        /**
+         * Edit Profile
+         * @description Makes the changes of an edited profile: changed lines are updated, removed ones deleted, new ones saved.
+         *
+         *     If somebody else has changed one of these memories since, nothing is changed: 409.
+         */
+        put: operations["edit_profile"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/receipts": {
         parameters: {
             query?: never;
@@ -1340,6 +1366,48 @@ export interface components {
             pending_id?: string | null;
         };
         /**
+         * Profile
+         * @description What agents are told about a user first, as one text, one memory a line; ``more`` memories are left out.
+         */
+        Profile: {
+            /** Text */
+            text: string;
+            /** More */
+            more: number;
+        };
+        /**
+         * ProfileChange
+         * @description A memory that was saved (``before`` null), changed, or deleted (``after`` null).
+         */
+        ProfileChange: {
+            /** Memory Id */
+            memory_id: string;
+            /** Before */
+            before: string | null;
+            /** After */
+            after: string | null;
+        };
+        /**
+         * ProfileChanges
+         * @description What an edit of a profile has changed.
+         */
+        ProfileChanges: {
+            /** Changes */
+            changes: components["schemas"]["ProfileChange"][];
+        };
+        /**
+         * ProfileEdit
+         * @description An edited profile, and the ``text`` of the `Profile` that it was made from.
+         */
+        ProfileEdit: {
+            /** Text */
+            text: string;
+            /** Before */
+            before: string;
+            /** @default application */
+            origin?: components["schemas"]["Origin"];
+        };
+        /**
          * Question
          * @description What to find, and among which memories.
          */
@@ -2198,6 +2266,74 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Reasons"];
+                };
+            };
+            /** @description An error. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_profile: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whose memories these are, in percent-encoding, for keys with the permission act-as. */
+                "Act-As-User"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Profile"];
+                };
+            };
+            /** @description An error. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    edit_profile: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Whose memories these are, in percent-encoding, for keys with the permission act-as. */
+                "Act-As-User"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProfileEdit"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProfileChanges"];
                 };
             };
             /** @description An error. */

@@ -201,11 +201,11 @@ def decode_label(label: str) -> str:
 
 
 def agent_in(namespace: Namespace) -> str | None:
-    """The agent that the ``namespace`` of episodic or procedural memories belongs to; None if they are shared.
+    """The agent that the ``namespace`` of memories, or one beside it, belongs to; None if they are shared.
 
     A label that this package did not encode is returned as it is.
     """
-    label = next(iter(namespace[2:]), None)
+    label = next(iter(namespace[3:] if is_sidecar(namespace) else namespace[2:]), None)
     try:
         return None if label is None else decode_label(label)
     except InvalidId:  # another program wrote it

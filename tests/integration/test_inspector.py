@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import html
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -257,8 +258,10 @@ async def test_hostile_memories_stay_text(server: Served, clock: FrozenClock):
     ids = [memory.save_memory(name, text, "facts", topic=text[:60], tags=[text[:30]]) for text in HOSTILE]
     memory.update_memory(name, ids[0], f"{HOSTILE[0]} again", extra_metadata={"<i>": HOSTILE[2]})
     memory.delete_memory(name, ids[3])
+    memory.save_memory(name, "\n".join(HOSTILE[:4]), "preferences")
     async with server.client(name, ALL) as client:
-        paths = ("timeline", f"search?{urlencode({'q': HOSTILE[0]})}", "forgotten", "usage", "audit", "erase")
+        found = f"search?{urlencode({'q': HOSTILE[0]})}"
+        paths = ("timeline", found, "forgotten", "usage", "audit", "erase", "profile")
         for path in (*paths, *(f"memory?id={one}" for one in ids)):
             page = (await client.get(f"{home}/{path}")).text
             for bad in ("<img src=x", "<b hx-get", "<script>", "<svg/onload", "<i>", "> 49 "):
@@ -382,6 +385,9 @@ async def test_who_may_see_and_change_what(server: Served, there: dict[str, Any]
             assert read.status_code == (403 if is_admins else 200)
             assert is_admins or "<form method" not in read.text
             assert (await root.get(address)).status_code == 200
+        assert "your key lacks the permission <b>review</b>" in (await reader.get(f"{HOME}/review")).text
+        kept = await reader.get(f"{HOME}/export")
+        assert json.loads(kept.text.splitlines()[-1]) == {"exported": 80}
         assert (await bob.get(f"{home_of_bob}/timeline")).status_code == 200
         assert (await bob.get("/ui/")).headers["location"] == f"{home_of_bob}/timeline"
         for route in SCREENS:

@@ -219,6 +219,21 @@ async def test_what_expires_or_is_too_much_is_forgotten(server: Served):
         assert (await client.post("/v1/forget", json={"max_memories": {"opinions": 3}})).status_code == 422
 
 
+async def test_a_profile_is_edited_as_one_text(server: Served):
+    async with server.client("ada") as client:
+        await client.post("/v1/memories", json={"content": "Short answers", "memory_type": "preferences"})
+        profile = (await client.get("/v1/profile")).json()
+        edited = {"text": profile["text"].replace("Short", "Very short") + "- Has a cat", "before": profile["text"]}
+        made = (await client.put("/v1/profile", json=edited)).json()["changes"]
+        assert [(one["before"], one["after"]) for one in made] == [
+            ("Short answers", "Very short answers"),
+            (None, "Has a cat"),
+        ]
+        other = {"text": profile["text"].replace("Short", "Long"), "before": profile["text"]}
+        assert (await client.put("/v1/profile", json=other)).status_code == 409
+        assert (await client.put("/v1/profile", json=edited | {"text": ""})).status_code == 422
+
+
 async def test_regression_the_audit_trail_names_the_key_that_has_decided(server: Served):
     """What a backend approved or rejected for a user was recorded as decided by the user."""
     memory, ids = server.service.sync, list[str]()

@@ -37,7 +37,7 @@ NEEDS: Final[dict[Permission | None, str]] = {
         """,
     Permission.READ: """
         GET /v1/memories /v1/memories/{memory_id} /v1/memories/{memory_id}/history /v1/memories/{memory_id}/why
-        GET /v1/receipts /v1/stats /v1/export /v1/forgotten /v1/pending
+        GET /v1/receipts /v1/stats /v1/export /v1/forgotten /v1/pending /v1/profile
         GET /v1/jobs /v1/jobs/{job_id} /v1/jobs/{job_id}/events /v1/jobs/{job_id}/result
         POST /v1/memories/search /v1/context /v1/jobs/export
         GET /api/context /api/conversations /api/queue/status /api/settings /api/settings/regeneration-status
@@ -49,6 +49,7 @@ NEEDS: Final[dict[Permission | None, str]] = {
         GET /ui/u/{label}/timeline.json /ui/u/{label}/search.json /ui/u/{label}/memory.json
         GET /ui/u/{label}/receipts.json /ui/u/{label}/receipt.json /ui/u/{label}/review.json
         GET /ui/u/{label}/forgotten.json /ui/u/{label}/usage.json /ui/u/{label}/audit.json
+        GET /ui/u/{label}/profile /ui/u/{label}/profile.json /ui/u/{label}/export
         GET /ui/users /ui/users.json
         POST /ui/logout
         ANY /mcp
@@ -56,11 +57,11 @@ NEEDS: Final[dict[Permission | None, str]] = {
     Permission.WRITE: """
         POST /v1/memories /v1/memories/batch /v1/messages /v1/forget /v1/forgotten/{memory_id}/restore
         POST /v1/jobs/forget /v1/jobs/save
-        PUT /v1/memories/{memory_id}
+        PUT /v1/memories/{memory_id} /v1/profile
         PATCH /v1/memories/{memory_id}
         DELETE /v1/memories /v1/memories/{memory_id}
         POST /api/messages /api/completions /api/context
-        POST /ui/u/{label}/forgotten
+        POST /ui/u/{label}/forgotten /ui/u/{label}/memory /ui/u/{label}/profile
         """,
     Permission.REVIEW: """
         POST /v1/pending/{memory_id}/approve /v1/pending/{memory_id}/reject

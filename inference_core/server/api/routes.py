@@ -25,6 +25,7 @@ from inference_core.errors import InvalidMemory, MemoryNotFound, StoreUnavailabl
 from inference_core.ingestion.analytics import statistics
 from inference_core.lifecycle.forgetting import ForgettingPolicy, forget, forgotten, restore
 from inference_core.memory.text import id_as_segment, id_of_segment
+from inference_core.memory.trust import MemorySource
 from inference_core.memory.wire import Memory, memories_of
 from inference_core.outbox import outbox as queue
 from inference_core.server import problems
@@ -39,6 +40,8 @@ from inference_core.services.operations import review
 from inference_core.services.operations.delete import Erased, delete, delete_all
 from inference_core.services.operations.messages import add_messages, add_messages_once, judged
 from inference_core.services.operations.operation import MemoryOperation
+from inference_core.services.operations.profile import edit_profile as change_profile
+from inference_core.services.operations.profile import read_profile
 from inference_core.services.operations.prompt_context import format_context
 from inference_core.services.operations.recall import recall
 from inference_core.services.operations.receipts import list_receipts, why
@@ -454,6 +457,23 @@ async def get_why(call: Caller, memory_id: MemoryId, cursor: Cursor = None, limi
         receipts=[receipt.to_value() | {"id": receipt.id} for receipt in reasons.receipts],
         next_cursor=reasons.receipts.next_cursor,
     )
+
+
+@route("GET", "/v1/profile", Permission.READ)
+async def get_profile(call: Caller) -> wire.Profile:
+    """The user's rules, preferences and pinned memories, as one text to edit."""
+    return wire.Profile.model_validate(await call.run(read_profile))
+
+
+@route("PUT", "/v1/profile", Permission.WRITE)
+async def edit_profile(call: Caller, body: wire.ProfileEdit) -> wire.ProfileChanges:
+    """Makes the changes of an edited profile: changed lines are updated, removed ones deleted, new ones saved.
+
+    If somebody else has changed one of these memories since, nothing is changed: 409.
+    """
+    source = MemorySource(origin=body.origin)
+    made = await call.run(change_profile, body.text, body.before, source=source)
+    return wire.ProfileChanges(changes=list(map(wire.ProfileChange.model_validate, made)))
 
 
 @route("GET", "/v1/receipts", Permission.READ)

@@ -190,6 +190,39 @@ class History(BaseModel):
     memories: list[Memory]
 
 
+class Profile(BaseModel):
+    """What agents are told about a user first, as one text, one memory a line; ``more`` memories are left out."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    text: str
+    more: int
+
+
+class ProfileEdit(Body):
+    """An edited profile, and the ``text`` of the `Profile` that it was made from."""
+
+    text: str
+    before: str
+    origin: Origin = Origin.APPLICATION
+
+
+class ProfileChange(BaseModel):
+    """A memory that was saved (``before`` null), changed, or deleted (``after`` null)."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    memory_id: str
+    before: str | None
+    after: str | None
+
+
+class ProfileChanges(BaseModel):
+    """What an edit of a profile has changed."""
+
+    changes: list[ProfileChange]
+
+
 class Forgotten(BaseModel):
     """A memory that can be restored, when it was deleted or forgotten, and why; ``until`` null: as the policy says."""
 

@@ -14,7 +14,7 @@ from inference_core.outbox import outbox as queue
 from inference_core.server.api.jobs import Jobs
 from inference_core.server.api.wire import Erasure
 from inference_core.server.identity.auth import LASTS_S, PREFIX, Permission, cookie_name
-from inference_core.server.inspector.pages import memory_of, profile_of
+from inference_core.server.inspector.pages import cut, memory_of, profile_of
 from inference_core.server.inspector.screens import (
     OF_USER,
     SCREENS,
@@ -141,7 +141,7 @@ async def change_profile(look: Look, form: Form) -> Response:
         problem, page = told(error), await profile_of(look)
         shown = {"text": text, "before": before, "now": page["text"], "problem": problem.detail or problem.title}
         return look.screen("profile", page | shown, problem.status)
-    listed = [{"id": one.memory_id, "content": str(one), "is_deleted": one.after is None} for one in made]
+    listed = [{"id": one.memory_id, "content": cut(str(one)), "is_deleted": one.after is None} for one in made]
     return look.screen("profile", await profile_of(look) | {"made": listed})
 
 

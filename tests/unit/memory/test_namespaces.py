@@ -17,6 +17,7 @@ from inference_core.memory.namespaces import (
     USAGE,
     MemoryNamespaceBuilder,
     Namespace,
+    agent_in,
     decode_label,
     encode_label,
     holds_forgotten,
@@ -245,3 +246,9 @@ def test_a_sidecar_belongs_to_memories_and_holds_none(memories: Namespace, place
     for other in (("ada",), ("ada", place), ("ada", place, "notes"), ("ada", "notes", "semantic"), (place, "semantic")):
         assert not is_sidecar(other)
         assert not holds_forgotten(other)
+
+
+def test_what_is_beside_memories_belongs_to_their_agent() -> None:
+    """The category of a deleted memory was taken for its agent."""
+    for home, agent in ((("u", "semantic"), None), (("u", "episodic", "planner"), "planner")):
+        assert agent_in(home) == agent_in(sidecar_namespace(home, FORGOTTEN)) == agent
