@@ -146,7 +146,10 @@ def personal_in(text: str) -> list[Finding]:
 
 def is_assigned(name: str, value: str) -> bool:
     """Whether ``value`` under the ``name`` of a field, such as "api_key", is a password or key."""
-    if len(value) < _PASSWORD or not (names := _words_in(name)) or value.split(maxsplit=1) != [value]:
+    if len(value) < _PASSWORD or value.split(maxsplit=1) != [value]:
+        return False
+    names = _words_in(name) if len(name) <= _LONG_TOKEN else _words_in.__wrapped__(name)  # which fills no cache
+    if not names:
         return False
     return _is_strong(value, formats(), is_password=not formats().passwords.isdisjoint(names))
 

@@ -105,6 +105,10 @@ def test_a_row_is_found_again_by_its_identifiers() -> None:
 def test_a_record_loses_secrets_in_every_text() -> None:
     guard = Guard()
     assert guard.record(RECORD) is RECORD
+    alone = replace(RECORD, tags=(), extra_metadata={})
+    assert guard.record(alone) is alone
+    assert guard.record(replace(alone, content=f"It is {KEY}")).content == f"It is {GONE}"
+    assert guard.record(replace(alone, topic=f"keys {KEY}")).topic == f"keys {GONE}"
     told = replace(
         RECORD,
         content=f"uses {KEY}",

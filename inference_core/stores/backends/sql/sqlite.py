@@ -822,7 +822,8 @@ class SqliteBackend(SqlBackend):
             if any(scope[1:] == (AUDIT,) and key != SALT for scope, key in keys):
                 settled(writer, fully=True)
 
-            heads, states = _stored(writer, [*keys, *((scope, None) for scope in made)])
+            without_keys = made.difference(scope for scope, _ in keys)
+            heads, states = _stored(writer, [*keys, *((scope, None) for scope in without_keys)])
             if missing := made - heads.keys():
                 writer.executemany(_NEW_SCOPE, [(scope[0], pack_namespace(scope)) for scope in missing])
                 heads |= _stored(writer, [(scope, None) for scope in missing])[0]
