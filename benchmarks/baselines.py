@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,12 +15,15 @@ from langgraph.store.base import BaseStore, IndexConfig, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from langgraph.store.sqlite.base import SqliteIndexConfig
+from numpy.typing import NDArray
 from ours import BATCH, portioned
 from timing import watched
 
 from inference_core.memory.namespaces import MemoryNamespaceBuilder, Namespace
 from inference_core.memory.types import MemoryCategory
-from inference_core.retrieval.analysis import analyze
+from inference_core.retrieval.analysis import analyze, query_alternatives
+from inference_core.retrieval.documents import Change, Document
+from inference_core.retrieval.index import CollectionStatistics, ScopeIndex
 
 Search = Callable[[str], object]
 LIMIT: Final = 10
@@ -81,10 +84,9 @@ class Floor:
     It holds one user's texts, analysed as ours are, and gives row numbers only.
     """
 
-    def __init__(self, turns: Iterable[Turn]) -> None:
+    def __init__(self, turns: Sequence[Turn]) -> None:
         texts = [turn.text for turn in turns]
-        vectors = np.array([_EMBEDDINGS.embed_query(text) for text in texts], np.float32)
-        self._matrix = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        self._nearest = _Nearest(texts)
         self._words = sqlite3.connect(":memory:")
         self._words.execute("CREATE VIRTUAL TABLE texts USING fts5 (terms, content = '', tokenize = 'unicode61')")
         self._words.executemany(
@@ -95,12 +97,42 @@ class Floor:
 
     def search(self, query: str) -> tuple[list[int], list[int]]:
         """The rows that are best by meaning, and those that are best by words."""
-        scores = self._matrix @ np.array(_EMBEDDINGS.embed_query(query), np.float32)
-        top = min(LIMIT, len(scores))
-        nearest: list[int] = np.argpartition(-scores, top - 1)[:top].tolist()
         wanted = " OR ".join(f'"{term}"' for term in analyze(query))
         select = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank LIMIT ?"
-        return nearest, [row for (row,) in self._words.execute(select, (wanted, LIMIT))]
+        return self._nearest.best(query), [row for (row,) in self._words.execute(select, (wanted, LIMIT))]
+
+
+class QuickFloor:
+    """The same with the BM25 of our own index, which takes a tenth of the time of FTS5."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._nearest = _Nearest([turn.text for turn in turns])
+        documents = [Document.of(turn.text) for turn in turns]
+        changes = [Change(at, str(at), "", 0.0, document) for at, document in enumerate(documents, 1)]
+        self._words = ScopeIndex("").update(changes)
+
+    def search(self, query: str) -> tuple[list[int], list[int]]:
+        """The rows that are best by meaning, and those that are best by words."""
+        terms = query_alternatives(query)
+        scores, _ = self._words.bm25(terms, CollectionStatistics.of([self._words], terms))
+        return self._nearest.best(query), _best(scores)
+
+
+class _Nearest:
+    """The vectors of texts, in one matrix."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        vectors = np.array([_EMBEDDINGS.embed_query(text) for text in texts], np.float32)
+        self._matrix = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def best(self, query: str) -> list[int]:
+        """The rows whose product with the query's vector is largest."""
+        return _best(self._matrix @ np.array(_EMBEDDINGS.embed_query(query), np.float32))
+
+
+def _best(scores: NDArray[np.float32]) -> list[int]:
+    top = min(LIMIT, len(scores))
+    return np.argpartition(-scores, top - 1)[:top].tolist()
 
 
 class BareCommits:

@@ -1,4 +1,4 @@
-"""Hybrid recall among n memories: ours, LangGraph's stores, and the floor; without the time of a model.
+"""Hybrid recall among n memories: ours, LangGraph's stores, and the floors; without the time of a model.
 
 With several users the question goes to one small user, whose store is also measured with nobody else in it.
 """
@@ -26,7 +26,8 @@ from inference_core import AgentMemoryStoreService, MemoryStore
 QUERIES: Final = 60
 BARS_MS: Final = {1_000: 0.6}
 FLOOR_BARS: Final = {10_000: 2.5, 100_000: 1.3}
-INMEMORY_BARS: Final = {10_000: 50}
+QUICK_FLOOR_BARS: Final = {10_000: 4, 100_000: 4}
+INMEMORY_BARS: Final = {10_000: 70, 100_000: 200}
 """By the number of memories, all of one user."""
 LARGE_BAR_MS: Final = 100
 SMALL_USER_BAR_MS: Final = 1.5
@@ -44,9 +45,10 @@ def measured(options: Options) -> Result:
     mine, alone = medians["ours"], medians.get("alone")
     return {
         "n": options.n,
-        **{f"{name}_ms": medians.get(name) for name in ("ours", "inmemory", "sqlite", "floor")},
+        **{f"{name}_ms": medians.get(name) for name in ("ours", "inmemory", "sqlite", "floor", "quick_floor")},
         "ratio_inmemory": medians["inmemory"] / mine,
         "ratio_floor": mine / medians["floor"],
+        "ratio_quick_floor": mine / medians["quick_floor"],
         "ours_p95_ms": quantile(taken["ours"], 0.95),
         "ours_late_ms": medians["late"],
         "ours_service_ms": medians["service"],
@@ -83,8 +85,9 @@ def _others(options: Options, folder: Path, opened: ExitStack) -> dict[str, Sear
         stores["sqlite"] = opened.enter_context(baselines.sqlite_store(folder / "peer.db"))
     for store in stores.values():
         baselines.fill(store, turns(options.n, options.users), options.n)
-    floor = baselines.Floor(own_turns(options.n, options.users))
-    return {name: baselines.searching(store, ASKER) for name, store in stores.items()} | {"floor": floor.search}
+    own = own_turns(options.n, options.users)
+    found = {name: baselines.searching(store, ASKER) for name, store in stores.items()}
+    return found | {"floor": baselines.Floor(own).search, "quick_floor": baselines.QuickFloor(own).search}
 
 
 def _recalling(store: MemoryStore) -> Search:
@@ -103,6 +106,7 @@ def table(result: Result) -> list[Row]:
         plain("InMemoryStore", result["inmemory_ms"]),
         plain("SqliteStore", result["sqlite_ms"], missing=f"none: {result['sqlite_reason']}"),
         plain("floor: numpy product + FTS5", result["floor_ms"]),
+        plain("quick floor: numpy product + our BM25", result["quick_floor_ms"]),
         *ratios(result),
         *([bar("ours over the same user alone", result["ratio_alone"], ALONE_BAR, "")] if several else []),
         bar("one query of 64 KB", result["ours_64kb_ms"], LARGE_BAR_MS),
@@ -115,6 +119,9 @@ def ratios(result: Result) -> list[Row]:
     return [
         _of_size(f"InMemoryStore over ours {where}", result, "ratio_inmemory", {} if is_shared else INMEMORY_BARS),
         _of_size(f"ours over the floor {where}", result, "ratio_floor", {} if is_shared else FLOOR_BARS),
+        _of_size(
+            f"ours over the quick floor {where}", result, "ratio_quick_floor", {} if is_shared else QUICK_FLOOR_BARS
+        ),
     ]
 
 

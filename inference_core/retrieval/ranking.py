@@ -87,10 +87,11 @@ class Pool:
         """A pool of the documents at ``positions``, which are whole sessions."""
         return _Part(self, positions)
 
-    def places(self, positions: NDArray[np.intp]) -> list[Place]:
+    def places(self, positions: NDArray[np.intp]) -> Iterator[Place]:
         """The places of the documents at ``positions``."""
-        owners, slots = self.owners[positions].tolist(), self.order.slots[positions].tolist()
-        return [Place(owner, slot - self.starts[owner]) for owner, slot in zip(owners, slots, strict=True)]
+        owners: NDArray[np.intp] = self.owners[positions]
+        slots = self.order.slots[positions] - np.array(self.starts)[owners]
+        return map(Place, owners.tolist(), slots.tolist())
 
     def owned_by(self, views: Collection[int]) -> NDArray[np.bool_]:
         """Whether each document is in one of ``views``, which differ."""
@@ -166,6 +167,10 @@ class Pool:
 
     def first_vectors(self, positions: NDArray[np.intp]) -> tuple[NDArray[np.intp], Floats]:
         """Those of ``positions`` that have vectors, in their order, and the first vector of each, in any space."""
+        if len(self.views) == 1:
+            (view,), slots = self.views, self.order.slots[positions]
+            there = view.embedded[slots]
+            return positions[there], view.vectors.rows(slots[there])
         size = max(view.vectors.size for view in self.views)
         vectors = np.zeros((len(positions), size), np.float32)
         known = np.zeros(len(positions), np.bool_)
@@ -846,7 +851,7 @@ def _late(pool: Pool, query: Query, candidates: Positions, tokens_of: TokensOf) 
     }
     if not tokens or not len(candidates):
         return None
-    found = tokens_of(pool.places(candidates))
+    found = tokens_of(list(pool.places(candidates)))
     alike: dict[bytes, dict[int, bytes]] = {}
     for at, packed in zip(candidates.tolist(), found, strict=True):
         if packed is not None:

@@ -34,7 +34,7 @@ def test_the_living_documents_of_all_indexes_have_a_position_each():
     pool = _three()
     assert _keys(pool) == ["c", "a", "b", "e", "d"]
     assert pool.owners.tolist() == [0, 0, 0, 2, 2]
-    assert pool.places(np.array([1, 4])) == [Place(0, 2), Place(2, 0)]
+    assert list(pool.places(np.array([1, 4]))) == [Place(0, 2), Place(2, 0)]
     assert pool.order.session.tolist() == [0, 1, 1, 2, 2]
 
 
