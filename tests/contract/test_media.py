@@ -94,7 +94,7 @@ def test_the_words_of_a_model_are_kept_as_a_documents_and_the_bytes_are_not(
 
 def test_long_words_of_many_pictures_become_several_memories(store: MemoryStore, clock: FrozenClock):
     service = service_with(store, clock, " ".join(f"Line {number}." for number in range(2_000)))
-    links = [{"type": "image", "url": f"https://x.example/{number}.png"} for number in range(6)]
+    links: list[Any] = [{"type": "image", "url": f"https://x.example/{number}.png"} for number in range(6)]
     service.sync.add_messages("ada", [HumanMessage(links)])
     Worker.of(service, RuleExtractor()).drain()
     found = [one.content for one in service.sync.list_memories("ada", limit=None)[0]]
