@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, Unpack, cast
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
@@ -202,9 +203,9 @@ class MemoryBinding:
         return (self._scope or self._policy).spaces is not None
 
     @property
-    def takes_media(self) -> bool:
-        """Whether workers put pictures and recordings into words."""
-        return (self._scope or self._policy).media_model is not None
+    def media_model(self) -> BaseChatModel | str | None:
+        """The model with which workers put pictures and recordings into words; None: these are left out."""
+        return (self._scope or self._policy).media_model
 
     def user(self, runtime: RunContext | None, owner: str | None = None) -> str:
         """The user of the run. Raises IdentityError, InvalidId."""

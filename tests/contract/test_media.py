@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -90,6 +90,17 @@ def test_the_words_of_a_model_are_kept_as_a_documents_and_the_bytes_are_not(
     ((system, shown),) = asked_of(service)
     assert system.type == "system"
     assert len(shown.content) == 1
+
+
+def test_long_words_of_many_pictures_become_several_memories(store: MemoryStore, clock: FrozenClock):
+    service = service_with(store, clock, " ".join(f"Line {number}." for number in range(2_000)))
+    links: list[Any] = [{"type": "image", "url": f"https://x.example/{number}.png"} for number in range(6)]
+    service.sync.add_messages("ada", [HumanMessage(links)])
+    Worker.of(service, RuleExtractor()).drain()
+    found = [one.content for one in service.sync.list_memories("ada", limit=None)[0]]
+    assert len(found) == 3
+    assert all(one.startswith("[image https://x.example/0.png] ") and "3.png] and 2 more Line" in one for one in found)
+    assert sum("Line 1999." in one for one in found) == 1
 
 
 def test_a_hostile_caption_is_text_from_outside(store: MemoryStore, clock: FrozenClock):
@@ -180,6 +191,23 @@ def test_without_a_model_what_is_left_out_is_counted(store: MemoryStore, clock: 
     assert (added, added.skipped) == (0, {OTHER_PARTS: 1})
     with pytest.raises(ConfigurationError, match="must be a chat model or the name of one"):
         AgentMemoryStoreService(store, media_model=42)  # pyright: ignore[reportArgumentType]
+
+
+def worker_of(store: MemoryStore, media_model: str) -> object:
+    return Worker.of(AgentMemoryStoreService(store, media_model=media_model), RuleExtractor())
+
+
+def capture_of(_: MemoryStore, media_model: str) -> object:
+    return CaptureMiddleware(RuleExtractor(), media_model=media_model)
+
+
+@pytest.mark.parametrize("make", [worker_of, capture_of])
+@pytest.mark.parametrize("name", ["eyes", "nowhere:eyes"])
+def test_a_model_that_cannot_be_made_is_told_before_the_first_picture(
+    store: MemoryStore, make: Callable[[MemoryStore, str], object], name: str
+):
+    with pytest.raises(ConfigurationError, match="chat model"):
+        make(store, name)
 
 
 @pytest.mark.parametrize("has_model", [True, False])

@@ -159,10 +159,13 @@ def test_the_least_relevance(opened: Any, told: Callable[[AgentMemoryStoreServic
     assert len(service.sync.recall_memories(U, ASKED, min_relevance=0.0)) == 2
 
 
-@pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
-def test_a_least_relevance_that_makes_no_sense(least: float):
-    with pytest.raises(ConfigurationError, match="min_relevance must be from 0 to 1"):
+@pytest.mark.parametrize("least", [-0.1, 1.5, float("nan"), "0.3", True])
+def test_a_least_relevance_that_makes_no_sense(opened: Any, least: Any):
+    with pytest.raises(ConfigurationError, match="min_relevance must be a number from 0 to 1"):
         MemoryMiddleware(min_relevance=least)
+    service = AgentMemoryStoreService(opened("MAX_RESULTS", "5")).sync
+    with pytest.raises(InvalidInput, match="min_relevance must be a number from 0 to 1"):
+        service.recall_memories(U, "tea", min_relevance=least)
 
 
 def test_the_model_for_media(opened: Any):

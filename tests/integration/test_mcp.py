@@ -95,6 +95,10 @@ async def test_what_is_null_or_blank_is_left_out_and_types_are_read(
         assert "kiln" in await called(client, "list_memories", category="SEMANTIC " if kind == "facts" else None)
         assert "query" in await refused(client, "recall_memories", query=None)
         assert "content" in await refused(client, "save_memory", content="", memory_type="facts")
+        for wrong in ({"query": None}, {"query": 1}, {}):
+            told = await refused(client, "recall_memories", **wrong)
+            assert told.startswith("Not done, as arguments are wrong: query: "), "regression: pydantic's own words"
+            assert "pydantic" not in told
 
 
 async def test_a_memory_is_saved_found_changed_explained_and_deleted(service: AgentMemoryStoreService) -> None:

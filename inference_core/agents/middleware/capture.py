@@ -36,6 +36,7 @@ from inference_core.agents.provenance import (
 )
 from inference_core.effects import arun, run
 from inference_core.errors import IdentityError, InferenceCoreError, InvalidInput, only_warned
+from inference_core.ingestion.extraction.captions import made_media_model
 from inference_core.ingestion.periodic.tasks import PeriodicWork
 from inference_core.ingestion.worker import INTERVAL_S, Extractor, Pipeline, Progress, Worker, checked_extractor
 from inference_core.memory.namespaces import is_owner, owner_mark
@@ -104,8 +105,8 @@ class CaptureMiddleware(OperationMiddleware):
         **options: `BindingOptions`, for use without a service.
 
     Raises:
-        ConfigurationError: ``extractor`` cannot extract; or, in the first run, the store cannot hold an outbox and no
-            ``outbox`` was given.
+        ConfigurationError: ``extractor`` cannot extract, or ``media_model`` cannot be made; or, in the first run, the
+            store cannot hold an outbox and no ``outbox`` was given.
     """
 
     state_schema = CaptureState
@@ -128,6 +129,8 @@ class CaptureMiddleware(OperationMiddleware):
         super().__init__()
         self._binding = MemoryBinding(memory_service, user_id, **options)
         self._extractor = checked_extractor(extractor)
+        if works and self._binding.media_model is not None:
+            made_media_model(self._binding.media_model)  # slow to make; and a wrong name shows before the first run
         self._outbox = outbox
         self._works = works
         self._interval_s = interval_s
@@ -236,7 +239,7 @@ class CaptureMiddleware(OperationMiddleware):
             for at in places:
                 said = messages[at]
                 found = media_in(said)
-                media = found if self._binding.takes_media and may_wait(found) else ()
+                media = found if self._binding.media_model is not None and may_wait(found) else ()
                 if len(media) < len(found):
                     _tell_of_media()
                 if not (said.text or media):

@@ -19,7 +19,14 @@ from inference_core.telemetry import DIRECTION, OPERATION, TOKENS, record
 NO_MODEL: Final = "This message has pictures or recordings: set AGENT_MEMORY_MEDIA_MODEL for the worker, and retry it"
 _MAX_WORDS: Final = 60_000
 """Characters of an answer that are kept."""
+_MAX_NAMED: Final = 4
+"""References to media of one message in a caption."""
 _named: Final = lru_cache(maxsize=8)(named_model)
+
+
+def made_media_model(given: BaseChatModel | str) -> BaseChatModel:
+    """The model ``given``, itself or by its name, made once. Raises ConfigurationError, MissingExtra."""
+    return _named(given) if isinstance(given, str) else given
 
 
 async def captions_of(model: BaseChatModel | str | None, media: Sequence[Block], max_bytes: int) -> list[str]:
@@ -27,17 +34,19 @@ async def captions_of(model: BaseChatModel | str | None, media: Sequence[Block],
 
     Raises ModelError if the model does not say, ConfigurationError if there is none.
     """
-    if model is None:
-        raise ConfigurationError(NO_MODEL)
     if not media:
         return []
+    if model is None:
+        raise ConfigurationError(NO_MODEL)
     content = cast("list[str | dict[Any, Any]]", list(media))
-    asked = _named(model) if isinstance(model, str) else model
-    answer: AIMessage = await ask(asked, [SystemMessage(PROMPTS["media"]["prompt"]), HumanMessage(content)])
+    request = [SystemMessage(PROMPTS["media"]["prompt"]), HumanMessage(content)]
+    answer: AIMessage = await ask(made_media_model(model), request)
     usage: Any = answer.usage_metadata or {}
     for direction in ("input", "output"):
         record(TOKENS, usage.get(f"{direction}_tokens", 0), {OPERATION: "chat", DIRECTION: direction})
-    names = " ".join(dict.fromkeys(map(reference_to, media)))
+    references = list(dict.fromkeys(map(reference_to, media)))
+    more = len(references) - _MAX_NAMED
+    names = " ".join([*references[:_MAX_NAMED], *([f"and {more} more"] if more > 0 else [])])
     words = answer.text.strip()
     if not words:
         raise ModelError(f"The chat model said nothing of {names}")

@@ -20,6 +20,7 @@ from inference_core.services.operations.scope import (
     UserId,
     checked_moment,
     is_known,
+    is_share,
     record_of,
     records_of,
     row_filter,
@@ -112,8 +113,8 @@ async def recall(  # noqa: D417 - callers of the service pass no scope
     if not 0 <= diversity <= MAX_DIVERSITY:
         raise InvalidInput(f"diversity must be from 0 to {MAX_DIVERSITY}, not {diversity}")
     least = scope.min_relevance if min_relevance is None else min_relevance
-    if not 0 <= least <= 1:
-        raise InvalidInput(f"min_relevance must be from 0 to 1, not {least}")
+    if not is_share(least):
+        raise InvalidInput(f"min_relevance must be a number from 0 to 1, not {quoted(least)}")
     matches = row_filter(tags, session_id, created_after, created_before)
     kinds = None if memory_type is None else frozenset({validate_memory_type(memory_type)})
     namespaces = await readable(scope, user_id, category)

@@ -122,8 +122,8 @@ class MemoryPolicy:
         chosen["secrets"] = Guard.of(chosen.get("secrets"))
         chosen["confirm"] = frozenset(map(validate_memory_category, chosen.get("confirm", ())))
         chosen["clock"] = chosen.get("clock") or SystemClock()
-        if not 0 <= (least := chosen.get("min_relevance", 0.0)) <= 1:
-            raise ConfigurationError(f"min_relevance must be from 0 to 1, not {quoted(least)}")
+        if not is_share(least := chosen.get("min_relevance", 0.0)):
+            raise ConfigurationError(f"min_relevance must be a number from 0 to 1, not {quoted(least)}")
         if not isinstance(model := chosen.get("media_model"), str | None):
             chat_model(model)  # raises for anything else; a name becomes a model only where it is asked
         return cls(**chosen)
@@ -322,7 +322,9 @@ def checked_moment(moment: datetime | None, what: str) -> datetime | None:
     try:
         return aware(moment)
     except (AttributeError, OverflowError) as error:
-        raise InvalidMemory(f"{what} must be a datetime within the calendar, not {quoted(moment)}") from error
+        raise InvalidMemory(
+            f"{what} must be a datetime within the calendar, such as datetime(2026, 1, 31), not {quoted(moment)}"
+        ) from error
 
 
 def checked_tags(tags: Sequence[str] | None) -> tuple[str, ...]:
@@ -334,9 +336,14 @@ def checked_tags(tags: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(canonical_text(tag, what="tag", max_bytes=128) for tag in tags))
 
 
+def is_share(value: object) -> bool:
+    """Whether ``value`` is a number from 0 to 1."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
 def checked_importance(importance: float) -> float:
     """``importance``. Raises InvalidMemory unless it is a number from 0 to 1."""
-    if isinstance(importance, bool) or not isinstance(importance, int | float) or not 0 <= importance <= 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+    if not is_share(importance):
         raise InvalidMemory(f"importance must be a number from 0 to 1, not {quoted(importance)}")
     return float(importance)
 
