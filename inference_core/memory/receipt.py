@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -90,6 +90,11 @@ class ReceiptDrop:
     reason: str
     by: str | None = None
 
+    def packed(self) -> dict[str, Any]:
+        """The drop as JSON data."""
+        by = {} if self.by is None else {"by": self.by}
+        return {"id": self.id, "version": self.version, "reason": self.reason, **by}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -173,7 +178,7 @@ def evidence(lines: Sequence[ReceiptLine], dropped: Sequence[ReceiptDrop]) -> di
     return {
         "signals": names,
         "told": [line.packed(names) for line in lines],
-        "dropped": [{name: text for name, text in asdict(drop).items() if text is not None} for drop in dropped],
+        "dropped": [drop.packed() for drop in dropped],
     }
 
 

@@ -6,7 +6,6 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from functools import cache, partial
@@ -101,19 +100,12 @@ class MemoryReport(TypedDict):
 class PromptMemory(TypedDict):
     """The texts about memory in a run's prompts: the ``block`` of the turn and the ``profile``, "" if there is none.
 
-    ``evidence`` is what their receipt says of the turn.
+    ``evidence`` is the part of their receipt that `evidence_of` makes: streams may show the state, so it is JSON data.
     """
 
     block: str
     profile: str
-    evidence: Evidence
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The ``turn`` that receipts describe. What is shown of it holds no content of memories."""
-
-    turn: TurnContext = field(repr=False)
+    evidence: dict[str, Any]
 
 
 class MemoryState(OutsideState):
@@ -316,7 +308,7 @@ def _receipt_of(told: PromptMemory, fields: Mapping[str, Any]) -> Receipt:
     block, profile = told["block"], told["profile"]
     return Receipt.from_value(
         {
-            **evidence_of(told["evidence"].turn),
+            **told["evidence"],
             **fields,
             "tokens": text_tokens(block) + text_tokens(profile),
             "profile_hash": text_hash(profile),

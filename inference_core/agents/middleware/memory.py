@@ -29,7 +29,6 @@ from inference_core.agents.identity import (
     thread_of,
 )
 from inference_core.agents.middleware.calls import (
-    Evidence,
     MemoryReport,
     MemoryState,
     MemoryStatus,
@@ -37,6 +36,7 @@ from inference_core.agents.middleware.calls import (
     PromptMemory,
     Update,
     append_to_user_message,
+    evidence_of,
     marked_for_cache,
     marks_of,
     note_receipt,
@@ -309,7 +309,7 @@ class MemoryMiddleware(OperationMiddleware):
         update = _update(state, status, started, mark, turn, _public(turn.reason)) | others
         if turn.block:
             profile = turn.profile.text if has_profile else ""
-            update["memory_context"] = PromptMemory(block=turn.block, profile=profile, evidence=Evidence(turn))
+            update["memory_context"] = PromptMemory(block=turn.block, profile=profile, evidence=evidence_of(turn))
         if turn.form not in (XML, COMPACT) and any(map(is_from_outside, turn.records)):  # their marks are in the text
             update["memory_outside"] = True
         return update | {"memory_profile": kept}

@@ -20,6 +20,7 @@ from heapq import merge
 from itertools import chain, islice
 from operator import attrgetter, is_
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 from inference_core.embeddings.embedder import Embedder
 from inference_core.errors import StoreUnavailable
@@ -77,11 +78,12 @@ _FOLLOW_S: Final = 0.1
 """Indexes follow this long after a write, so that a burst of writes is read at once. Seconds."""
 _MANY_WRITES: Final = 1_000
 _SCOPES_COUNTED: Final = 10_000
-_COMBINATIONS: Final = 5
-"""For this many combinations of a user's scopes is kept what was made of their texts; an agent uses one, or one and its
-parts."""
+_POOLS: Final = 4
+"""Of this many combinations of a user's scopes a pool is kept; an agent uses one, or one and its parts."""
 _ROWS_SHARE: Final = 8
 """Of the bound of bytes, parsed rows get an eighth: few rows are read again and again."""
+_MADE: Final = 100
+"""For this many users, or combinations of their scopes, is kept what was made of their rows."""
 _BYTES_PER_ROW: Final = 2_500
 """The objects of a parsed row and its record, besides its text."""
 _IN_USE_S: Final = 600.0
@@ -93,7 +95,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Shard:
-    """The indexes of one user's scopes. ``lock`` guards changes of them; the cache's lock guards ``made``.
+    """The indexes of one user's scopes. ``lock`` guards changes of them; the cache's lock guards ``pools``.
 
     ``erasures`` is the head of the user's fence that they were made with. ``used`` is when they were last asked for.
     """
@@ -103,7 +105,7 @@ class _Shard:
         self.used = time.monotonic()
         self.erasures = 0
         self.indexes: dict[Namespace, ScopeIndex] = {}
-        self.made: OrderedDict[tuple[Namespace, ...], tuple[Sequence[ScopeView], dict[type, Any]]] = OrderedDict()
+        self.pools: OrderedDict[tuple[Namespace, ...], Pool] = OrderedDict()
 
     def views(self, namespaces: Sequence[Namespace], heads: Sequence[Head]) -> list[ScopeView] | None:
         """The views of ``namespaces``, if all of them show just what was written up to ``heads``."""
@@ -199,33 +201,27 @@ class IndexCache:
             with shard.lock, self._lock:
                 shard.erasures = erasures
                 shard.indexes = {}
-                shard.made.clear()
+                shard.pools.clear()
             self.rows.drop_all_of(root)
         return heads
 
     def pool(self, namespaces: Sequence[Namespace], views: Sequence[ScopeView]) -> Pool:
         """The texts of ``views`` of ``namespaces``, one collection; kept as long as none of these changes."""
-        made = self.made_of(namespaces, views)
-        pool: Pool | None = made.get(Pool)
-        if pool is None:
-            pool = made[Pool] = Pool(views)
-        return pool
-
-    def made_of(self, namespaces: Sequence[Namespace], views: Sequence[ScopeView]) -> dict[type, Any]:
-        """What was made of ``views`` of ``namespaces``, to be added to; kept as long as none of these changes."""
         key = tuple(namespaces)
         with self._lock:
-            shard = self._shards.get(key[0][0])
-            if shard is None:  # what is made for a user who was dropped would live on uncounted
-                return {}
-            known, made = shard.made.get(key, ((), {}))
-            if len(known) != len(views) or not all(map(is_, known, views)):
-                made = {}
-                shard.made[key] = views, made
-            shard.made.move_to_end(key)
-            while len(shard.made) > _COMBINATIONS:
-                shard.made.popitem(last=False)
-            return made
+            shard = self._shards.get(namespaces[0][0])
+            known = shard.pools.get(key) if shard else None
+            if shard and known is not None and all(own is given for own, given in zip(known.views, views, strict=True)):
+                shard.pools.move_to_end(key)
+                return known
+        pool = Pool(views)
+        with self._lock:
+            # Else the pool of a user who was dropped would live on uncounted.
+            if shard and self._shards.get(namespaces[0][0]) is shard:
+                shard.pools[key] = pool
+                while len(shard.pools) > _POOLS:
+                    shard.pools.popitem(last=False)
+        return pool
 
     def needs_build(self, namespaces: Sequence[Namespace], wait_seconds: float) -> bool:
         """Whether the indexes of ``namespaces`` must be built first, and that takes more than ``wait_seconds``."""
@@ -473,6 +469,7 @@ class RowCache:
         self._backend = backend
         self._max_bytes = max_bytes
         self._rows: OrderedDict[Key, tuple[Row, int]] = OrderedDict()
+        self._made: OrderedDict[tuple[Namespace, ...], tuple[list[ref[ScopeView]], dict[type, Any]]] = OrderedDict()
         self._drops = 0
         self._lock = threading.Lock()
 
@@ -507,6 +504,18 @@ class RowCache:
                     self.nbytes -= size
         return [rows[key] for key, *_ in wanted]
 
+    def made_of(self, namespaces: Sequence[Namespace], views: Iterable[ScopeView]) -> dict[type, Any]:
+        """What was made of the rows that ``views`` of ``namespaces`` show, to be added to; empty for other views."""
+        key, shown = tuple(namespaces), list(map(ref, views))
+        with self._lock:
+            known, made = self._made.pop(key, ([], {}))
+            if len(known) != len(shown) or not all(map(is_, known, shown)):  # a view has one reference
+                made = {}
+            self._made[key] = shown, made
+            if len(self._made) > _MADE:
+                self._made.popitem(last=False)
+        return made
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Drops the rows of ``keys``, which were deleted: nobody asks for them again, so they would stay for long."""
         with self._lock:
@@ -519,6 +528,8 @@ class RowCache:
             self._drops += 1
             for key in [key for key in self._rows if key[0][0] == root]:
                 self.nbytes -= self._rows.pop(key)[1]
+            for namespaces in [key for key in self._made if any(name[0] == root for name in key)]:
+                del self._made[namespaces]
 
 
 # What a turn reads.
@@ -689,7 +700,7 @@ class Snapshot:
 
     def made(self) -> dict[type, Any]:
         """What was made of what is in its scopes, to be added to; nothing is kept while it is without an index."""
-        return self._indexes.made_of(self._scopes, list(self._views.values())) if self._views else {}
+        return self._indexes.rows.made_of(self._scopes, self._views.values()) if self._views else {}
 
     def search(self, search: Search) -> SearchResult:
         """The best rows for a text; for a blank text, the newest with ``backfill``, else none."""

@@ -204,10 +204,34 @@ def test_a_pool_is_kept_while_its_views_are_the_same():
     backend.apply([[put("c")]])
     later = cache.pool(namespaces, cache.views(namespaces))
     assert (len(pool), len(later)) == (2, 3)
-    for _ in range(indexes._COMBINATIONS):
+    for _ in range(indexes._POOLS):
         for chosen in (namespaces[:1], namespaces[1:], namespaces[::-1], namespaces, [USER, USER]):
             cache.pool(chosen, cache.views(chosen))
-    assert len(cache._shards["ada"].made) == indexes._COMBINATIONS
+    assert len(cache._shards["ada"].pools) == indexes._POOLS
+
+
+def test_what_was_made_of_rows_is_kept_while_their_views_are_the_same():
+    backend = InMemoryBackend()
+    namespaces = [USER, ("ada", "procedural")]
+    backend.apply([[put("a"), put("b", namespace=namespaces[1])]])
+    cache = cache_of(backend)
+
+    def made(chosen: Sequence[Namespace] = namespaces) -> dict[type, Any]:
+        return cache.rows.made_of(chosen, cache.views(chosen))
+
+    made()[str] = "first"
+    assert (made(), made(namespaces[:1])) == ({str: "first"}, {})
+    backend.apply([[put("c")]])
+    assert made() == {}
+    made()[str] = "second"
+    cache.rows.drop_all_of("bob")
+    assert made() == {str: "second"}
+    cache.rows.drop_all_of("ada")
+    assert made() == {}
+    made()[str] = "third"
+    for number in range(indexes._MADE):
+        made([(f"u{number}", "semantic")])
+    assert made() == {}
 
 
 def test_the_pool_of_a_user_whose_index_has_no_place_is_not_kept():
