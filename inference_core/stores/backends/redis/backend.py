@@ -227,7 +227,7 @@ class RedisBackend:
                 compare_and_set=True,
                 change_feed=True,
                 single_writer=True,
-                is_split=self._server.is_cluster,
+                split=self._server.is_cluster,
             )
             opened.pop_all()
 
