@@ -73,7 +73,7 @@ class Server:
         self._closed, self._wait, self.name = False, address.wait, address.name
         try:
             timeout_s = float(address.options.get("socket_timeout", TIMEOUT_S))
-            self._replicated_ms = int(1_000 * min(REPLICATED_S, timeout_s / 2))
+            self._replicated_ms = max(1, int(1_000 * min(REPLICATED_S, timeout_s / 2)))
             self._connect(address, {**_DEFAULTS, **address.options})
             facts = self._answering(("INFO", "cluster"))
         except ConfigurationError:
@@ -250,9 +250,11 @@ class Server:
     def _outcome(self, error: Exception) -> StoreError | None:
         if isinstance(error, exceptions.NoScriptError):
             return None
-        if isinstance(error, _LOST):
-            return self._unknown(_told(error))
-        return error if isinstance(error, StoreError) else self._failure(error)
+        if isinstance(error, StoreError):
+            return error
+        # The server has refused it, or has not answered.
+        is_refused = isinstance(error, exceptions.ResponseError)
+        return self._failure(error) if is_refused else self._unknown(_told(error))
 
     def _unknown(self, why: str) -> WriteUnknown:
         return WriteUnknown(f"{self.name} did not confirm the write: {why}; retry it under the same id")
