@@ -312,13 +312,14 @@ class Cluster(Server):
         for turn in range(_TURNS):
             if turn:
                 self._refresh()
-            groups: dict[ClusterNode, list[int]] = {}
+            groups: dict[str, tuple[ClusterNode, list[int]]] = {}
             for at in waiting:
                 try:
-                    groups.setdefault(self._node_of(_key_in(commands[at])), []).append(at)
+                    node = self._node_of(_key_in(commands[at]))
+                    groups.setdefault(node.name, (node, []))[1].append(at)
                 except exceptions.RedisClusterException as error:
                     answers[at] = exceptions.ClusterDownError(str(error))
-            for node, places in groups.items():
+            for node, places in groups.values():
                 found = self._run_on(self._client_of(node), [commands[at] for at in places], **how)
                 for at, answer, epoch in zip(places, *found, strict=True):
                     answers[at], epochs[at] = answer, epoch
@@ -331,8 +332,14 @@ class Cluster(Server):
 
     def _refresh(self) -> None:
         """Asks which server has what now. If nobody can say that, it stays as it was known."""
+        before = self._cluster.get_nodes()
         with suppress(exceptions.RedisError, exceptions.RedisClusterException):
             self._cluster.nodes_manager.initialize()
+        now = set(map(id, self._cluster.get_nodes()))
+        for node in before:
+            if id(node) not in now:
+                # With redis-py 7, a node that goes closes its client, which its successor and other threads use.
+                node.redis_connection = None
 
 
 def connect(address: Address) -> Server:
