@@ -293,6 +293,11 @@ class TestAddresses:
         with pytest.raises(ConfigurationError, match=why):
             open_backend(f"redis+cluster://127.0.0.1:1{end}")
 
+    def test_an_earlier_client_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("redis.__version__", "7.4.0")
+        with pytest.raises(ConfigurationError, match="needs redis-py 8"):
+            open_backend("redis+cluster://127.0.0.1:1")
+
     def test_nobody_answers_or_it_is_no_cluster(self) -> None:
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
             open_backend("redis+cluster://ada:secret@127.0.0.1:1")

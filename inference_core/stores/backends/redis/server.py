@@ -53,6 +53,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 _MOVING: Final = (exceptions.AskError, exceptions.TryAgainError)
 _LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
 _TURNS: Final = 3
+_FIRST_SAFE: Final = 8
+"""With earlier versions of redis-py, a look at the servers of a cluster closes connections that other threads use."""
 Command = Sequence[Any]
 _FACTS: Final[Command] = ("INFO", "replication")
 _HISTORY: Final = re.compile(rb"master_replid:(\w+)")
@@ -281,6 +283,10 @@ class Cluster(Server):
         return ""
 
     def _connect(self, address: Address, options: dict[str, Any]) -> None:
+        if int(redis.__version__.partition(".")[0]) < _FIRST_SAFE:
+            raise ConfigurationError(
+                f"A Redis Cluster needs redis-py {_FIRST_SAFE}: pip install 'redis>={_FIRST_SAFE}'"
+            )
         nodes = [ClusterNode(host, port) for host, port in address.nodes]
         try:
             self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
@@ -332,14 +338,8 @@ class Cluster(Server):
 
     def _refresh(self) -> None:
         """Asks which server has what now. If nobody can say that, it stays as it was known."""
-        before = self._cluster.get_nodes()
         with suppress(exceptions.RedisError, exceptions.RedisClusterException):
             self._cluster.nodes_manager.initialize()
-        now = set(map(id, self._cluster.get_nodes()))
-        for node in before:
-            if id(node) not in now:
-                # With redis-py 7, a node that goes closes its client, which its successor and other threads use.
-                node.redis_connection = None
 
 
 def connect(address: Address) -> Server:
