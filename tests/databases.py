@@ -48,6 +48,7 @@ def database(kind: str, folder: Path, *, is_new: bool = False) -> Generator[str]
         with redis_server.fresh_database() as url:
             yield url
     elif kind == CLUSTER:
+        redis_server.skip_without_redis()
         import redis_cluster
 
         with redis_cluster.fresh_cluster() as url:

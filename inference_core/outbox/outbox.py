@@ -193,7 +193,7 @@ def put_in_place(backend: Backend) -> None:
 
 async def _there(engine: StoreEngine, lists: Sequence[Namespace]) -> Sequence[Namespace]:
     """The namespaces that hold ``lists``: a database that is split over servers has a part of each on several."""
-    if not engine.backend.capabilities.is_split:
+    if not engine.backend.capabilities.split:
         return lists
     return [name for name in await engine.namespaces((QUEUE_ROOT,)) if name[:2] in lists]
 

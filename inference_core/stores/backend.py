@@ -102,7 +102,7 @@ def beside(backend: Backend, namespace: Namespace, owner: str) -> Namespace:
 
     ``owner`` is a first label. Only a database that is split over servers has such places.
     """
-    return (*namespace, f"{_BESIDE}{_bucket(owner)}") if backend.capabilities.is_split else namespace
+    return (*namespace, f"{_BESIDE}{_bucket(owner)}") if backend.capabilities.split else namespace
 
 
 def apart(backend: Backend, writes: Iterable[AnyWrite]) -> Iterable[list[AnyWrite]]:
@@ -115,7 +115,7 @@ def apart(backend: Backend, writes: Iterable[AnyWrite]) -> Iterable[list[AnyWrit
 
 def part_of(backend: Backend, write: Write) -> str:
     """Names the rows that ``backend`` can write in one batch with ``write``."""
-    return write.namespace[0] if backend.capabilities.is_split else ""
+    return write.namespace[0] if backend.capabilities.split else ""
 
 
 def waits_for_disk(batches: Iterable[Batch]) -> bool:
@@ -589,7 +589,7 @@ class Capabilities:
     writers, those of other processes included. ``change_feed``: writes are numbered, so that `changes` gives what is
     new; without it, a search reads the whole scope again, and expired rows stay until a caller removes them.
     ``single_writer``: waiting writes are joined into one transaction by one thread. ``writable`` False: it was opened
-    for reading alone, and every write raises ReadOnlyStore. ``is_split``: the rows of different owners may lie on
+    for reading alone, and every write raises ReadOnlyStore. ``split``: the rows of different owners may lie on
     different servers, so a batch is of one owner and what lies `beside` its rows; any other raises SeveralOwners.
     """
 
@@ -599,7 +599,7 @@ class Capabilities:
     change_feed: bool
     single_writer: bool
     writable: bool = True
-    is_split: bool = False
+    split: bool = False
 
 
 class Backend(Protocol):

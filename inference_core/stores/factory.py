@@ -49,8 +49,8 @@ _NEEDS_KEYS: Final = (
     "such as 'file:///memories'"
 )
 Database = str | MutableMapping[str, Any] | Any
-"""Where a store may be: a URL, a mapping, a SQLAlchemy engine or a ``redis.Redis``. The last two are optional
-packages, so their types cannot be named here."""
+"""Where a store may be: a URL, a mapping, a SQLAlchemy engine, a ``redis.Redis`` or a ``redis.RedisCluster``. These are
+optional packages, so their types cannot be named here."""
 KeySource = str | KeyRing | None
 """A key store: its URL, or an object; None: rows are not encrypted."""
 
@@ -232,12 +232,13 @@ def open_store(
 
     Args:
         url: ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``, ``postgresql://user:password@host/db``,
-            ``redis://host:6379/0`` (also ``rediss://`` and ``unix://``), ``mongodb://host/database``, ``memory://``, or
-            a folder of files, ``file:///relative/folder`` or ``file:////absolute/folder``, with ``?compress=zstd`` to
-            make a new one small. A driver in the scheme, as in ``sqlite+aiosqlite://``, is not needed.
-            ``sqlite:///path.db?mode=ro``, and a file that is not writable, is opened read-only. Or an object: a dict or
-            another mutable mapping such as a ``shelve``, a SQLAlchemy engine, or a ``redis.Redis``; the store opens
-            connections of its own to the database of the last two.
+            ``redis://host:6379/0`` (also ``rediss://``, ``unix://``, ``redis+sentinel://`` and ``redis+cluster://``),
+            ``mongodb://host/database``, ``memory://``, or a folder of files, ``file:///relative/folder`` or
+            ``file:////absolute/folder``, with ``?compress=zstd`` to make a new one small. A driver in the scheme, as in
+            ``sqlite+aiosqlite://``, is not needed. ``sqlite:///path.db?mode=ro``, and a file that is not writable, is
+            opened read-only. Or an object: a dict or another mutable mapping such as a ``shelve``, a SQLAlchemy engine,
+            a ``redis.Redis`` or a ``redis.RedisCluster``; the store opens connections of its own to the database of the
+            last three.
         embeddings: ``"auto"`` (the best local models that are installed), ``"local"``, ``"local-large"``,
             ``"local-multilingual"``, ``"local-by-language"``, ``"local-large-by-language"``, ``"provider:model"``, a
             LangChain ``Embeddings`` object, a function, or None: recall by words only.

@@ -304,7 +304,7 @@ def copy_store(
         writer.write(portion)
         if progress:
             progress(report.read, max(report.total or 0, report.read))
-    if source.capabilities.is_split != target.capabilities.is_split:
+    if source.capabilities.split != target.capabilities.split:
         put_in_place(target)
     return report
 

@@ -355,7 +355,7 @@ class Migration:
                 tried.append(one)
                 batches.append([*writes, *check])
         cause = Cause(at=datetime.now(UTC), operation="migrate")
-        if is_split := self._backend.capabilities.is_split:  # the marks follow, as for what was written before
+        if is_split := self._backend.capabilities.split:  # the marks follow, as for what was written before
             batches = [[write for write in batch if write.namespace != MIGRATED] for batch in batches]
         outcomes = self._apply([self._audit_log.recorded(batch, cause) for batch in batches])
         taken: list[_Sourced] = []

@@ -301,7 +301,7 @@ def test_a_rewrite_changes_neither_version_nor_times(own: Backend, text: str | N
 @pytest.mark.parametrize(("expected", "is_refused"), [(0, True), (1, False), (2, True)])
 def test_a_check_changes_nothing_but_whether_its_batch_is_applied(backend: Backend, expected: int, is_refused: bool):
     done(backend, put("a", text="tea"))
-    place = (USER[0] if backend.capabilities.is_split else "v", "episodic")
+    place = (USER[0] if backend.capabilities.split else "v", "episodic")
     heads, other = backend.heads([USER, place]), put("b", namespace=place)
     for key, wanted, refused in (("a", expected, is_refused), ("none", 0, False), ("none", 1, True)):
         check = Check(namespace=USER, key=key, expected=wanted)
@@ -971,7 +971,7 @@ def test_what_a_backend_promises(kind: str, tmp_path: Path):
         assert (promised.compare_and_set, promised.change_feed) == (is_own, is_own)
         assert promised.atomic is is_own or kind == MONGODB  # which depends on the server
         assert promised.durable is (is_own and not kind.endswith(("memory", "redis", CLUSTER)))
-        assert promised.is_split is (kind == CLUSTER)
+        assert promised.split is (kind == CLUSTER)
         assert backend.name.startswith(NAMES[kind])
 
 

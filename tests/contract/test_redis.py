@@ -35,7 +35,7 @@ from inference_core.lifecycle.repairs import find_damage, mend
 from inference_core.memory.namespaces import Namespace
 from inference_core.retrieval.documents import Document
 from inference_core.stores.backend import Backend, Expire, Expiry, PageRequest, Put, Remove, SetVector, Touch
-from inference_core.stores.backends.redis.server import parse_address
+from inference_core.stores.backends.redis.address import parse_address
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 

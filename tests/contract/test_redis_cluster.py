@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from outbox_support import is_listed, pipeline_on, said, word_for_word
 from outbox_support import put as put_in
 from redis import RedisCluster
 from redis.crc import key_slot
-from redis_cluster import PRIMARIES, free_ports, shared_cluster
+from redis_cluster import PRIMARIES, free_ports, shared_cluster, wait_until
 from redis_server import fresh_database, redis_server
 from support import HashingEmbeddings
 
@@ -26,14 +26,16 @@ from inference_core.effects import run
 from inference_core.errors import ConfigurationError, SeveralOwners, StoreBusy, StoreUnavailable, UserErased
 from inference_core.lifecycle.erasing import erase
 from inference_core.lifecycle.ledger import Ledger
-from inference_core.memory.namespaces import encode_label
+from inference_core.memory.namespaces import MIGRATED, encode_label
 from inference_core.outbox.outbox import Outbox, Partition, dead_letters, drop, status
-from inference_core.stores.backend import BUCKETS, Expiry, Put, bucket_of
+from inference_core.stores.backend import BUCKETS, Expiry, PageRequest, Put, Remove, Touch, bucket_of
 from inference_core.stores.backends.redis.backend import RedisBackend
 from inference_core.stores.factory import open_backend
 from inference_core.testing import FrozenClock
 from inference_core.transfer.backup import back_up, restore
 from inference_core.transfer.copying import copy_store
+from inference_core.transfer.legacy import LegacyItem
+from inference_core.transfer.migrate import import_items
 
 USERS = [f"user{number}@example.com" for number in range(12)]
 
@@ -190,6 +192,46 @@ def test_a_store_moves_into_a_cluster_and_out_with_what_waits(
                 assert not is_listed(outbox, Partition(USERS[0]))
 
 
+def test_memories_of_other_applications_are_taken_over_once(store: MemoryStore) -> None:
+    """Their marks are nobody's, so they are written after the memories; without some, these count as written before."""
+    items = [LegacyItem(user_id=user, key="a", value={"content": "Likes tea"}) for user in USERS]
+    assert import_items(store, lambda: items).by_category == {"semantic": len(USERS)}
+    marks = store.engine.backend.page(PageRequest([MIGRATED], limit=99))
+    assert len(marks) == len(USERS)
+    store.engine.backend.apply([[Remove(namespace=MIGRATED, key=mark.key)] for mark in marks[:3]])
+    service = AgentMemoryStoreService(store).sync
+    service.delete_memory(USERS[0], service.list_memories(USERS[0])[0][0].id)
+    again = import_items(store, lambda: items)
+    assert (again.already_there + sum(again.by_category.values()), again.failed) == (len(USERS), 0)
+    assert store.engine.backend.count([MIGRATED]) == len(USERS)
+
+
+def test_what_is_written_later_for_several_users_is_written(url: str) -> None:
+    """Vectors, counts of recalls and times to live wait for each other, and are batches of each user's own."""
+    with open_store(url, embeddings=HashingEmbeddings(), ttl={"default_ttl": 60, "refresh_on_read": True}) as store:
+        service = AgentMemoryStoreService(store).sync
+        for user in USERS:
+            store.put((encode_label(user), "notes"), "k", {"text": "tea"})
+            service.save_memory(user, "Likes tea")
+        for user in USERS:
+            assert service.recall_memories(user, "tea")
+        store.engine.later.put(
+            *(
+                Touch(namespace=(encode_label(user), "notes"), key="k", version=1, at=datetime.now(UTC))
+                for user in USERS[:6]
+            ),
+            *(Remove(namespace=(encode_label(user), "notes"), key="k") for user in USERS[6:]),
+        )
+        store.engine.flush()
+        model = store.engine.embedder
+        assert model is not None
+        wait_until(lambda: store.engine.backend.pending(model.fingerprint, 99) == [])
+        usage = [(encode_label(user), "usage", "semantic") for user in USERS]
+        assert store.engine.backend.count(usage) == len(USERS)
+        assert [store.get((encode_label(user), "notes"), "k") for user in USERS] == [None] * len(USERS)
+        assert len(store.search(())) == 10
+
+
 def test_a_slot_that_moves_to_another_server(store: MemoryStore) -> None:
     service, backend = AgentMemoryStoreService(store).sync, store.engine.backend
     service.save_memory("ada", "Likes tea")
@@ -251,6 +293,11 @@ class TestAddresses:
         with pytest.raises(ConfigurationError, match=why):
             open_backend(f"redis+cluster://127.0.0.1:1{end}")
 
+    def test_an_earlier_client_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("redis.__version__", "7.4.0")
+        with pytest.raises(ConfigurationError, match="needs redis-py 8"):
+            open_backend("redis+cluster://127.0.0.1:1")
+
     def test_nobody_answers_or_it_is_no_cluster(self) -> None:
         with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1") as caught:
             open_backend("redis+cluster://ada:secret@127.0.0.1:1")
@@ -259,4 +306,4 @@ class TestAddresses:
             with pytest.raises(ConfigurationError, match="It may be one server"):
                 open_backend(f"redis+cluster://127.0.0.1:{port}")
             with closing(open_backend(f"redis://127.0.0.1:{port}")) as backend:
-                assert not backend.capabilities.is_split
+                assert not backend.capabilities.split

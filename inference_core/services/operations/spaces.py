@@ -117,7 +117,7 @@ async def _changed(scope: MemoryScope, space: Space, write: Put | Remove, operat
     cause = Cause(at=scope.clock.now(), operation=operation, actor=scope.actor, reason=told, is_told=True)
     place = scope.namespaces.namespace_for(space, MemoryCategory.SEMANTIC)
     touching = Check(namespace=place, key=_NOTHING, expected=0)
-    if scope.engine.backend.capabilities.is_split:
+    if scope.engine.backend.capabilities.split:
         await scope.engine.write([touching], cause)
         await scope.engine.write([write])
     else:

@@ -1,1 +1,1 @@
-"""Redis: `backend` reads and writes, `layout` names keys, `server` has the connections, `repair` mends and erases."""
+"""Redis: `backend` reads, writes and mends, `layout` names keys, `server` has the connections, `address` the URLs."""

@@ -44,6 +44,7 @@ from inference_core.stores.backend import (
     pack_namespace,
     to_micros,
 )
+from inference_core.stores.backends.redis.address import Redis, RedisCluster, address_of, parse_address
 from inference_core.stores.backends.redis.layout import (
     DIGITS,
     SCRIPT,
@@ -70,16 +71,7 @@ from inference_core.stores.backends.redis.layout import (
     unpack_cell,
     unpack_change,
 )
-from inference_core.stores.backends.redis.server import (
-    Redis,
-    RedisCluster,
-    Server,
-    address_of,
-    chunked,
-    connect,
-    encoded,
-    parse_address,
-)
+from inference_core.stores.backends.redis.server import Server, chunked, connect, encoded
 from inference_core.stores.backends.rows import WriteSet, holding_most, tally
 
 _PORTION: Final = 1_000
@@ -227,7 +219,7 @@ class RedisBackend:
                 compare_and_set=True,
                 change_feed=True,
                 single_writer=True,
-                is_split=self._server.is_cluster,
+                split=self._server.is_cluster,
             )
             opened.pop_all()
 

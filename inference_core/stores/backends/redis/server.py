@@ -10,12 +10,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha1
-from typing import Any, ClassVar, Final, NamedTuple, cast
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from typing import Any, ClassVar, Final, cast
+
+import redis
+from redis import Redis, RedisCluster, exceptions
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from inference_core.errors import (
     ConfigurationError,
-    MissingExtra,
     StoreBusy,
     StoreError,
     StoreUnavailable,
@@ -23,35 +28,12 @@ from inference_core.errors import (
     in_one_line,
 )
 from inference_core.retrieval.documents import NO_EPOCH, Epoch
+from inference_core.stores.backends.redis.address import HELP, Address
 
-try:
-    import redis
-    from redis import Redis, RedisCluster, exceptions
-    from redis.backoff import NoBackoff
-    from redis.cluster import ClusterNode
-    from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
-    from redis.retry import Retry
-    from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
-except ImportError as error:
-    raise MissingExtra("A store in Redis", "redis") from error
-
-DEFAULT_PREFIX: Final = "inference_core:"
 TIMEOUT_S: Final = 5.0
 REPLICATED_S: Final = 1.0
 """How long a write waits for its replicas, if it waits for any."""
 _CONNECTIONS: Final = 50
-_OPTIONS: Final = frozenset(
-    ("db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout", "health_check_interval")
-)
-_OF_SENTINELS: Final = "sentinel_"
-_LOGIN: Final = frozenset(("username", "password"))
-_OF_CLIENT: Final = frozenset(("host", "port", "path", "db", "credential_provider", *_LOGIN))
-_SCHEME: Final = re.compile(r"(unix|rediss?)(?:(?<!unix)\+(cluster|sentinel))?")
-_PORTS: Final = {"": 6379, "cluster": 6379, "sentinel": 26379}
-_HELP: Final = (
-    "A Redis URL looks like 'redis://host:6379/0', 'rediss://host:6380/0', 'unix:///path/redis.sock?db=0', "
-    "'redis+sentinel://host1:26379,host2:26379/service/0' or 'redis+cluster://host1:6379,host2:6379'"
-)
 _HINTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (exceptions.AuthenticationError, "; check user and password in the URL: redis://user:password@host:6379/0"),
     (exceptions.NoPermissionError, "; allow its user EVALSHA, SCRIPT LOAD and all keys with the store's prefix"),
@@ -68,134 +50,16 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "retry": Retry(NoBackoff(), 0),
     "protocol": 2,
 }
-_NONE: Final[Mapping[str, Any]] = {}
 _MOVING: Final = (exceptions.AskError, exceptions.TryAgainError)
 _LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
 _TURNS: Final = 3
+_FIRST_SAFE: Final = 8
+"""With earlier versions of redis-py, a look at the servers of a cluster closes connections that other threads use."""
 Command = Sequence[Any]
 _FACTS: Final[Command] = ("INFO", "replication")
 _HISTORY: Final = re.compile(rb"master_replid:(\w+)")
 """A server has a new one after each start, and whenever it became a primary or the replica of another one."""
 _REWRITING: Final = re.compile(rb"aof_rewrite_(?:in_progress|scheduled):1")
-
-
-class Address(NamedTuple):
-    """How to reach a store: what redis-py's connections take as ``options``, and the prefix of the store's keys.
-
-    ``kind`` is "" for a single server, "cluster", or "sentinel"; the last two have ``nodes`` (host and port), of which
-    one that answers will do. Sentinels call the primary ``service``. Writes wait for ``wait`` replicas.
-    """
-
-    options: Mapping[str, Any]
-    prefix: str = DEFAULT_PREFIX
-    wait: int = 0
-    kind: str = ""
-    nodes: Sequence[tuple[str, int]] = ()
-    service: str = ""
-    of_sentinels: Mapping[str, Any] = _NONE
-
-    @property
-    def name(self) -> str:
-        """The store's URL without user and password."""
-        kept = {} if self.prefix == DEFAULT_PREFIX else {"prefix": self.prefix}
-        db = int(self.options.get("db", 0))
-        if "path" in self.options:
-            return f"unix://{quote(self.options['path'])}?{urlencode({'db': db} | kept)}"
-        nodes = self.nodes or [(self.options.get("host", "localhost"), self.options.get("port", _PORTS[""]))]
-        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in nodes)
-        scheme = f"{'rediss' if _is_encrypted(self.options) else 'redis'}{'+' if self.kind else ''}{self.kind}"
-        path = {"": f"/{db}", "cluster": "", "sentinel": f"/{quote(self.service)}/{db}"}[self.kind]
-        return f"{scheme}://{hosts}{path}{'?' if kept else ''}{urlencode(kept)}"
-
-
-def parse_address(url: str) -> Address:
-    """The parts of a store's URL. Raises ConfigurationError, whose message holds no password."""
-    try:
-        parts = urlsplit(url)
-        given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        wait = int(given.pop("wait", "0"))
-    except ValueError:
-        raise ConfigurationError(_HELP) from None
-    scheme = _SCHEME.fullmatch(parts.scheme)
-    if scheme is None or wait < 0:
-        raise ConfigurationError(_HELP)
-    kind, prefix = scheme[2] or "", given.pop("prefix", DEFAULT_PREFIX)
-    of_sentinels = {name: given.pop(_OF_SENTINELS + name) for name in _LOGIN if _OF_SENTINELS + name in given}
-    unknown = sorted(name for name in given if name not in _OPTIONS and not name.startswith("ssl_"))
-    if unknown or (of_sentinels and kind != "sentinel"):
-        names = ", ".join(unknown) or f"{_OF_SENTINELS}{min(of_sentinels)}"
-        raise ConfigurationError(f"Unknown options of a Redis URL: {names}. {_HELP}")
-    login, at, hosts = parts.netloc.rpartition("@")
-    first, _, _ = hosts.partition(",") if kind else (hosts, "", "")
-    service, _, db = parts.path[1:].partition("/") if kind == "sentinel" else ("", "", parts.path[1:])
-    path = f"/{db}" if parts.path else ""
-    try:
-        options = cast("dict[str, Any]", parse_url(f"{scheme[1]}://{login}{at}{first}{path}?{urlencode(given)}"))
-        split = [urlsplit(f"//{host}") for host in hosts.split(",")]
-        nodes = [(one.hostname or "localhost", one.port or _PORTS[kind]) for one in split] if kind else ()
-    except ValueError:
-        raise ConfigurationError(_HELP) from None
-    if not kind:
-        return Address(options, prefix, wait)
-    return _of_many(kind, nodes, options, prefix, wait, unquote(service), of_sentinels)
-
-
-def address_of(client: Redis | RedisCluster) -> Address:
-    """The server or cluster that ``client`` is connected to. Raises ConfigurationError if that is not known."""
-    if isinstance(client, RedisCluster):
-        manager: Any = client.nodes_manager
-        nodes = [(node.host, node.port) for node in manager.startup_nodes.values()]
-        return _of_many("cluster", nodes, _kept(manager.connection_kwargs) | {"address_remap": manager.address_remap})
-    pool: Any = client.connection_pool
-    given = _kept(pool.connection_kwargs)
-    if issubclass(pool.connection_class, redis.SSLConnection):
-        given["connection_class"] = redis.SSLConnection
-    if issubclass(type(pool), SentinelConnectionPool):
-        sentinels: Any = pool.sentinel_manager
-        nodes = [(one["host"], one["port"]) for one in map(_options_of, sentinels.sentinels)]
-        of_sentinels = _kept(sentinels.sentinel_kwargs)
-        return _of_many("sentinel", nodes, given, service=pool.service_name, of_sentinels=of_sentinels)
-    if not {"host", "path"} & given.keys():
-        raise ConfigurationError(f"The address of this {type(client).__name__} is not known. {_HELP}")
-    return Address(given)
-
-
-def _of_many(
-    kind: str,
-    nodes: Sequence[tuple[str, int]],
-    options: Mapping[str, Any],
-    prefix: str = DEFAULT_PREFIX,
-    wait: int = 0,
-    service: str = "",
-    of_sentinels: Mapping[str, Any] = _NONE,
-) -> Address:
-    """The address of what several ``nodes`` know. Raises ConfigurationError."""
-    if kind == "sentinel" and not service:
-        raise ConfigurationError(f"Name the service that the Sentinels watch. {_HELP}")
-    if kind == "cluster" and int(options.get("db", 0) or 0):
-        raise ConfigurationError("A Redis Cluster has only database 0; stores with other prefixes may share it")
-    if kind == "cluster" and "{" in prefix:
-        raise ConfigurationError("The prefix of a store in a Redis Cluster has no '{': it would keep all in one slot")
-    taken = {"host", "port", "connection_class", *(["db"] if kind == "cluster" else [])}
-    kept = {name: value for name, value in options.items() if name not in taken} | {"ssl": _is_encrypted(options)}
-    return Address(kept, prefix, wait, kind, nodes, service, of_sentinels)
-
-
-def _options_of(client: Redis) -> Mapping[str, Any]:
-    pool: Any = client.connection_pool
-    return pool.connection_kwargs
-
-
-def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a client's connections know of the server and their login; its timeouts are its own."""
-    kept = {name: options[name] for name in options if name in _OF_CLIENT or name.startswith("ssl")}
-    if "path" in kept:
-        kept["connection_class"] = redis.UnixDomainSocketConnection
-    return kept
-
-
-def _is_encrypted(options: Mapping[str, Any]) -> bool:
-    return bool(options.get("ssl")) or options.get("connection_class") is redis.SSLConnection
 
 
 class Server:
@@ -211,13 +75,13 @@ class Server:
         self._closed, self._wait, self.name = False, address.wait, address.name
         try:
             timeout_s = float(address.options.get("socket_timeout", TIMEOUT_S))
-            self._replicated_ms = int(1_000 * min(REPLICATED_S, timeout_s / 2))
+            self._replicated_ms = max(1, int(1_000 * min(REPLICATED_S, timeout_s / 2)))
             self._connect(address, {**_DEFAULTS, **address.options})
             facts = self._answering(("INFO", "cluster"))
         except ConfigurationError:
             raise
         except (ValueError, TypeError):
-            raise ConfigurationError(_HELP) from None
+            raise ConfigurationError(HELP) from None
         self.may_inform = all(isinstance(answer, bytes) for answer in facts)
         if not self.is_cluster and self.may_inform and b"cluster_enabled:1" in facts[0]:
             self.close()
@@ -388,9 +252,11 @@ class Server:
     def _outcome(self, error: Exception) -> StoreError | None:
         if isinstance(error, exceptions.NoScriptError):
             return None
-        if isinstance(error, _LOST):
-            return self._unknown(_told(error))
-        return error if isinstance(error, StoreError) else self._failure(error)
+        if isinstance(error, StoreError):
+            return error
+        # The server has refused it, or has not answered.
+        is_refused = isinstance(error, exceptions.ResponseError)
+        return self._failure(error) if is_refused else self._unknown(_told(error))
 
     def _unknown(self, why: str) -> WriteUnknown:
         return WriteUnknown(f"{self.name} did not confirm the write: {why}; retry it under the same id")
@@ -417,6 +283,10 @@ class Cluster(Server):
         return ""
 
     def _connect(self, address: Address, options: dict[str, Any]) -> None:
+        if int(redis.__version__.partition(".")[0]) < _FIRST_SAFE:
+            raise ConfigurationError(
+                f"A Redis Cluster needs redis-py {_FIRST_SAFE}: pip install 'redis>={_FIRST_SAFE}'"
+            )
         nodes = [ClusterNode(host, port) for host, port in address.nodes]
         try:
             self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
@@ -448,13 +318,14 @@ class Cluster(Server):
         for turn in range(_TURNS):
             if turn:
                 self._refresh()
-            groups: dict[ClusterNode, list[int]] = {}
+            groups: dict[str, tuple[ClusterNode, list[int]]] = {}
             for at in waiting:
                 try:
-                    groups.setdefault(self._node_of(_key_in(commands[at])), []).append(at)
+                    node = self._node_of(_key_in(commands[at]))
+                    groups.setdefault(node.name, (node, []))[1].append(at)
                 except exceptions.RedisClusterException as error:
                     answers[at] = exceptions.ClusterDownError(str(error))
-            for node, places in groups.items():
+            for node, places in groups.values():
                 found = self._run_on(self._client_of(node), [commands[at] for at in places], **how)
                 for at, answer, epoch in zip(places, *found, strict=True):
                     answers[at], epochs[at] = answer, epoch
