@@ -16,10 +16,9 @@ from functools import partial
 from typing import Any, Final
 
 from baselines import BareCommits
-from command import Options, Result, run
+from command import Options, Result, bar, plain, run
 from report import Row
 from timing import WARM_UP, by_turns, quantile, scratch
-from writing import bar, plain
 
 from inference_core import AgentMemoryStoreService, open_store
 from inference_core.effects import in_thread

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ class Costly:
     def note_receipts(self, count: int) -> None:
         """Keeps receipts of calls that were all told one memory."""
         for number in range(count):
-            keep_receipt(self.service.scope, USER, receipt(number))
+            keep_receipt(self.service.scope, USER, partial(receipt, number))
         self.service.list_receipts(USER, limit=1)
 
     def cost(self, call: Callable[[], object]) -> TaskHandler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ async def test_versions_and_deleted_memories_come_back(server: Served):
 
 async def test_receipts_tell_what_models_were_given(server: Served):
     for number in range(3):
-        keep_receipt(server.service.scope, "ada", receipt_of(number))
+        keep_receipt(server.service.scope, "ada", partial(receipt_of, number))
     async with server.client("ada") as client, server.client("bob") as bob:
         page = (await client.get("/v1/receipts", params={"limit": 2})).json()
         assert [one["id"] for one in page["receipts"]] == ["r2", "r1"]

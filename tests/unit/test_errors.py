@@ -41,7 +41,7 @@ from inference_core.errors import (
 
 def test_every_error_is_in_the_tree():
     classes = [found for _, found in inspect.getmembers(errors, inspect.isclass) if found.__module__ == errors.__name__]
-    assert len(classes) == 33
+    assert len(classes) == 34
     assert all(issubclass(found, InferenceCoreError) and found.__doc__ for found in classes)
 
 
