@@ -40,7 +40,6 @@ NAMES = (
     "export-1.jsonl",
     "postgres-1.sql",
     "postgres-2.sql",
-    "postgres-3.sql",
     "redis-1.jsonl",
     "redis-2.jsonl",
     "redis-3.jsonl",

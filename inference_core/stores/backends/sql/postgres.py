@@ -104,7 +104,7 @@ _UNLIMITED: Final = """
 SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)
 """
 _REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, errors.ProgramLimitExceeded)
-VERSION: Final = 3
+VERSION: Final = 2
 _MIGRATION_LOCK: Final = 0x636F_616C_615F_6D65
 WANTED: Final = """
 unnest(%(names)b::text[], %(keys)b::text[]) AS s (namespace, key) CROSS JOIN LATERAL (
@@ -156,12 +156,6 @@ _MIGRATIONS: Final[dict[int, LiteralString]] = {
     """,
     2: """
     CREATE INDEX memory_rows_by_kind ON memory_rows (scope, kind, created DESC, key) INCLUDE (expires)
-        WHERE value IS NOT NULL;
-    """,
-    3: """
-    DROP INDEX memory_rows_by_kind;
-    DROP INDEX memory_rows_by_age;
-    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created DESC, key, kind) INCLUDE (expires)
         WHERE value IS NOT NULL;
     """,
 }
