@@ -307,12 +307,10 @@ class SessionOrder:
         return result
 
     def best(self, values: Floats) -> Floats:
-        """For each position, a third of the sum of its session's three best values.
+        """For each position, of which there are some, a third of the sum of its session's three best values.
 
         Values equal to five decimals count once.
         """
-        if not len(values):
-            return values
         left = values.round(_DECIMALS)
         total = top = np.maximum.reduceat(left, self.starts)
         for _ in range(_BEST - 1):

@@ -11,7 +11,6 @@ from dataclasses import fields, replace
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
 from inference_core.clock import Clock
@@ -82,6 +81,8 @@ from inference_core.stores.factory import engine_of
 from inference_core.stores.indexing.search import COLD_SECONDS
 
 if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
     from inference_core.settings import MemorySettings
 else:
     MemorySettings = Any  # pydantic-settings is slow to import: whoever has settings has loaded it

@@ -12,13 +12,14 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+import psycopg
 import pytest
 from databases import database
 from postgres_server import copy_data, new_server
@@ -153,7 +154,12 @@ def test_regression_a_crash_of_one_process_of_postgres_is_another_epoch() -> Non
         before = heads()
         assert heads() == before
         ((pid,),) = server.execute("SELECT pg_backend_pid()")
-        os.kill(pid, signal.SIGKILL)
+        with psycopg.connect(server.url(), autocommit=True) as witness:
+            os.kill(pid, signal.SIGKILL)
+            with suppress(psycopg.OperationalError):  # the server has noticed, and ends all others, too
+                while True:
+                    witness.execute("SELECT 1")
+                    time.sleep(0.01)
         server.start()
         ((head, epoch),), ((known_head, known_epoch),) = retried(heads), before
         assert head == known_head

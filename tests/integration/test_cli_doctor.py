@@ -106,7 +106,7 @@ def test_a_healthy_store(capsys: Capture, store: str):
     out = capsys.readouterr().out
     assert f"memories: 2, users: 2, schema version: {VERSION}" in out
     assert out.splitlines()[-1] == "No problems found."
-    assert max(map(len, out.splitlines())) <= 80
+    assert "langchain-core" in out.splitlines()[0]  # a pipe has no width: each finding is one line
 
 
 def test_versions_and_extras(capsys: Capture, monkeypatch: pytest.MonkeyPatch):

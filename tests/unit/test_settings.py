@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from inference_core import settings
 from inference_core.errors import ConfigurationError
 from inference_core.memory.types import MEMORY_CATEGORIES
+from inference_core.services.operations.scope import MemoryPolicy
 from inference_core.settings import AgentSettings, MemorySettings, load_env_file, read_settings
 from inference_core.short_term.strategies import DEFAULT_MAX_TOKENS
 
@@ -238,3 +239,9 @@ def test_a_file_fills_in_what_the_environment_does_not_say(monkeypatch: pytest.M
     assert os.environ["AGENT_MEMORY_AUTO_RECALL"] == "false"
     file.unlink()
     load_env_file()  # there need not be one
+
+
+def test_a_policy_is_checked() -> None:
+    """The same option may come from settings, a service or a middleware: all of them make a policy."""
+    with pytest.raises(ConfigurationError, match="min_relevance must be a number from 0 to 1, not 2"):
+        MemoryPolicy.of(min_relevance=2)

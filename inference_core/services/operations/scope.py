@@ -9,9 +9,8 @@ import hmac
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
-from langchain_core.language_models import BaseChatModel
 from langgraph.store.base import BaseStore
 
 from inference_core.asking import chat_model
@@ -50,6 +49,9 @@ from inference_core.stores.engine import StoreEngine
 from inference_core.stores.indexing.search import COLD_SECONDS
 from inference_core.stores.rules.erasure_epoch import AllFences
 from inference_core.stores.rules.versions import State
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 T = TypeVar("T")
 UserId = Owner

@@ -297,8 +297,8 @@ class SqlBackend(ABC):
     """Selects whether there is a table ``store`` with LangGraph's columns."""
     epoch: str
     """The SQL expression for the database's epoch, a number; costs no lookup."""
-    any_age: ClassVar[str] = "TRUE"
-    """A condition that is always true; SQLite's makes it use the index by age."""
+    any_kind: ClassVar[str] = "TRUE"
+    """A condition that is always true; SQLite's makes it use the index by kind."""
     most_values: ClassVar[int]
     """The most scopes in one statement."""
     page_size: ClassVar[int] = 2_000
@@ -391,7 +391,7 @@ class SqlBackend(ABC):
 
     def tally(self, namespaces: Sequence[Namespace]) -> list[Tally]:
         self._settle(namespaces)
-        condition = f"{ALIVE} AND {self.any_age} GROUP BY 1, 2"
+        condition = f"{ALIVE} AND {self.any_kind} GROUP BY 1, 2"
         rows = self._of_scopes(f"s.namespace, r.kind, count(*), min(r.created) FROM {ROWS}", namespaces, condition)
         return [
             Tally(unpack_namespace(name), kind, count, near_micros(oldest))
@@ -480,7 +480,7 @@ class SqlBackend(ABC):
 
     def _of_kind(self, kinds: frozenset[str] | None) -> tuple[str, dict[str, object]]:
         """The condition that a row is of ``kinds``, and its parameters."""
-        return ("TRUE", {}) if kinds is None else self._among("r.kind", list(kinds))
+        return (self.any_kind, {}) if kinds is None else self._among("r.kind", list(kinds))
 
     def _of_scopes(
         self,

@@ -168,12 +168,7 @@ _MIGRATIONS: Final = {
         ttl INTEGER
     );
     """,
-    6: """
-    DROP INDEX memory_rows_by_kind;
-    DROP INDEX memory_rows_by_model;
-    DROP INDEX memory_rows_by_age;
-    CREATE INDEX memory_rows_by_age ON memory_rows (scope, created, key DESC, kind, expires) WHERE value IS NOT NULL;
-    """,
+    6: "DROP INDEX memory_rows_by_model;",
 }
 _PENDING: Final = (
     "DROP INDEX IF EXISTS memory_rows_pending",
@@ -654,7 +649,7 @@ class SqliteBackend(SqlBackend):
     scope_heads = _HEADS
     # Whatever copies another file into this one, and leaves the file where it is, raises this number.
     epoch = "(SELECT schema_version FROM pragma_schema_version)"
-    any_age = "r.created >= -9223372036854775808"
+    any_kind = "r.kind >= ''"
     packed_tokens = "(SELECT tokens FROM memory_tokens t WHERE t.row = r.id)"
     most_values = _MAX_VARIABLES
 
@@ -675,17 +670,18 @@ class SqliteBackend(SqlBackend):
 
     def page(self, request: PageRequest) -> list[Row]:
         """The rows that ``request`` asks for: each scope's in the order of an index, merged as they are read."""
-        scopes = dict.fromkeys(request.scopes)
+        kinds = [None] if request.kinds is None else request.kinds
+        lists = [(namespace, kind) for namespace in dict.fromkeys(request.scopes) for kind in kinds]
         offset, limit = min(request.offset, _LARGEST), min(request.limit, _LARGEST)
         self._settle(request.scopes)
-        if len(scopes) > _MAX_LISTS:
+        if len(lists) > _MAX_LISTS:
             return self._sorted(request, min(offset + limit, _LARGEST))[offset:]
 
         def merged(reader: sqlite3.Connection) -> list[Row]:
             with ExitStack() as opened:
                 found = [
-                    opened.enter_context(closing(self._newest_first(reader, namespace, request.kinds, request.after)))
-                    for namespace in scopes
+                    opened.enter_context(closing(self._newest_first(reader, namespace, kind, request.after)))
+                    for namespace, kind in lists
                 ]
                 behind = islice(heapq.merge(*found, key=_listed), offset, None)
                 return list(islice(filter(None, map(row_of, behind)), limit))
@@ -693,11 +689,11 @@ class SqliteBackend(SqlBackend):
         return self.connections.attempt(merged)
 
     def _newest_first(
-        self, reader: sqlite3.Connection, namespace: Namespace, kinds: frozenset[str] | None, after: Cursor | None
+        self, reader: sqlite3.Connection, namespace: Namespace, kind: str | None, after: Cursor | None
     ) -> Generator[tuple[Any, ...]]:
-        """The columns of a scope's rows (of ``kinds``) behind ``after``, read lazily."""
-        name, (of_kind, parameters) = pack_namespace(namespace), self._of_kind(kinds)
-        parameters |= {"name": name, "now": self._now()}
+        """The columns of a scope's rows (of a kind) behind ``after``, read lazily."""
+        name = pack_namespace(namespace)
+        parameters: dict[str, object] = {"name": name, "kind": kind, "now": self._now()}
         parts = [""]
         if after is not None:
             age, key, of = after.place
@@ -709,7 +705,7 @@ class SqliteBackend(SqlBackend):
         for behind in parts:
             query = (
                 f"SELECT {ROW} FROM memory_scopes s JOIN memory_rows r ON r.scope = s.id WHERE s.namespace = :name "
-                f"AND {ALIVE} AND {of_kind} {behind} ORDER BY r.created DESC, r.key"
+                f"AND {ALIVE} {'' if kind is None else 'AND r.kind = :kind'} {behind} ORDER BY r.created DESC, r.key"
             )
             # Closed even if nobody reads to the end: an open statement keeps its snapshot, and so the journal.
             with closing(reader.execute(query, parameters)) as rows:
@@ -738,8 +734,7 @@ class SqliteBackend(SqlBackend):
         """
         self._settle(namespaces)
         of_kind, parameters = self._of_kind(kinds)
-        current = f"r.value IS NOT NULL AND {of_kind} AND {self.any_age}"
-        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, current, parameters)
+        there = self._of_scopes(f"count(*) FROM {ROWS}", namespaces, f"r.value IS NOT NULL AND {of_kind}", parameters)
         # A cross join makes SQLite begin with the expired rows.
         ended = f"r.value IS NOT NULL AND r.expires <= :now AND {of_kind}"
         over = self._of_scopes(f"count(*) FROM {ROWS.replace('JOIN', 'CROSS JOIN')}", namespaces, ended, parameters)
