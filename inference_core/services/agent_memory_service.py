@@ -84,8 +84,8 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from inference_core.settings import MemorySettings
-else:
-    MemorySettings = Any  # pydantic-settings is slow to import: whoever has settings has loaded it
+else:  # both are slow to import: whoever gives one has loaded it
+    BaseChatModel = MemorySettings = Any
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -50,7 +50,7 @@ def service_of(store: MemoryStore) -> SyncMemoryService:
 
 def known(store: MemoryStore, user: str) -> set[str]:
     """What a recall finds of a user, in the index of this process and in the rows that it keeps."""
-    found = service_of(store).recall_memories(user, "a fact about tea", k=50)
+    found = retried(partial(service_of(store).recall_memories, user, "a fact about tea", k=50))
     return {one.content for one in found}
 
 
@@ -100,7 +100,7 @@ def check_losses(url: str, remember: Callable[[], object], lose: Callable[[], No
                 for user in saved_after:
                     seen = known(store, user)
                     assert seen == known(other, user) == kept[user] | new[user], (turn, user)
-                    new[user] |= save(store if turn else other, user, "later", 3)
+                    new[user] |= retried(partial(save, store if turn else other, user, "later", 3))
         for user in saved_after:
             assert known(store, user) == kept[user] | new[user]
 

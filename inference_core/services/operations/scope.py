@@ -52,6 +52,8 @@ from inference_core.stores.rules.versions import State
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+else:
+    BaseChatModel = Any  # chat models are slow to import: whoever gives one has loaded them
 
 T = TypeVar("T")
 UserId = Owner
