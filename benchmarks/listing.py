@@ -57,7 +57,7 @@ def _remember(store: MemoryStore, count: int) -> None:
 def _keep_receipts(store: MemoryStore, count: int) -> None:
     scope = AgentMemoryStoreService(store).scope
     for number in watched(range(count), f"keeping {count} receipts"):
-        keep_receipt(scope, ASKER, _receipt(number))
+        keep_receipt(scope, ASKER, partial(_receipt, number))
         if number % ours.BATCH == 0:
             run_plan(scope.engine.flush_later())
     run_plan(scope.engine.flush_later())
