@@ -11,8 +11,9 @@ import numpy as np
 from inference_core.retrieval.analysis import ANALYZER, query_alternatives
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, QueryVectors, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
+from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import Pool, TokensOf, rank
+from inference_core.retrieval.ranking import TokensOf, rank
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, Floats, pack_vectors
 
 MODEL = "m"

@@ -19,7 +19,8 @@ from inference_core import (
 )
 from inference_core.context.engineer import ContextEngineer
 from inference_core.errors import StoreUnavailable
-from inference_core.retrieval.ranking import LazyRanking, Pool, Ranking
+from inference_core.retrieval.pool import Pool
+from inference_core.retrieval.ranking import LazyRanking, Ranking
 from inference_core.services.context_builder import DEFAULT_SOURCES, Memories, OwnSource, SearchingSource, search_for
 from inference_core.stores.indexing import indexes
 from inference_core.stores.indexing.search import Search

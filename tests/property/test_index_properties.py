@@ -22,6 +22,7 @@ from inference_core.retrieval import vectors
 from inference_core.retrieval.analysis import ANALYZER, analyze
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, Term
 from inference_core.retrieval.index import K1, B, CollectionStatistics, ScopeIndex, ScopeView
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import (
     HYBRID,
@@ -29,8 +30,6 @@ from inference_core.retrieval.ranking import (
     LEXICAL,
     MULTILINGUAL_HYBRID,
     MULTILINGUAL_LATE,
-    Place,
-    Pool,
     Spread,
     Weights,
     between,

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.retrieval.ranking import Place
+from inference_core.retrieval.pool import Place
 from inference_core.retrieval.similarity import WINDOW
 from inference_core.retrieval.vectors import Floats
 from inference_core.stores.backend import Row

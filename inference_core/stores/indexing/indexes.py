@@ -28,6 +28,7 @@ from inference_core.memory.namespaces import Namespace
 from inference_core.memory.record import neighbours_of, tags_of
 from inference_core.retrieval.documents import Change, Epoch, Term
 from inference_core.retrieval.index import ScopeIndex, ScopeView
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Named, Query, asks_something, by_canonical
 from inference_core.retrieval.ranking import (
     DECIMALS,
@@ -35,8 +36,6 @@ from inference_core.retrieval.ranking import (
     Bridges,
     Hit,
     LazyRanking,
-    Place,
-    Pool,
     Ranking,
     RankingCandidate,
     bridges_of,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from langchain_core.documents import BaseDocumentCompressor
 
     from inference_core.retrieval.documents import QueryVectors
-    from inference_core.retrieval.ranking import Place
+    from inference_core.retrieval.pool import Place
     from inference_core.retrieval.vectors import Floats
 
 

@@ -11,8 +11,9 @@ from retrieval_support import EAST, NORTH, NOW, WEST, Vector, asked, delete, flo
 
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata
 from inference_core.retrieval.index import ScopeView
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import CANDIDATES, HYBRID, LATE, LEXICAL, Hit, Place, Pool, TokensOf, rank
+from inference_core.retrieval.ranking import CANDIDATES, HYBRID, LATE, LEXICAL, Hit, TokensOf, rank
 from inference_core.retrieval.vectors import pack_tokens
 
 TEA = asked(["tea"])

@@ -16,8 +16,9 @@ from inference_core.memory.trust import Origin
 from inference_core.retrieval.analysis import analyze
 from inference_core.retrieval.documents import Change, Document, DocumentMetadata, QueryVectors
 from inference_core.retrieval.index import ScopeView
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import Place, Pool, rank
+from inference_core.retrieval.ranking import rank
 from inference_core.retrieval.vectors import PLAIN, Floats, pack_tokens, pack_vectors
 
 RANKED = DATA / "cases_ranked.json"

@@ -13,8 +13,9 @@ from retrieval_support import MODEL, asked, delete, floats, grown, put
 from inference_core.retrieval import vectors
 from inference_core.retrieval.documents import Change
 from inference_core.retrieval.index import ScopeIndex, ScopeView
+from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
-from inference_core.retrieval.ranking import EstimatedCloseness, LazyRanking, Pool, rank
+from inference_core.retrieval.ranking import EstimatedCloseness, LazyRanking, rank
 from inference_core.retrieval.vectors import LARGE, MULTILINGUAL, PLAIN
 
 SIZE, MANY = 24, 4_300

@@ -13,6 +13,7 @@ from retrieval_support import EAST, NORTH, WEST, Vector, asked, floats, index_of
 from inference_core.memory.types import MEMORY_TYPES
 from inference_core.retrieval import ranking
 from inference_core.retrieval.index import ScopeView
+from inference_core.retrieval.pool import Pool
 from inference_core.retrieval.query import Query
 from inference_core.retrieval.ranking import (
     HYBRID,
@@ -22,7 +23,6 @@ from inference_core.retrieval.ranking import (
     PROMISING,
     LazyRanking,
     Matches,
-    Pool,
     Ranking,
     Signals,
     Spread,

@@ -9,12 +9,12 @@ import pytest
 from retrieval_support import index_of, put
 
 from inference_core.memory.record import MemoryLink
+from inference_core.retrieval.pool import Place
 from inference_core.retrieval.query import Named
 from inference_core.retrieval.ranking import (
     ABOUT,
     SHARED,
     UNNAMED,
-    Place,
     RankingCandidate,
     bridges_of,
     link_to_best,

@@ -7,7 +7,7 @@ import pytest
 from retrieval_support import EAST, NORTH, WEST, delete, floats, index_of, put
 
 from inference_core.retrieval.index import CollectionStatistics, ScopeView
-from inference_core.retrieval.ranking import Place, Pool
+from inference_core.retrieval.pool import Place, Pool
 from inference_core.retrieval.vectors import MULTILINGUAL, PLAIN, SPACES
 
 NONE = float("nan")
